@@ -1,4 +1,4 @@
-"""Frames become observations: shrunk by areas, in gray, alone or beside the state."""
+"""Wrappers of single envs: rendered frames and masks as observations."""
 
 from functools import partial
 from typing import Any
@@ -9,8 +9,10 @@ import pytest
 from gymnasium import spaces
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import EnvError, ParamsError, SpaceError
 from tests.fakes import CountingEnv
+
+BAD = [-1, 0, np.inf, np.nan, "", []]
 
 
 class Drawn(CountingEnv):
@@ -39,11 +41,14 @@ class OfDict(gym.ObservationWrapper[Any, Any, Any]):
 
 
 def fixed(values: Any) -> Any:
-    """Return an env whose frames have these values in all colours."""
+    """Return an env whose frames have these values in all colours, or these colours."""
     shades = np.array(values, np.uint8)
-    env = Drawn(np.repeat(shades[..., None], 3, -1))
+    env = Drawn(np.repeat(shades[..., None], 3, -1) if shades.ndim == 2 else shades)
     env.render = lambda: env.frame  # type: ignore[method-assign]  # draws nothing into it
     return env
+
+
+# Frames
 
 
 def test_frames_as_they_are_rendered() -> None:
@@ -55,44 +60,37 @@ def test_frames_as_they_are_rendered() -> None:
     assert (obs[0, 0].tolist(), reward, terminated, truncated) == ([1, 0, 0], 1.0, False, False)
 
 
-def test_a_pixel_is_the_mean_of_its_area() -> None:
-    even = [[10, 20, 30, 40], [30, 40, 50, 60]]
-    obs, _ = rl.PixelObservation(fixed(even), size=(1, 2)).reset()
-    assert obs[..., 0].tolist() == [[25, 45]]
-    # Each of two pixels covers one and a half of three: (0 + 90 / 2) / 1.5 = 30, (90 / 2 + 60) / 1.5 = 70.
-    obs, _ = rl.PixelObservation(fixed([[0, 90, 60]]), size=(1, 2)).reset()
-    assert obs[..., 0].tolist() == [[30, 70]]
-    obs, _ = rl.PixelObservation(fixed([[1, 2, 2]]), size=(1, 1)).reset()
-    assert obs[..., 0].tolist() == [[2]]  # 5 / 3
-    obs, _ = rl.PixelObservation(fixed([[0, 90]]), size=(2, 4)).reset()
-    assert obs[..., 0].tolist() == [[0, 0, 90, 90], [0, 0, 90, 90]]
+@pytest.mark.parametrize(
+    ("frame", "size", "expected"),
+    [
+        ([[10, 20, 30, 40], [30, 40, 50, 60]], (1, 2), [[25, 45]]),
+        # Each of two pixels covers one and a half of three: (0 + 90 / 2) / 1.5 = 30, (90 / 2 + 60) / 1.5 = 70.
+        ([[0, 90, 60]], (1, 2), [[30, 70]]),
+        ([[1, 2, 2]], (1, 1), [[2]]),  # 5 / 3
+        ([[0, 90]], (2, 4), [[0, 0, 90, 90], [0, 0, 90, 90]]),
+    ],
+)
+def test_a_pixel_is_the_mean_of_its_area(frame: Any, size: Any, expected: Any) -> None:
+    assert rl.PixelObservation(fixed(frame), size=size).reset()[0][..., 0].tolist() == expected
 
 
 def test_gray_values() -> None:
-    colours = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]]], np.uint8)
-    env = Drawn(colours)
-    env.render = lambda: colours  # type: ignore[method-assign]  # draws nothing into it
-    wrapped = rl.PixelObservation(env, grayscale=True)
-    assert wrapped.observation_space.shape == (1, 4, 1)
-    assert wrapped.reset()[0][..., 0].tolist() == [[54, 182, 18, 255]]  # 255 times 0.2125, 0.7154, 0.0721, 1
+    env = rl.PixelObservation(fixed([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]]]), grayscale=True)
+    assert env.observation_space.shape == (1, 4, 1)
+    assert env.reset()[0][..., 0].tolist() == [[54, 182, 18, 255]]  # 255 times 0.2125, 0.7154, 0.0721, 1
 
 
-def test_what_is_rendered_stays_large() -> None:
+def test_rendered_frames_stay_large() -> None:
     env = rl.PixelObservation(Drawn(), size=(36, 36), grayscale=True)
     assert env.reset()[0].shape == (36, 36, 1)
     assert env.render().shape == (40, 60, 3)  # type: ignore[attr-defined]  # for videos
 
 
-def test_beside_the_state() -> None:
+def test_frames_beside_the_state() -> None:
     env = rl.PixelObservation(Drawn(), render_only=False, size=(36, 48))
     obs, _ = env.reset(seed=7)
-    assert sorted(obs) == ["pixels", "state"]
-    assert obs["state"].tolist() == [7, 0]
-    assert obs["pixels"].shape == (36, 48, 3)
+    assert (sorted(obs), obs["state"].tolist(), obs["pixels"].shape) == (["pixels", "state"], [7, 0], (36, 48, 3))
     assert env.observation_space.contains(obs)
-
-
-def test_beside_the_parts_of_a_dict() -> None:
     env = rl.PixelObservation(OfDict(Drawn(), "arm"), render_only=False)
     obs, *_ = env.reset(seed=7)
     assert sorted(obs) == ["arm", "pixels"]
@@ -101,7 +99,7 @@ def test_beside_the_parts_of_a_dict() -> None:
 
 
 @pytest.mark.parametrize("backend", ["sync", "workers"])
-def test_in_vector_envs(backend: Any) -> None:
+def test_frames_in_vector_envs(backend: Any) -> None:
     wrapper = partial(rl.PixelObservation, grayscale=True, size=(36, 36), render_only=False)
     envs = rl.make_vec(partial(Drawn, length=3), 2, backend=backend, seed=1, wrappers=[wrapper])
     try:
@@ -118,7 +116,7 @@ def test_in_vector_envs(backend: Any) -> None:
         envs.close()
 
 
-def test_episodes_are_those_of_the_env_alone() -> None:
+def test_frames_change_no_episode() -> None:
     alone: Any = rl.make_vec("CartPole-v1", 2, backend="sync", seed=5)
     wrapper = partial(rl.PixelObservation, size=(84, 84), render_only=False)
     seen: Any = rl.make_vec("CartPole-v1", 2, seed=5, render_mode="rgb_array", wrappers=[wrapper])
@@ -131,12 +129,9 @@ def test_episodes_are_those_of_the_env_alone() -> None:
         envs.close()
 
 
-@pytest.mark.parametrize("render_mode", [None, "human"])
-def test_an_env_that_renders_no_frames_is_an_error(render_mode: Any) -> None:
-    kind = type(render_mode).__name__
-    text = (
-        rf"^PixelObservation.env: must be made with render_mode=\"rgb_array\"; got {render_mode!r} \({kind}\). Write "
-    )
+@pytest.mark.parametrize(("render_mode", "kind"), [(None, "NoneType"), ("human", "str")])
+def test_an_env_that_renders_no_frames_is_an_error(render_mode: Any, kind: str) -> None:
+    text = rf"^PixelObservation.env: must be made with render_mode=\"rgb_array\"; got {render_mode!r} \({kind}\). Write"
     with pytest.raises(ParamsError, match=text):
         rl.make_vec(partial(Drawn, render_mode=render_mode), 1, wrappers=[rl.PixelObservation])
 
@@ -145,7 +140,7 @@ def test_an_env_that_renders_no_frames_is_an_error(render_mode: Any) -> None:
     ("frame", "found"),
     [(np.zeros((4, 4, 3)), "float64"), (np.zeros((4, 4), np.uint8), "uint8"), ([], "list"), ("text", "str")],
 )
-def test_what_is_no_frame_is_an_error(frame: Any, found: str) -> None:
+def test_another_thing_than_a_frame_is_an_error(frame: Any, found: str) -> None:
     text = rf"^PixelObservation.env.render\(\): expected a frame uint8 \(height, width, 3\), got .*{found}"
     with pytest.raises(SpaceError, match=text):
         rl.PixelObservation(Drawn(frame))
@@ -158,15 +153,97 @@ def test_a_part_of_the_same_name_is_an_error() -> None:
     rl.PixelObservation(env)  # replaces it
 
 
-@pytest.mark.parametrize("size", [-1, 0, np.inf, np.nan, "", True, [], (84,), (84, 0), (84, 84, 1), (84.0, 84)])
-def test_sizes_are_checked(size: Any) -> None:
-    rule = r"must be \(height, width\), two positive integers or None"
-    with pytest.raises(ParamsError, match=rf"^PixelObservation.size: {rule}; got "):
-        rl.PixelObservation(Drawn(), size=size)
+@pytest.mark.parametrize(
+    ("field", "rule", "values"),
+    [
+        ("size", r"\(height, width\), two positive integers or None", [*BAD, True, (84,), (84, 0), (84, 84, 1)]),
+        ("grayscale", "True or False", [*BAD, None]),
+        ("render_only", "True or False", [*BAD, None]),
+    ],
+)  # fmt: skip
+def test_arguments_are_checked(field: str, rule: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ParamsError, match=rf"^PixelObservation.{field}: must be {rule}; got "):
+            rl.PixelObservation(Drawn(), **{field: value})
 
 
-@pytest.mark.parametrize("field", ["grayscale", "render_only"])
-@pytest.mark.parametrize("value", [-1, 0, np.inf, np.nan, "", None, []])
-def test_flags_are_checked(field: str, value: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"^PixelObservation.{field}: must be True or False; got "):
-        rl.PixelObservation(Drawn(), **{field: value})
+# Masks
+
+
+class InInfo(CountingEnv):
+    """Allows the choice of the number of the step, and says so in its info."""
+
+    def __init__(self, mask: Any = None, **options: Any) -> None:
+        super().__init__(action_space=spaces.Discrete(3), **options)
+        self.mask = mask
+
+    def now(self) -> Any:
+        return np.arange(3) == self.step_count if self.mask is None else self.mask
+
+    def reset(self, **options: Any) -> Any:
+        obs, _ = super().reset(**options)
+        return obs, {"action_mask": self.now()}
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"action_mask": self.now()}
+
+
+class ByMethod(CountingEnv):
+    """Has the method that Stable-Baselines3-contrib asks for."""
+
+    def action_masks(self) -> list[bool]:
+        return [True, False]
+
+
+def test_masks_from_infos() -> None:
+    env = rl.ActionMask(InInfo())
+    obs, _ = env.reset(seed=1)
+    assert (obs["action_mask"].tolist(), obs["observation"].tolist()) == ([1, 0, 0], [1, 0])
+    assert env.observation_space.contains(obs)
+    obs, *_ = env.step(0)
+    assert obs["action_mask"].tolist() == [0, 1, 0]
+    assert env.observation_space.contains(obs)
+
+
+def test_masks_from_a_method_behind_other_wrappers() -> None:
+    env = rl.ActionMask(OfDict(ByMethod(), "a"))
+    obs, _ = env.reset(seed=1)
+    assert (sorted(obs), obs["action_mask"].tolist()) == (["a", "action_mask"], [1, 0])
+    assert env.observation_space.contains(obs)
+
+
+@pytest.mark.parametrize("mask", [[True, False, True], [1, 0, 1], np.array([1.0, 0.0, 1.0])])
+def test_every_kind_of_flags(mask: Any) -> None:
+    assert rl.ActionMask(InInfo(mask)).reset()[0]["action_mask"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("backend", ["sync", "workers"])
+def test_masks_in_vector_envs(backend: Any) -> None:
+    envs = rl.make_vec(InInfo, 2, backend=backend, wrappers=[rl.ActionMask])
+    try:
+        policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
+        buffer = rl.RolloutBuffer(3, 2, envs.single_observation_space, envs.single_action_space)
+        one = rl.Collector(policy, envs, buffer)
+        one.collect(num_steps=6)
+        assert one.rollout().action.tolist() == [[0, 0], [1, 1], [2, 2]]
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("mask", [[1, 0], [[1, 0, 1]], 1, ["a", "b", "c"]])
+def test_a_mask_of_another_shape_is_an_error(mask: Any) -> None:
+    with pytest.raises(SpaceError, match=r"^ActionMask: expected flags of shape \(3,\), got "):
+        rl.ActionMask(InInfo(mask)).reset()
+
+
+def test_envs_without_masks_are_an_error() -> None:
+    with pytest.raises(EnvError, match=r'^ActionMask: .*CountingEnv.* has neither info\["action_mask"\] nor a method'):
+        rl.ActionMask(CountingEnv()).reset()
+    text = r"^ActionMask.env.action_space: must be Discrete, MultiDiscrete or MultiBinary; got Box"
+    with pytest.raises(SpaceError, match=text):
+        rl.ActionMask(CountingEnv(action_space=spaces.Box(-1.0, 1.0, (1,))))
+
+
+def test_several_choices_have_one_mask() -> None:
+    space: Any = rl.ActionMask(CountingEnv(action_space=spaces.MultiDiscrete([2, 3]))).observation_space
+    assert space["action_mask"] == spaces.MultiBinary(5)

@@ -1,5 +1,6 @@
 """Seeds, memory, actions, state and errors of the adapter."""
 
+import contextlib
 import logging
 import re
 from typing import Any
@@ -63,26 +64,22 @@ def test_each_env_and_episode_has_its_own_seed() -> None:
     assert len(set(tree.values())) == 4
 
 
-def test_the_same_seed_gives_the_same_data_and_another_seed_other_data() -> None:
-    def first_obs(seed: int) -> list[Any]:
+def test_seeds_of_first_observations() -> None:
+    def first_obs(seed: int | None) -> list[Any]:
         adapter = EnvAdapter(make_vec("Pendulum-v1", 2))
-        adapter.seed(seed)
+        if seed is not None:
+            adapter.seed(seed)
         adapter.reset()
         return list(adapter.obs.tolist())
 
     assert first_obs(1) == first_obs(1)
     assert first_obs(1) != first_obs(2)
     assert len({tuple(row) for row in first_obs(1)}) == 2
-
-
-def test_an_unseeded_adapter_draws_its_seed_from_torch() -> None:
-    states = []
-    for _ in range(2):
+    drawn = []
+    for _ in range(2):  # from torch
         torch.manual_seed(5)
-        adapter = EnvAdapter(make_vec("Pendulum-v1", 2))
-        adapter.reset()
-        states.append(adapter.obs.tolist())
-    assert states[0] == states[1]
+        drawn.append(first_obs(None))
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize("wrap", [lambda envs: envs, lambda envs: ClipReward(envs, max_reward=1.0)])
@@ -202,19 +199,15 @@ def test_a_box_is_clipped_and_cast(dtype: Any) -> None:
     assert all(space.contains(row) for row in result)
 
 
-def test_a_box_without_bounds_is_passed_on_without_a_copy() -> None:
+def test_memory_of_actions() -> None:
     action = torch.tensor([[-2e9], [3.0]])
     result = to_env(Box(-np.inf, np.inf, (1,), np.float32), action)
     assert result.tolist() == [[-2e9], [3.0]]
-    assert np.shares_memory(result, action.numpy())
-
-
-def test_clipping_leaves_the_action_and_the_last_env_action_alone() -> None:
+    assert np.shares_memory(result, action.numpy())  # without bounds nothing has to change
     adapter = EnvAdapter(FakeVectorEnv(action_space=Box(-1, 1, (1,), np.float32)))
-    action = torch.tensor([[-2.0], [3.0]])
     last = adapter.to_env(action)
     adapter.to_env(torch.zeros(2, 1))
-    assert action.tolist() == [[-2.0], [3.0]]
+    assert action.tolist() == [[-2e9], [3.0]]
     assert last.tolist() == [[-1.0], [1.0]]
 
 
@@ -237,11 +230,6 @@ def test_actions_of_a_tensor_env_stay_tensors() -> None:
     result = adapter.to_env(torch.tensor([[-2.0, 0.5], [3.0, 1.0]]))
     assert result.dtype == torch.float64
     assert result.tolist() == [[-1.0, 0.5], [1.0, 1.0]]
-
-
-def test_an_action_space_of_parts() -> None:
-    with pytest.raises(SpaceError, match="unsupported action space Dict.*must be Box, Discrete"):
-        EnvAdapter(FakeVectorEnv(action_space=Dict({"a": Discrete(2)})))
 
 
 @pytest.mark.parametrize("value", [256, -255, 2**40])
@@ -318,40 +306,22 @@ def test_the_cell_of_a_reset_is_no_step_of_the_episode() -> None:
         assert adapter.state_dict()["clock"]["episode_step"] == steps
 
 
-def test_a_native_env_cannot_continue() -> None:
+@pytest.mark.parametrize(("num_steps", "num_resets"), [(None, 0), (0, 0), (1, 1)])
+def test_a_native_env_begins_where_no_step_was_taken(num_steps: int | None, num_resets: int) -> None:
     adapter = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
     adapter.seed(SEED)
-    adapter.reset()
-    adapter.step(ZEROS)  # env 0 ended its episode
+    if num_steps is not None:
+        adapter.reset()
+    for _ in range(num_steps or 0):
+        adapter.step(ZEROS)  # env 0 ended its episode
     envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
     resumed = EnvAdapter(envs)
-    with pytest.warns(UserWarning, match=r"envs \[0, 1\] cannot be reset one by one"):
+    text = r"envs \[0, 1\] cannot be reset one by one"
+    with pytest.warns(UserWarning, match=text) if num_steps else contextlib.nullcontext():
         resumed.load_state_dict(adapter.state_dict())
     assert envs.seeds == []
-    resumed.resume()
-    assert envs.seeds == [derive_seed(SEED, "reset", 1)]
-
-
-def test_a_native_env_that_nobody_stepped_since_its_reset_continues() -> None:
-    adapter = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
-    adapter.seed(SEED)
-    adapter.reset()
-    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
-    resumed = EnvAdapter(envs)
-    resumed.load_state_dict(adapter.state_dict())
-    resumed.resume()
-    assert envs.seeds == [derive_seed(SEED, "reset", 0)]
-
-
-def test_the_state_of_an_adapter_that_never_started_resets_nothing() -> None:
-    fresh = EnvAdapter(ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP))
-    fresh.seed(SEED)
-    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
-    resumed = EnvAdapter(envs)
-    resumed.load_state_dict(fresh.state_dict())
-    assert envs.seeds == []
-    resumed.reset()
-    assert envs.seeds == [derive_seed(SEED, "reset", 0)]
+    resumed.reset() if num_steps is None else resumed.resume()
+    assert envs.seeds == [derive_seed(SEED, "reset", num_resets)]
 
 
 def test_a_state_of_another_number_of_envs() -> None:
@@ -362,18 +332,21 @@ def test_a_state_of_another_number_of_envs() -> None:
 # Errors
 
 
-def test_something_else_than_a_vector_env() -> None:
-    env = gym.make("CartPole-v1")
-    with pytest.raises(
-        ParamsError, match=r"EnvAdapter.envs: must be a .*VectorEnv; got .* rltrainer.make_vec makes one"
-    ):
-        EnvAdapter(env)  # type: ignore[arg-type]  # on purpose
-    env.close()
-
-
-def test_a_space_that_is_not_supported() -> None:
-    with pytest.raises(SpaceError, match="unsupported space Text"):
-        EnvAdapter(FakeVectorEnv(space=gym.spaces.Text(5)))
+@pytest.mark.parametrize(
+    ("envs", "error", "text"),
+    [
+        (3, ParamsError, "EnvAdapter.envs: must be a .*VectorEnv; got 3 .* rltrainer.make_vec makes one"),
+        (FakeVectorEnv(space=gym.spaces.Text(5)), SpaceError, "unsupported space Text"),
+        (
+            FakeVectorEnv(action_space=Dict({"a": Discrete(2)})),
+            SpaceError,
+            "unsupported action space Dict.*must be Box",
+        ),
+    ],
+)
+def test_envs_that_are_not_supported(envs: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        EnvAdapter(envs)
 
 
 @pytest.mark.parametrize("command", ["step", "advance"])
@@ -425,21 +398,19 @@ NO_FLAGS = np.zeros(2, np.bool_)
         ((np.zeros(2), np.zeros(2, int), NO_FLAGS), r"vector env terminated: expected bool \(2,\), got int64 \(2,\)"),
         ((np.zeros(2), NO_FLAGS, np.zeros(3, bool)), r"vector env truncated: expected bool \(2,\), got bool \(3,\)"),
         ((np.zeros(2), NO_FLAGS, None), r"vector env truncated: expected bool \(2,\), got NoneType None"),
+        (
+            (np.zeros(2), NO_FLAGS, NO_FLAGS, np.zeros((2, 1), np.float32)),
+            r"obs: expected float32 \(2, 3\), got float32 \(2, 1\)",
+        ),
     ],
 )
 def test_outcomes_that_do_not_fit(outcome: Any, text: str) -> None:
-    adapter = EnvAdapter(FakeVectorEnv(step=(*outcome, {})))
-    adapter.reset()
-    with pytest.raises(SpaceError, match=text):
-        adapter.step(ZEROS)
-
-
-def test_an_observation_of_another_shape_at_the_first_step() -> None:
-    envs = FakeVectorEnv()
+    *outcome, obs = outcome if len(outcome) > 3 else (*outcome, None)
+    envs = FakeVectorEnv(step=(*outcome, {}))
     adapter = EnvAdapter(envs)
     adapter.reset()
-    envs.obs = np.zeros((2, 1), np.float32)
-    with pytest.raises(SpaceError, match=r"vector env obs: expected float32 \(2, 3\), got float32 \(2, 1\)"):
+    envs.obs = envs.obs if obs is None else obs
+    with pytest.raises(SpaceError, match=text):
         adapter.step(ZEROS)
 
 

@@ -28,9 +28,11 @@ class FakeEnv(gym.Env[Any, Any]):
         fails_at: the step at which `outcome` takes effect.
     """
 
-    def __init__(self, obs: Any = None, outcome: Any = None, space: Any = None, fails_at: int = 1) -> None:
+    def __init__(
+        self, obs: Any = None, outcome: Any = None, space: Any = None, fails_at: int = 1, num_actions: int = 2
+    ) -> None:
         self.observation_space = space or Box(-1, 1, (3,), np.float32)
-        self.action_space = Discrete(2)
+        self.action_space = Discrete(num_actions)
         self.obs = np.zeros(3, np.float32) if obs is None else obs
         self.outcome, self.fails_at = outcome, fails_at
         self.seeds: list[Any] = []
@@ -168,29 +170,6 @@ def test_attributes_methods_and_frames() -> None:
     envs.close()
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [np.array([1, 0]), np.array([True]), np.array([False, False]), [True, False]],
-    ids=["int", "short", "none", "list"],
-)
-def test_a_bad_mask(mask: Any) -> None:
-    text = (
-        r'SyncVectorEnv.reset.options\["reset_mask"\]: must be a bool array of shape \(2,\) with at least one True; got'
-    )
-    with pytest.raises(ParamsError, match=text):
-        with_fake(FakeEnv()).reset(options={"reset_mask": mask})
-
-
-def test_seeds_of_another_number_of_envs() -> None:
-    with pytest.raises(ParamsError, match=r"SyncVectorEnv.reset.seed: must hold one seed per env \(2\); got \[1\]"):
-        with_fake(FakeEnv()).reset(seed=[1])
-
-
-def test_stepping_before_a_reset() -> None:
-    with pytest.raises(EnvError, match="env 0 must be reset before it is stepped"):
-        with_fake(FakeEnv()).step(ZEROS)
-
-
 @pytest.mark.parametrize("flags", [(True, False), (False, True)])
 def test_stepping_a_finished_env(flags: tuple[bool, bool]) -> None:
     envs = with_fake(FakeEnv(outcome=(1.0, *flags, {})))
@@ -202,79 +181,80 @@ def test_stepping_a_finished_env(flags: tuple[bool, bool]) -> None:
     envs.step(ZEROS)
 
 
+BOX = "Box(-1.0, 1.0, ({},), float32)".format
+MASK_RULE = 'reset.options["reset_mask"]: must be a bool array of shape (2,) with at least one True; got'
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        *(({"options": {"reset_mask": mask}}, MASK_RULE) for mask in (
+            np.array([1, 0]), np.array([True]), np.array([False, False]), [True, False]
+        )),
+        ({"seed": [1]}, "reset.seed: must hold one seed per env (2); got [1]"),
+    ],
+)  # fmt: skip
+def test_arguments_of_reset(options: Any, text: str) -> None:
+    with pytest.raises(ParamsError, match=re.escape(f"SyncVectorEnv.{text}")):
+        with_fake(FakeEnv()).reset(**options)
+
+
 # Failures
 
 
-def test_a_factory_that_raises_closes_the_others() -> None:
-    made = FakeEnv()
-
-    def fail() -> Any:
-        raise ValueError("no licence")
-
-    with pytest.raises(EnvError, match="^env 1: the factory raised ValueError: no licence$") as caught:
-        SyncVectorEnv([lambda: made, fail])
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert made.is_closed
+def fail() -> Any:
+    raise ValueError("no licence")
 
 
-def test_a_factory_that_makes_no_env() -> None:
-    with pytest.raises(EnvError, match="env 0: the factory must return a gymnasium.Env, got NoneType None"):
-        SyncVectorEnv([lambda: None])  # type: ignore[list-item, return-value]  # on purpose
+SAME = FakeEnv()
 
 
-def test_a_factory_that_returns_the_same_env_twice() -> None:
-    env = FakeEnv()
-    with pytest.raises(EnvError, match="env 1: the factory returned the same object as for env 0"):
-        SyncVectorEnv([lambda: env, lambda: env])
-
-
-def test_an_env_with_other_spaces_is_named_and_closed() -> None:
-    fakes = [FakeEnv(), FakeEnv(space=Box(-1, 1, (4,), np.float32))]
-    box = "Box(-1.0, 1.0, ({},), float32)".format
-    text = f"env 1 observation_space: expected {box(3)}, as env 0 has, got {box(4)}"
-    with pytest.raises(SpaceError, match=re.escape(text)):
-        SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]])
-    assert all(fake.is_closed for fake in fakes)
-
-
-def test_an_env_with_another_action_space() -> None:
-    fakes = [FakeEnv(), FakeEnv()]
-    fakes[1].action_space = Discrete(3)
-    with pytest.raises(
-        SpaceError, match=r"env 1 action_space: expected Discrete\(2\), as env 0 has, got Discrete\(3\)"
-    ):
-        SyncVectorEnv([lambda: fakes[0], lambda: fakes[1]])
+@pytest.mark.parametrize(
+    ("second", "error", "text"),
+    [
+        (fail, EnvError, "env 1: the factory raised ValueError: no licence"),
+        (lambda: None, EnvError, "env 1: the factory must return a gymnasium.Env, got NoneType None"),
+        (lambda: SAME, EnvError, "env 1: the factory returned the same object as for env 0"),
+        (lambda: FakeEnv(space=Box(-1, 1, (4,), np.float32)), SpaceError,
+         f"env 1 observation_space: expected {BOX(3)}, as env 0 has, got {BOX(4)}"),
+        (lambda: FakeEnv(num_actions=3), SpaceError,
+         "env 1 action_space: expected Discrete(2), as env 0 has, got Discrete(3)"),
+    ],
+)  # fmt: skip
+def test_a_factory_that_fails_is_named_and_the_others_closed(second: Any, error: type[Exception], text: str) -> None:
+    SAME.is_closed = False
+    with pytest.raises(error, match="^" + re.escape(text)) as caught:
+        SyncVectorEnv([lambda: SAME, second])
+    assert isinstance(caught.value.__cause__, ValueError) == (second is fail)
+    assert SAME.is_closed
 
 
 def test_a_space_that_is_not_supported() -> None:
-    fake = FakeEnv(space=gym.spaces.Text(5))
     with pytest.raises(SpaceError, match="unsupported space Text"):
-        SyncVectorEnv([lambda: fake])
-    assert fake.is_closed
+        SyncVectorEnv([lambda: FakeEnv(space=gym.spaces.Text(5))])
 
 
-def test_an_exception_in_reset() -> None:
-    envs = with_fake(FakeEnv(KeyError("track")))
-    with pytest.raises(EnvError, match="^env 1 failed during reset after 0 steps: KeyError: 'track'$") as caught:
-        envs.reset()
-    assert isinstance(caught.value.__cause__, KeyError)
+@pytest.mark.parametrize(
+    ("fake", "num_steps", "cause", "text"),
+    [
+        (FakeEnv(KeyError("track")), None, KeyError, "env 1 failed during reset after 0 steps: KeyError: 'track'"),
+        (FakeEnv(outcome=ZeroDivisionError("mass"), fails_at=3), 3, ZeroDivisionError,
+         "env 1 failed during step 3: ZeroDivisionError: mass"),
+        (FakeEnv(outcome=(1.0, False, {})), 1, ValueError,
+         "env 1 failed during step 1: ValueError: not enough values to unpack"),
+        (FakeEnv(), 0, None, "env 0 must be reset before it is stepped"),
+    ],
+)  # fmt: skip
+def test_an_exception_is_named(fake: FakeEnv, num_steps: int | None, cause: Any, text: str) -> None:
+    def run(envs: SyncVectorEnv) -> None:
+        if num_steps != 0:
+            envs.reset()
+        for _ in range(num_steps or 1):
+            envs.step(ZEROS)
 
-
-def test_an_exception_in_step() -> None:
-    envs = with_fake(FakeEnv(outcome=ZeroDivisionError("mass"), fails_at=3), index=0)
-    envs.reset()
-    envs.step(ZEROS)
-    envs.step(ZEROS)
-    with pytest.raises(EnvError, match="^env 0 failed during step 3: ZeroDivisionError: mass$") as caught:
-        envs.step(ZEROS)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_a_step_of_four_values() -> None:
-    envs = with_fake(FakeEnv(outcome=(1.0, False, {})))
-    envs.reset()
-    with pytest.raises(EnvError, match="env 1 failed during step 1: ValueError: not enough values to unpack"):
-        envs.step(ZEROS)
+    with pytest.raises(EnvError, match="^" + re.escape(text)) as caught:
+        run(with_fake(fake))
+    assert cause is None or isinstance(caught.value.__cause__, cause)
 
 
 def test_a_shape_that_changes_later_is_still_named() -> None:
