@@ -173,10 +173,8 @@ def check_standardized(name: str, field: str, batch_size: int | None, num_steps:
 def minibatches(
     flat: OnPolicyBatch, batch_size: int, generator: torch.Generator, repeat: int = 1
 ) -> Iterator[OnPolicyBatch]:
-    """Yield all steps [M] with a weight in random order, in minibatches whose sizes differ by at most one.
-
-    Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
-    """
+    """Yield all steps [M] with a weight in random order, in minibatches whose sizes differ by at most one."""
+    # Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
     num_steps = int(flat.weight.count_nonzero())
     if num_steps == 0:
         return
@@ -195,11 +193,10 @@ def minibatches(
 def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
     """Split 0 .. num - 1 in random order into K batches whose sizes differ by at most one, several times.
 
-    All at once, so that the random numbers do not depend on where an update step ends.
-
     Returns:
         index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real.
     """
+    # All at once, so that the random numbers do not depend on where an update step ends.
     num_batches = math.ceil(num / batch_size)
     orders = [torch.randperm(num, generator=generator, device=generator.device) for _ in range(repeat)]
     if num == num_batches * batch_size:

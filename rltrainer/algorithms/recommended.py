@@ -36,12 +36,10 @@ class OfflineFields(TypedDict):
 
 
 def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
-    """Return fields of `OffPolicyTrainerParams` that train well: `**rl.SAC.recommended(envs)`.
-
-    A gradient step of 256 transitions per sample, after 1,000 random ones: SAC's table 1, with the warm-up of its
-    authors' code; TD3's appendix C, which has batches of 100 (256 are its authors' later code and Stable-Baselines3).
-    For HalfCheetah and its like, 10,000 random ones (TD3's appendix C; RL Zoo).
-    """
+    """Return fields of `OffPolicyTrainerParams` that train well: `**rl.SAC.recommended(envs)`."""
+    # A gradient step of 256 transitions per sample, after 1,000 random ones: SAC's table 1, with the warm-up of its
+    # authors' code; TD3's appendix C, which has batches of 100 (256 are its authors' later code and Stable-Baselines3).
+    # For HalfCheetah and its like, 10,000 random ones (TD3's appendix C; RL Zoo).
     return OffPolicyFields(
         collection_step_num_env_steps=look_at(envs, algorithm)[0], batch_size=256,
         update_step_num_gradient_steps_per_sample=1.0, warmup_num_env_steps=1000,
@@ -49,10 +47,8 @@ def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
 
 
 def offline_fields(algorithm: type[Any], envs: VectorEnv | None = None) -> OfflineFields:
-    """Return fields of `OfflineTrainerParams` that train well: `**rl.IQL.recommended()`.
-
-    256 transitions per gradient step, as in TD3+BC and its BC (table 3), CQL (appendix F; 32 on Atari) and IQL.
-    """
+    """Return fields of `OfflineTrainerParams` that train well: `**rl.IQL.recommended()`."""
+    # 256 transitions per gradient step, as in TD3+BC and its BC (table 3), CQL (appendix F; 32 on Atari) and IQL.
     return {"batch_size": 256}
 
 

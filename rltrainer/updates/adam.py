@@ -93,10 +93,8 @@ class Adam:
     def step_flat(
         self, trained: Sequence[Tensor], gradient: Tensor, applies: Tensor, doubtful: Sequence[Tensor] = ()
     ) -> None:
-        """Apply a flat gradient of all parameters without a branch; nothing changes if `applies` is False.
-
-        Parameters that are not trained, and doubtful ones whose gradient is 0, are left alone.
-        """
+        """Apply a flat gradient of all parameters without a branch; nothing changes if `applies` is False."""
+        # Parameters that are not trained, and doubtful ones whose gradient is 0, are left alone.
         beta1, beta2 = self.betas
         self.num_steps.add_(applies)
         num_steps, moves = self.num_steps, applies

@@ -36,14 +36,13 @@ _NUMBERS = itertools.count()
 
 
 class CompiledStep:
-    """Takes an algorithm's gradient steps, compiled and as CUDA graphs if the plan says so.
+    """Takes an algorithm's gradient steps, compiled and as CUDA graphs if the plan says so."""
 
-    A step that can be compiled samples no random numbers and has no branch on a tensor's value: it gets all numbers as
-    arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
-    user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
-    numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
-    see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes) and `_networks`.
-    """
+    # A step that can be compiled samples no random numbers and has no branch on a tensor's value: it gets all numbers
+    # as arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
+    # user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
+    # numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
+    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes) and `_networks`.
 
     def __init__(self, owner: Any) -> None:
         self._owner, self._eager = owner, owner._step
@@ -216,11 +215,9 @@ def _can_trace_gradients() -> bool:
 
 
 def _with_code_of_its_own(step: Step) -> Step:
-    """Return the same function as one that the compiler has not seen.
-
-    It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
-    remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
-    """
+    """Return the same function as one that the compiler has not seen."""
+    # It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
+    # remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
 
     def compiled_step(state: str, *args: Any) -> Any:
         return step(*args) if state else None  # a graph that looks at the state is compiled again for another one
@@ -240,13 +237,11 @@ _HOOKS_OF_BACKWARD = "AUTOGRAD_SAVED_TENSORS_HOOKS"
 
 
 def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
-    """Return which guards each call of a graph checks again.
-
-    These are: all of its arguments and of torch's modes; of the algorithm's own attributes types, numbers, texts,
-    lengths, keys, functions and replaced methods, as far as the step has read them; of networks and programs numbers,
-    texts and functions. The compiler would check ten times as much, in memory that is cold after an env step: some
-    50 us per gradient step. `Fingerprint` looks at the rest once per update.
-    """
+    """Return which guards each call of a graph checks again."""
+    # These are: all of its arguments and of torch's modes; of the algorithm's own attributes types, numbers, texts,
+    # lengths, keys, functions and replaced methods, as far as the step has read them; of networks and programs numbers,
+    # texts and functions. The compiler would check ten times as much, in memory that is cold after an env step: some 50
+    # us per gradient step. `Fingerprint` looks at the rest once per update.
     return [_can_fail(guard) for guard in guards]
 
 
@@ -342,14 +337,13 @@ _FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgette
 
 
 class Fingerprint:
-    """Name for the state of an algorithm as far as a graph does not look at it: another state has another name.
+    """Name for the state of an algorithm as far as a graph does not look at it: another state has another name."""
 
-    A call costs some five microseconds, so there is one per update. It looks at the modules and parameters that there
-    are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at the
-    classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at the
-    numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so its name also has the
-    modes of the modules and the plain attributes of the algorithm. Names of earlier states are kept in `names`.
-    """
+    # A call costs some five microseconds, so there is one per update. It looks at the modules and parameters that there
+    # are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at the
+    # classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at the
+    # numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so its name also has the
+    # modes of the modules and the plain attributes of the algorithm. Names of earlier states are kept in `names`.
 
     def __init__(self, owner: Any, names: dict[Hashable, tuple[str, Any]], is_recorded: bool) -> None:
         self._owner, self._names, self._is_recorded = owner, names, is_recorded

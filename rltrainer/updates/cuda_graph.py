@@ -57,13 +57,12 @@ class CudaRecorder:
 
 
 class CudaGraphs:
-    """Calls a function that changes some tensors in place, by replaying its kernels.
+    """Calls a function that changes some tensors in place, by replaying its kernels."""
 
-    Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
-    recorded for each combination of shapes, dtypes and values that are no tensors. The results are those of the
-    function itself, bit for bit. Its Python code runs only while it is recorded, so it has no branch on a tensor's
-    value and samples no random numbers. `state` returns all tensors that it may change, except those that it makes.
-    """
+    # Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
+    # recorded for each combination of shapes, dtypes and values that are no tensors. The results are those of the
+    # function itself, bit for bit. Its Python code runs only while it is recorded, so it has no branch on a tensor's
+    # value and samples no random numbers. `state` returns all tensors that it may change, except those that it makes.
 
     def __init__(
         self, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]], recorder: CudaRecorder

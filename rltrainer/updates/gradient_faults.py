@@ -14,10 +14,9 @@ Transfer = tuple[Tensor, Callable[[], bool]]
 
 
 class BadGradients:
-    """Gradients that an optimizer has left out because they were not finite, given the sizes of its parameters.
+    """Gradients that an optimizer has left out because they were not finite, given the sizes of its parameters."""
 
-    They are looked at once per update step, on CUDA without waiting for the device.
-    """
+    # They are looked at once per update step, on CUDA without waiting for the device.
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.gradient = torch.zeros(sum(sizes), device=device)  # the last bad one, which names a parameter

@@ -20,12 +20,10 @@ SAME = "Make the algorithm with the same optimizer, over the same parameters."
 
 
 def rms_prop(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return RMSprop with decay 0.99 and epsilon 1e-5, A2C's optimizer in Stable-Baselines3.
-
-    `A2CParams(optimizer=rl.rms_prop)`; `lr` overwrites its learning rate. PyTorch adds epsilon to the root and starts
-    from 0. TensorFlow, and so the older baselines, add it under the root and start from 1, which makes the first steps
-    smaller. A compiled step is broken at it, as at every `torch.optim` optimizer.
-    """
+    """Return RMSprop with decay 0.99 and epsilon 1e-5, A2C's optimizer in Stable-Baselines3."""
+    # `A2CParams(optimizer=rl.rms_prop)`; `lr` overwrites its learning rate. PyTorch adds epsilon to the root and starts
+    # from 0. TensorFlow, and so the older baselines, add it under the root and start from 1, which makes the first
+    # steps smaller. A compiled step is broken at it, as at every `torch.optim` optimizer.
     return torch.optim.RMSprop(parameters, alpha=0.99, eps=1e-5)
 
 

@@ -50,10 +50,8 @@ class REDQ(SAC):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.REDQ.recommended(envs)`.
-
-        20 gradient steps of 256 transitions per sample, after 5,000 random ones (the paper's appendix A).
-        """
+        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.REDQ.recommended(envs)`."""
+        # 20 gradient steps of 256 transitions per sample, after 5,000 random ones (the paper's appendix A).
         fields = super().recommended(envs)
         return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
 

@@ -69,10 +69,8 @@ class A2C(OnPolicyAlgorithm):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
-        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.A2C.recommended(envs)`.
-
-        5 steps of each env, used once and at once (the paper's t_max; Stable-Baselines3).
-        """
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.A2C.recommended(envs)`."""
+        # 5 steps of each env, used once and at once (the paper's t_max; Stable-Baselines3).
         num_envs, _ = look_at(envs, cls)
         return {"collection_step_num_env_steps": 5 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 

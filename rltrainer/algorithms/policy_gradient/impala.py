@@ -55,10 +55,8 @@ class IMPALA(A2C):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
-        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.IMPALA.recommended(envs)`.
-
-        20 steps of each env, used once (the paper's length of a trajectory on Atari).
-        """
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.IMPALA.recommended(envs)`."""
+        # 20 steps of each env, used once (the paper's length of a trajectory on Atari).
         num_envs, _ = look_at(envs, cls)
         return {"collection_step_num_env_steps": 20 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 

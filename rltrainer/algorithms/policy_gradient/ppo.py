@@ -48,12 +48,10 @@ class PPO(A2C):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
-        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.PPO.recommended(envs)`.
-
-        Vectors: 2048 env steps, minibatches of 64, 10 repetitions (the paper's table 3, and Stable-Baselines3 in one
-        env); at least 32 steps of each env, in 32 minibatches as there. Images: 128 steps of each env in 4 minibatches,
-        4 repetitions (RL Zoo's Atari; the paper's table 5 has 3).
-        """
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.PPO.recommended(envs)`."""
+        # Vectors: 2048 env steps, minibatches of 64, 10 repetitions (the paper's table 3, and Stable-Baselines3 in one
+        # env); at least 32 steps of each env, in 32 minibatches as there. Images: 128 steps of each env in 4
+        # minibatches, 4 repetitions (RL Zoo's Atari; the paper's table 5 has 3).
         num_envs, has_images = look_at(envs, cls)
         num_steps = 128 * num_envs if has_images else max(2048, 32 * num_envs)
         return OnPolicyFields(
@@ -124,9 +122,7 @@ class PPO(A2C):
 
 
 def divergence(log_ratio: Tensor) -> Tensor:
-    """Return the terms of KL(old || new), elementwise, by Schulman's estimator k3: (r - 1) - log r.
-
-    Schulman 2020, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html.
-    """
+    """Return the terms of KL(old || new), elementwise, by Schulman's estimator k3: (r - 1) - log r."""
+    # Schulman 2020, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html.
     # expm1, not exp() - 1: rounding would leave nothing of it while the policy has hardly moved.
     return log_ratio.expm1() - log_ratio

@@ -47,10 +47,8 @@ class RecurrentPPO(PPO):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
-        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.RecurrentPPO.recommended(envs)`.
-
-        128 steps of each env, whole envs in at most 4 minibatches, 4 repetitions (CleanRL's PPO with an LSTM).
-        """
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.RecurrentPPO.recommended(envs)`."""
+        # 128 steps of each env, whole envs in at most 4 minibatches, 4 repetitions (CleanRL's PPO with an LSTM).
         num_envs, _ = look_at(envs, cls)
         return OnPolicyFields(
             collection_step_num_env_steps=128 * num_envs, batch_size=128 * -(-num_envs // 4),

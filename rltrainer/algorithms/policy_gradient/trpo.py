@@ -70,11 +70,9 @@ class TRPO(A2C):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
-        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.TRPO.recommended(envs)`.
-
-        2048 env steps, at least 32 of each env; the critic makes 10 repetitions in minibatches of 128
-        (Stable-Baselines3's contrib).
-        """
+        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.TRPO.recommended(envs)`."""
+        # 2048 env steps, at least 32 of each env; the critic makes 10 repetitions in minibatches of 128
+        # (Stable-Baselines3's contrib).
         num_envs, _ = look_at(envs, cls)
         num_steps = max(2048, 32 * num_envs)
         return {"collection_step_num_env_steps": num_steps, "batch_size": 128, "update_step_num_repetitions": 10}
@@ -100,12 +98,11 @@ class TRPO(A2C):
     def improve_policy(self, cells: OnPolicyBatch) -> dict[str, Tensor]:
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
 
-        The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if that
-        fails, the policy stays. Callbacks get the negative objective as the loss "actor".
-
         Raises:
             NonFiniteError: the gradient is not finite; the policy stays.
         """
+        # The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if
+        # that fails, the policy stays. Callbacks get the negative objective as the loss "actor".
         old, share = self.policy.distribution(cells.obs), cells.weight / cells.weight.sum()
         old_log_prob, advantage = old.log_prob(cells.action).detach(), self.advantage(cells)
 

@@ -51,11 +51,9 @@ class DQN(OffPolicyAlgorithm):
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.DQN.recommended(envs)`.
-
-        Vectors: a gradient step of 64 transitions for every two samples, after 1,000 random ones (RL Zoo's CartPole).
-        Images: one of 32 for every four, after 50,000 (the paper's table of hyperparameters).
-        """
+        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.DQN.recommended(envs)`."""
+        # Vectors: a gradient step of 64 transitions for every two samples, after 1,000 random ones (RL Zoo's CartPole).
+        # Images: one of 32 for every four, after 50,000 (the paper's table of hyperparameters).
         _, has_images = look_at(envs, cls)
         return {
             "collection_step_num_env_steps": 4,
