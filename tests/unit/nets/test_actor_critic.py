@@ -1,123 +1,96 @@
-"""The actor-critic of on-policy algorithms: what its networks share, and how they start."""
+"""The actor-critics of on-policy algorithms and of discrete SAC: what their networks share, and how they start."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.nets import Actor, ActorCritic, QNetwork
+from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.nets import Actor, ActorCritic, DiscreteActorCritic, NetParams, QNetwork
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DISCRETE = spaces.Discrete(3)
+both_ways = pytest.mark.parametrize("share_encoder", [False, True])
 
 
 def picture() -> torch.Tensor:
     return torch.randint(0, 256, (2, 36, 36, 1), dtype=torch.uint8)
 
 
-def test_value_is_one_number_per_observation() -> None:
-    policy = ActorCritic(OBS, DISCRETE, hidden_sizes=(4,))
-    obs = torch.randn(5, 3)
-    assert policy.value(obs).shape == (5,)
-    assert torch.equal(policy.value(obs), policy.critic(obs)[:, 0])
-
-
-@pytest.mark.parametrize("share_encoder", [False, True])
+@both_ways
 def test_share_encoder_shares(share_encoder: bool) -> None:
     policy = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share_encoder)
     assert (policy.critic[0] is policy.actor[0]) == share_encoder
-    policy.value(picture()).sum().backward()
+    policy.value(picture()).sum().backward()  # type: ignore[no-untyped-call]  # torch's
     reached = [parameter.grad is not None for parameter in policy.actor[0].parameters()]
-    assert reached == [share_encoder] * len(reached)
-    assert reached, "the encoder has weights"
-
-
-def test_a_shared_encoder_is_counted_once() -> None:
-    shared, apart = (
-        sum(p.numel() for p in ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share).parameters())
-        for share in (True, False)
-    )
-    encoder = sum(p.numel() for p in ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,)).actor[0].parameters())
-    assert apart == shared + encoder
+    assert reached == [share_encoder] * 8  # four layers
 
 
 def test_actor_starts_near_uniform_and_the_critic_does_not_start_flat() -> None:
-    policy = ActorCritic(OBS, DISCRETE)
-    obs = torch.randn(100, 3)
+    policy, obs = ActorCritic(OBS, DISCRETE), torch.randn(100, 3)
     with torch.no_grad():
-        distribution = policy.distribution(obs)
-        assert distribution.entropy().min() > 0.999 * np.log(3)
+        assert policy.distribution(obs).entropy().min() > 0.999 * np.log(3)
         assert policy.value(obs).std() > 0.1
+        assert torch.equal(policy.value(obs), policy.critic(obs)[:, 0])
 
 
 def test_actor_and_critic_are_trained_apart() -> None:
     policy = ActorCritic(OBS, DISCRETE, hidden_sizes=(4,))
-    policy.distribution(torch.randn(5, 3)).log_prob(torch.zeros(5, dtype=torch.int64)).sum().backward()
+    policy.distribution(torch.randn(5, 3)).log_prob(torch.zeros(5, dtype=torch.int64)).sum().backward()  # type: ignore[no-untyped-call]  # torch's
     assert all(parameter.grad is not None for parameter in policy.actor.parameters())
     assert all(parameter.grad is None for parameter in policy.critic.parameters())
 
 
-def test_mode_of_the_distribution_is_what_acting_takes() -> None:
-    policy = Actor(OBS, DISCRETE, hidden_sizes=(4,))
-    obs = torch.randn(20, 3)
+def test_acting_takes_the_mode_or_a_sample_of_the_distribution() -> None:
+    policy, obs = Actor(OBS, DISCRETE, hidden_sizes=(4,)), torch.randn(20, 3)
     assert torch.equal(policy.act(obs), policy.distribution(obs).mode())
     sample = policy.distribution(obs).sample(torch.Generator().manual_seed(1))
     assert torch.equal(policy.act(obs, explore=True, generator=torch.Generator().manual_seed(1)), sample)
 
 
 def test_without_hidden_layers_the_head_sits_on_the_features() -> None:
-    policy = ActorCritic(OBS, DISCRETE, hidden_sizes=())
-    obs = torch.randn(5, 3)
+    policy, obs = ActorCritic(OBS, DISCRETE, hidden_sizes=()), torch.randn(5, 3)
     torch.testing.assert_close(policy.value(obs), obs @ policy.critic[2].weight[0] + policy.critic[2].bias[0])
     assert policy.act(obs).shape == (5,)
 
 
-def assert_orthogonal(weight: torch.Tensor, gain: float) -> None:
-    flat = weight.detach().flatten(1)
-    flat = flat if flat.shape[0] <= flat.shape[1] else flat.T
-    torch.testing.assert_close(flat @ flat.T, gain**2 * torch.eye(len(flat)), atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("share_encoder", [False, True])
+@both_ways
 def test_images_start_orthogonal_with_a_gain_of_sqrt_2(share_encoder: bool) -> None:
     policy = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share_encoder)
     for encoder in {policy.actor[0], policy.critic[0]}:
         layers = [layer for layer in encoder.modules() if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)]
         assert len(layers) == 4
         for layer in layers:
-            assert_orthogonal(layer.weight, 2**0.5)
+            flat = layer.weight.detach().flatten(1)
+            flat = flat if flat.shape[0] <= flat.shape[1] else flat.T
+            torch.testing.assert_close(flat @ flat.T, 2 * torch.eye(len(flat)), atol=1e-4, rtol=0)
+            assert layer.bias is not None
             assert not layer.bias.any()
 
 
-def test_a_shared_encoder_is_initialised_once() -> None:
+def test_initial_weights_are_drawn_for_the_layers_alone_and_once() -> None:
     torch.manual_seed(1)
     alone = Actor(IMAGE, DISCRETE, hidden_sizes=(4,))
     torch.manual_seed(1)
     shared = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=True)
     assert all(torch.equal(value, shared.state_dict()[name]) for name, value in alone.state_dict().items())
-
-
-def test_without_images_the_random_numbers_go_to_the_layers_alone() -> None:
-    """So that networks start as they always did."""
     torch.manual_seed(1)
     policy = Actor(OBS, DISCRETE, hidden_sizes=(4,))
     torch.manual_seed(1)
     layer = torch.nn.Linear(3, 4)
     torch.nn.init.orthogonal_(layer.weight, 2**0.5)
     assert torch.equal(policy.actor[1].layers[0].weight, layer.weight)
-
-
-def test_q_networks_keep_torchs_initialisation() -> None:
     torch.manual_seed(1)
-    policy = QNetwork(IMAGE, DISCRETE, hidden_sizes=(4,))
+    values = QNetwork(IMAGE, DISCRETE, hidden_sizes=(4,))
     torch.manual_seed(1)
-    assert torch.equal(policy.critic[0].parts[0].conv[0].weight, torch.nn.Conv2d(1, 32, 8, 4).weight)
+    assert torch.equal(values.critic[0].parts[0].conv[0].weight, torch.nn.Conv2d(1, 32, 8, 4).weight)
 
 
-@pytest.mark.parametrize("share_encoder", [False, True])
+@both_ways
 def test_evaluate_is_the_distribution_and_the_value_in_one_pass(share_encoder: bool) -> None:
-    torch.manual_seed(0)
     policy = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share_encoder)
     obs, encoded = picture(), []
     for encoder in {policy.actor[0], policy.critic[0]}:
@@ -133,3 +106,38 @@ def test_evaluate_calls_hooks_of_whole_networks() -> None:
     policy.critic.register_forward_hook(lambda *_: seen.append("critic"))
     policy.evaluate(picture())
     assert seen == ["critic"]
+
+
+# Critics that value every choice
+
+
+def test_values_of_all_choices() -> None:
+    policy: Any = DiscreteActorCritic(OBS, spaces.Discrete(3, start=5), hidden_sizes=())
+    with torch.no_grad():
+        policy.actor[2].linear.weight.zero_()
+        policy.actor[2].linear.bias.copy_(torch.tensor([0.5, 0.3, 0.2]).log())
+        policy.critic[1].layers[-1].weight.zero_()
+        policy.critic[1].layers[-1].bias.copy_(torch.tensor([[[1.0, 2.0, 3.0]], [[4.0, 5.0, 6.0]]]))
+    obs = torch.zeros(2, 3)
+    assert policy.critic(obs).tolist() == [[[1.0, 2.0, 3.0]] * 2, [[4.0, 5.0, 6.0]] * 2]
+    assert policy.act(obs).tolist() == [5, 5]
+    assert policy.distribution(obs).log_probs.exp()[0].tolist() == pytest.approx([0.5, 0.3, 0.2])
+
+
+def test_the_critics_may_be_others_than_the_actor() -> None:
+    policy = DiscreteActorCritic(OBS, spaces.Discrete(2), critic_net=NetParams(hidden_sizes=(8,)))
+    assert [p.shape[-1] for p in policy.critic.parameters()] == [8, 8, 2, 2]
+    assert policy.actor[1].out_features == 256
+
+
+@pytest.mark.parametrize("space", [OBS, spaces.Discrete(1), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)])
+def test_there_must_be_choices(space: Any) -> None:
+    text = "DiscreteActorCritic.action_space: must be Discrete, with at least two choices; got "
+    with pytest.raises(SpaceError, match=text):
+        DiscreteActorCritic(OBS, space)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
+def test_there_must_be_critics(value: Any) -> None:
+    with pytest.raises(ParamsError, match="DiscreteActorCritic.num_critics: must be a positive integer; got "):
+        DiscreteActorCritic(OBS, spaces.Discrete(2), num_critics=value)

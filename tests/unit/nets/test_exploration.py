@@ -23,10 +23,6 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_epsilon_zero_keeps_every_action() -> None:
-    assert torch.equal(EpsilonGreedy(0.0)(GREEDY, DISCRETE, 0.0, generator()), GREEDY)
-
-
 def test_epsilon_one_draws_every_choice_evenly() -> None:
     action = EpsilonGreedy(1.0)(GREEDY, DISCRETE, 0.0, generator())
     assert action.dtype == GREEDY.dtype
@@ -34,20 +30,16 @@ def test_epsilon_one_draws_every_choice_evenly() -> None:
     # Four standard deviations of 4000 draws at 1/4: 4 * sqrt(4000 * 3 / 16) = 110.
     assert counts.sum() == 4000
     assert (counts - 1000).abs().max() < 110
+    assert EpsilonGreedy(0.5)(GREEDY[:0], DISCRETE, 0.0, generator()).shape == (0,)
 
 
-def test_epsilon_is_the_share_of_random_actions() -> None:
-    action = EpsilonGreedy(0.4)(GREEDY, DISCRETE, 0.0, generator())
-    # A quarter of the random choices is the greedy one: 0.4 * 3 / 4 = 0.3 differ.
-    assert (action != GREEDY).float().mean().item() == pytest.approx(0.3, abs=0.03)
-
-
-def test_epsilon_follows_its_schedule() -> None:
+def test_epsilon_is_the_share_of_random_actions_and_follows_its_schedule() -> None:
     exploration = EpsilonGreedy(LinearSchedule(1.0, 0.0))
     differing = [
         (exploration(GREEDY, DISCRETE, progress, generator()) != GREEDY).float().mean().item()
         for progress in (0.0, 0.5, 1.0)
     ]
+    # A quarter of the random choices is the greedy one.
     assert differing == pytest.approx([0.75, 0.375, 0.0], abs=0.03)
     assert differing[2] == 0.0
 
@@ -57,22 +49,18 @@ def test_noise_is_a_share_of_half_the_range() -> None:
     torch.testing.assert_close(action.mean(0), torch.tensor([0.0, 5.0]), atol=0.05, rtol=0)
     # Half the ranges are 1 and 5.
     torch.testing.assert_close(action.std(0), torch.tensor([0.1, 0.5]), atol=0, rtol=0.05)
-
-
-def test_noise_stays_within_the_bounds() -> None:
+    assert torch.equal(GaussianNoise(0.0)(MIDDLE, BOX, 0.0, generator()), MIDDLE)
     action = GaussianNoise(5.0)(MIDDLE, BOX, 0.0, generator())
     assert action.amin(0).tolist() == [-1.0, 0.0]
     assert action.amax(0).tolist() == [1.0, 10.0]
 
 
-def test_noise_zero_keeps_every_action() -> None:
-    assert torch.equal(GaussianNoise(0.0)(MIDDLE, BOX, 0.0, generator()), MIDDLE)
-
-
-def test_noise_follows_its_schedule() -> None:
-    exploration = GaussianNoise(LinearSchedule(0.2, 0.0))
+@pytest.mark.parametrize("make", [GaussianNoise, lambda std: OrnsteinUhlenbeckNoise(std, dt=1.0)])
+def test_noise_follows_its_schedule(make: Any) -> None:
+    exploration = make(LinearSchedule(0.2, 0.0))  # noise that drifts starts from zero
     spread = [exploration(MIDDLE, BOX, progress, generator())[:, 0].std().item() for progress in (0.0, 0.5, 1.0)]
     assert spread == pytest.approx([0.2, 0.1, 0.0], rel=0.05)
+    assert exploration.settings(0.5) == {"exploration_noise": pytest.approx(0.1)}
 
 
 @pytest.mark.parametrize(
@@ -89,49 +77,44 @@ def test_all_randomness_is_the_generators(
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("space", [BOX, spaces.MultiDiscrete([2, 2])])
-def test_epsilon_greedy_needs_a_discrete_space(space: gym.Space[Any]) -> None:
-    text = (
-        f"EpsilonGreedy.action_space: must be Discrete; got {space!r} ({type(space).__name__}). "
-        "Explore continuous actions with GaussianNoise."
-    )
+NEEDS_CHOICES = "must be Discrete; got {}. Explore continuous actions with GaussianNoise."
+NEEDS_BOUNDS = (
+    "must be a bounded Box; got {}. The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
+)
+UNBOUNDED = spaces.Box(-np.inf, 1.0, (2,))
+
+
+@pytest.mark.parametrize(
+    ("exploration", "space", "text"),
+    [
+        *((EpsilonGreedy(), space, NEEDS_CHOICES) for space in (BOX, spaces.MultiDiscrete([2, 2]))),
+        *((GaussianNoise(), space, NEEDS_BOUNDS) for space in (DISCRETE, UNBOUNDED)),
+        (OrnsteinUhlenbeckNoise(), UNBOUNDED, NEEDS_BOUNDS),
+    ],
+)
+def test_spaces_that_do_not_fit(exploration: Any, space: gym.Space[Any], text: str) -> None:
+    text = f"{type(exploration).__name__}.action_space: {text.format(f'{space!r} ({type(space).__name__})')}"
     with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
-        EpsilonGreedy()(GREEDY, space, 0.0, None)
+        exploration(MIDDLE, space, 0.0, None)
 
 
-@pytest.mark.parametrize("space", [DISCRETE, spaces.Box(-np.inf, 1.0, (2,))])
-def test_gaussian_noise_needs_bounds(space: gym.Space[Any]) -> None:
-    text = (
-        f"GaussianNoise.action_space: must be a bounded Box; got {space!r} ({type(space).__name__}). "
-        "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
-    )
-    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
-        GaussianNoise()(MIDDLE, space, 0.0, None)
+SHARE, POSITIVE = "must be a number in [0, 1] or a callable", "must be a non-negative finite number or a callable"
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), True, "0.1", None, [0.1]])
-def test_epsilon_is_a_probability(value: Any) -> None:
-    text = (
-        "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable of progress in [0, 1]; "
-        f"got {value!r} ({type(value).__name__})" + ". Write 0.1 without quotes." * (value == "0.1")
-    )
-    with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
-        EpsilonGreedy(value)
-
-
-@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan"), True, "0.1", None, [0.1]])
-def test_std_is_not_negative(value: Any) -> None:
-    text = (
-        "GaussianNoise.std: must be a non-negative finite number or a callable of progress in [0, 1]; "
-        f"got {value!r} ({type(value).__name__})" + ". Write 0.1 without quotes." * (value == "0.1")
-    )
-    with pytest.raises(ParamsError, match=f"^{re.escape(text)}$"):
-        GaussianNoise(value)
-
-
-def test_no_actions_stay_none() -> None:
-    none = torch.zeros(0, dtype=torch.int64)
-    assert EpsilonGreedy(0.5)(none, DISCRETE, 0.0, generator()).shape == (0,)
+@pytest.mark.parametrize(
+    ("cls", "field", "value", "rule"),
+    [
+        *((EpsilonGreedy, "epsilon", value, SHARE) for value in (-0.1, 1.1, float("nan"), True, "0.1", None, [0.1])),
+        *((GaussianNoise, "std", value, POSITIVE) for value in (-0.1, float("inf"), True, "0.1", None, [0.1])),
+        (OrnsteinUhlenbeckNoise, "std", -1.0, POSITIVE),
+        (OrnsteinUhlenbeckNoise, "theta", -0.1, "must be a non-negative finite number"),
+        (OrnsteinUhlenbeckNoise, "dt", 0.0, "must be a positive finite number"),
+    ],
+)
+def test_numbers_that_break_their_rule(cls: Any, field: str, value: Any, rule: str) -> None:
+    hint = "Write 0.1 without quotes." * (value == "0.1")
+    with pytest.raises(ParamsError, match=rf"^{cls.__name__}.{field}: {re.escape(rule)}.*; got .*{hint}$"):
+        cls(**{field: value})
 
 
 def test_noise_follows_the_bounds_of_each_space() -> None:
@@ -154,13 +137,6 @@ def test_noise_that_drifts_follows_its_equation() -> None:
     )
 
 
-def test_noise_that_drifts_without_growth_dies_away() -> None:
-    noise, state = OrnsteinUhlenbeckNoise(0.0), torch.ones(1, 2)
-    for _ in range(2):
-        _, state = noise.step(torch.zeros(1, 2), state, BOX, 0.0, generator())
-    assert state.tolist() == [pytest.approx([(1 - 0.15 * 0.01) ** 2] * 2)]
-
-
 def test_noise_that_drifts_spreads_to_its_limit() -> None:
     # At dt = .01 the limit is std / sqrt(2 theta), to 1 in 1,000: .3 / sqrt(2 * .5) = .3.
     noise, g = OrnsteinUhlenbeckNoise(0.3, theta=0.5), generator()
@@ -173,21 +149,3 @@ def test_noise_that_drifts_spreads_to_its_limit() -> None:
     assert spread[0] == pytest.approx(0.3 * 0.1, rel=0.05)  # std sqrt(dt)
     assert spread[-1] == pytest.approx(0.3, rel=0.05)
     assert (action >= torch.tensor(BOX.low)).all()
-
-
-def test_noise_that_drifts_starts_from_zero_and_follows_its_schedule() -> None:
-    noise = OrnsteinUhlenbeckNoise(LinearSchedule(0.2, 0.0), dt=1.0)
-    spread = [noise(MIDDLE, BOX, progress, generator())[:, 0].std().item() for progress in (0.0, 0.5, 1.0)]
-    assert spread == pytest.approx([0.2, 0.1, 0.0], rel=0.05)
-    assert noise.settings(0.5) == {"exploration_noise": pytest.approx(0.1)}
-
-
-def test_noise_that_drifts_needs_bounds() -> None:
-    with pytest.raises(SpaceError, match="^OrnsteinUhlenbeckNoise.action_space: must be a bounded Box; got"):
-        OrnsteinUhlenbeckNoise()(MIDDLE, spaces.Box(-np.inf, 1.0, (2,)), 0.0, None)
-
-
-@pytest.mark.parametrize(("field", "value"), [("std", -1.0), ("theta", -0.1), ("dt", 0.0)])
-def test_numbers_of_noise_that_drifts(field: str, value: float) -> None:
-    with pytest.raises(ParamsError, match=rf"^OrnsteinUhlenbeckNoise.{field}: must be a (positive|non-negative)"):
-        OrnsteinUhlenbeckNoise(**{field: value})

@@ -1,4 +1,4 @@
-"""Heads: which distribution an action space gets, and which spaces get none."""
+"""Heads: which distribution an action space gets, and noise that is a function of what is seen."""
 
 import re
 from typing import Any
@@ -9,54 +9,37 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import SpaceError
+import rltrainer as rl
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import GaussianActorCritic
-from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical
-from rltrainer.nets.heads import BernoulliHead, CategoricalHead, GaussianHead, SquashedGaussianHead, make_head
+from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
+from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, make_head
+from tests.fakes import OBS_SPACE, counting_envs
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
-def test_discrete_gets_a_categorical_from_its_start() -> None:
-    head = make_head(4, spaces.Discrete(3, start=7), "Owner")
-    assert isinstance(head, CategoricalHead)
+def test_each_space_gets_its_distribution() -> None:
     features = torch.randn(5, 4)
-    distribution = head(features)
-    assert isinstance(distribution, Categorical)
-    assert torch.equal(distribution.logits, head.linear(features))
-    assert distribution.start == 7
-
-
-def test_multi_discrete_splits_its_logits() -> None:
-    head = make_head(4, spaces.MultiDiscrete([2, 3], start=[0, 5]), "Owner")
-    assert isinstance(head, CategoricalHead)
-    features = torch.randn(5, 4)
-    distribution = head(features)
-    assert isinstance(distribution, MultiCategorical)
-    logits = head.linear(features)
-    assert torch.equal(distribution.parts[0].logits, logits[:, :2])
-    assert torch.equal(distribution.parts[1].logits, logits[:, 2:])
-    assert [part.start for part in distribution.parts] == [0, 5]
-
-
-def test_multi_binary_gets_log_odds_of_its_flags() -> None:
-    head = make_head(4, spaces.MultiBinary(3), "Owner")
-    assert isinstance(head, BernoulliHead)
-    features = torch.randn(5, 4)
-    distribution = head(features)
-    assert isinstance(distribution, Bernoulli)
-    assert torch.equal(distribution.logits, head.linear(features))
-    assert distribution.logits.shape == (5, 3)
-
-
-def test_box_gets_a_gaussian_whose_spread_ignores_the_observation() -> None:
-    head = make_head(4, BOX, "Owner")
-    assert isinstance(head, GaussianHead)
-    features = torch.randn(5, 4)
-    distribution = head(features)
-    assert isinstance(distribution, DiagonalGaussian)
-    assert torch.equal(distribution.mean, head.linear(features))
-    assert distribution.log_std.tolist() == [0.0, 0.0]
+    discrete: Any = make_head(4, spaces.Discrete(3, start=7), "Owner")
+    assert torch.equal(discrete(features).logits, discrete.linear(features))
+    assert discrete(features).start == 7
+    multi: Any = make_head(4, spaces.MultiDiscrete([2, 3], start=[0, 5]), "Owner")
+    parts, logits = multi(features).parts, multi.linear(features)
+    assert torch.equal(parts[0].logits, logits[:, :2])
+    assert torch.equal(parts[1].logits, logits[:, 2:])
+    assert [part.start for part in parts] == [0, 5]
+    flags: Any = make_head(4, spaces.MultiBinary(3), "Owner")
+    assert torch.equal(flags(features).logits, flags.linear(features))
+    gaussian: Any = make_head(4, BOX, "Owner")
+    assert torch.equal(gaussian(features).mean, gaussian.linear(features))
+    assert gaussian(features).log_std.tolist() == [0.0, 0.0]
+    squashed = SquashedGaussianHead(4, 2)
+    assert torch.equal(squashed(features).mean, squashed.linear(features)[:, :2])
+    assert torch.equal(squashed(features).log_std, squashed.linear(features)[:, 2:])
+    assert [type(head(features)) for head in (discrete, multi, flags, gaussian, squashed)] == [
+        Categorical, MultiCategorical, Bernoulli, DiagonalGaussian, SquashedGaussian,
+    ]  # fmt: skip
 
 
 def test_a_bounded_mean_is_squashed() -> None:
@@ -96,15 +79,6 @@ def test_iql_may_be_surer_than_other_gaussians() -> None:
         assert policy.distribution(torch.ones(1, 2)).log_std.tolist() == [expected] * 2
 
 
-def test_squashed_head_makes_mean_and_spread_of_the_features() -> None:
-    head = SquashedGaussianHead(4, 2)
-    features = torch.randn(5, 4)
-    both = head.linear(features)
-    distribution = head(features)
-    assert torch.equal(distribution.mean, both[:, :2])
-    assert torch.equal(distribution.log_std, both[:, 2:])
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -122,3 +96,176 @@ def test_other_spaces_are_refused_in_the_owners_name(space: gym.Space[Any]) -> N
     )
     with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
         make_head(4, space, "Owner")
+
+
+# Noise that is a function of what is seen
+
+BOUNDED = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
+POLICIES = [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def head(squashes: bool = False, sample_interval: int | None = None) -> StateDependentHead:
+    """Return a head of two features and one action: mean 0.3, std .5 and .25."""
+    made = StateDependentHead(2, 1, 0.0, squashes, sample_interval)
+    with torch.no_grad():
+        made.linear.weight.zero_()
+        made.linear.bias.fill_(0.3)
+        made.log_std.copy_(torch.tensor([[0.5], [0.25]]).log())
+    return made
+
+
+PHI = torch.tensor([[1.0, 2.0]])
+
+
+def test_the_spread_by_hand() -> None:
+    # 1^2 * .5^2 + 2^2 * .25^2 = .5, and 1e-6.
+    distribution = head()(PHI)
+    assert distribution.mean.item() == pytest.approx(0.3)
+    assert distribution.log_std.exp().item() == pytest.approx(0.5**0.5, abs=1e-5)
+
+
+def test_the_noise_by_hand() -> None:
+    # theta = (.2 * .5, -.4 * .25): 1 * .1 + 2 * -.1 = -.1.
+    state = torch.tensor([[1.0, 0.2, -0.4]])
+    for squashes in (False, True):
+        _, action, after = head(squashes).explore(PHI, state, generator())
+        expected = 0.3 - 0.1
+        assert action.item() == pytest.approx(np.tanh(expected) if squashes else expected, abs=1e-6)
+        assert after.tolist() == [pytest.approx([1.0, 0.2, -0.4])]
+
+
+def test_noise_is_as_wide_as_the_distribution_says() -> None:
+    made = head()
+    distribution, action, _ = made.explore(PHI.expand(20_000, 2), made.initial_state(20_000), generator())
+    assert action.mean().item() == pytest.approx(0.3, abs=0.02)
+    assert action.std().item() == pytest.approx(distribution.log_std[0].exp().item(), rel=0.03)
+
+
+def test_theta_is_kept_for_an_interval() -> None:
+    made, g = head(sample_interval=3), generator()
+    state, seen = made.initial_state(2), []
+    for step in range(7):
+        if step == 4:
+            state[1] = 0  # its episode began anew
+        _, action, state = made.explore(PHI.expand(2, 2), state, g)
+        seen.append(action.flatten().tolist())
+    one, other = ([row[i] for row in seen] for i in range(2))
+    assert one[0] == one[1] == one[2] != one[3] == one[4] == one[5] != one[6]
+    assert other[0] == other[1] == other[2] != other[3]
+    assert other[3] != other[4] == other[5] == other[6]
+    made, state = head(), made.initial_state(1)  # without an interval, for an episode
+    _, first, state = made.explore(PHI, state, g)
+    assert all(made.explore(PHI, state, g)[1] == first for _ in range(50))
+
+
+def test_no_gradient_reaches_the_features_through_the_spread() -> None:
+    features = PHI.clone().requires_grad_()
+    made = head(squashes=True)
+    made(features).log_std.sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    assert features.grad is None
+    assert made.log_std.grad is not None
+    assert (made.log_std.grad != 0).all()
+    with torch.no_grad():
+        made.linear.bias.fill_(9.0)
+    assert made(PHI).mean.item() == 2.0, "clipped"
+
+
+@pytest.mark.parametrize("cls", POLICIES)
+def test_policies_explore_smoothly_and_forget_with_the_episode(cls: Any) -> None:
+    envs = counting_envs(2, length=4, action_space=BOUNDED)
+    rl.seed(1)
+    policy = cls.for_envs(envs, hidden_sizes=(8,), activation=torch.nn.Tanh, use_sde=True)
+    with torch.no_grad():
+        policy.actor[0:2][1].layers[0].weight[:, 1] = 0  # the step is not seen, so that equal theta mean equal actions
+    both = (envs.single_observation_space, envs.single_action_space)
+    one = rl.Collector(policy, envs, rl.RolloutBuffer(8, 2, *both))
+    one.seed(1)
+    one.collect(num_steps=16)
+    action = one.rollout().action
+    for rows in (action[:4], action[4:]):
+        torch.testing.assert_close(rows, rows[:1].expand(4, 2, 2))
+    assert not torch.isclose(action[3], action[4]).any()
+    assert not torch.isclose(action[0, 0], action[0, 1]).any(), "each env has its own"
+    one.collect(num_steps=4, explore=False)
+    assert torch.equal(one.rollout().action[0], policy.act(one.rollout().obs[0]))
+
+
+@pytest.mark.parametrize("cls", POLICIES)
+def test_acting_needs_no_memory(cls: Any) -> None:
+    policy = cls.for_spaces(OBS_SPACE, BOUNDED, hidden_sizes=(8,), use_sde=True, sde_sample_interval=2)
+    obs = torch.randn(5, 2, generator=generator(9))
+    assert not policy.is_recurrent
+    assert torch.equal(policy.act(obs), policy.act(obs))
+    first = policy.act(obs, explore=True, generator=generator(1))
+    assert torch.equal(policy.act(obs, explore=True, generator=generator(1)), first)
+    assert not torch.equal(policy.act(obs, explore=True, generator=generator(2)), first)
+    action, state = policy.act(obs, policy.initial_state(5), explore=True, generator=generator(1))
+    assert torch.equal(action, first)
+    assert state.shape == (5, 1 + 8 * 2)
+    assert torch.equal(policy.act(obs, state, explore=True)[0], first), "the same theta"
+
+
+@pytest.mark.parametrize("cls", POLICIES)
+def test_log_probabilities_are_those_of_the_distribution(cls: Any) -> None:
+    rl.seed(1)
+    policy = cls.for_spaces(OBS_SPACE, BOUNDED, hidden_sizes=(8,), use_sde=True, log_std_init=-1.0)
+    obs = torch.randn(5, 2, generator=generator(9))
+    decision = policy.select_action(obs, explore=True, generator=generator())
+    log_prob: Any = decision.extra["log_prob"]
+    with torch.no_grad():
+        expected = policy.distribution(obs).log_prob(policy.unscale(decision.action))
+    torch.testing.assert_close(log_prob(), expected, rtol=1e-3, atol=1e-3)
+
+
+CHOICES = spaces.Discrete(2)
+OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
+    (BOUNDED, {"use_sde": 1}, r"use_sde: must be True or False; got 1 \(int\)"),
+    (BOUNDED, {"use_sde": True, "sde_sample_interval": 0}, "sde_sample_interval: must be a positive integer or None"),
+    (BOUNDED, {"sde_sample_interval": 4}, "sde_sample_interval: must be None without use_sde=True; got 4"),
+]  # fmt: skip
+IS_NO_BOX = r"use_sde: must be False where actions are no Box, but Discrete\(2\); got True \(bool\)"
+START = "log_std_init: is where the noise of use_sde=True starts; got -2.0"
+
+
+@pytest.mark.parametrize(
+    ("cls", "space", "options", "text"),
+    [
+        *((cls, *case) for cls in POLICIES for case in OPTIONS),
+        (rl.ActorCritic, CHOICES, {"use_sde": True}, IS_NO_BOX),
+        (rl.SquashedActorCritic, BOUNDED, {"log_std_init": -2.0}, START),
+    ],
+)
+def test_options_of_noise(cls: Any, space: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError, match=f"^{cls.__name__}.{text}"):
+        cls.for_spaces(OBS_SPACE, space, **options)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "cls"),
+    [
+        (rl.PPO, rl.ActorCritic), (rl.A2C, rl.ActorCritic), (rl.TRPO, rl.ActorCritic), (rl.SAC, rl.SquashedActorCritic),
+        (rl.TQC, rl.SquashedActorCritic), (rl.BC, rl.Actor), (rl.IMPALA, rl.ActorCritic),
+    ],
+)  # fmt: skip
+def test_algorithms_train_its_spread(algorithm: Any, cls: Any) -> None:
+    envs: gym.vector.VectorEnv[Any, Any, Any] = counting_envs(2, length=4, action_space=BOUNDED)
+    options = {"num_outputs": 5, "num_critics": 2} if algorithm is rl.TQC else {}
+    policy = cls.for_envs(envs, hidden_sizes=(8,), use_sde=True, sde_sample_interval=2, log_std_init=-1.0, **options)
+    agent = algorithm(policy)
+    before = policy.actor[2].log_std.detach().clone()
+    both = (envs.single_observation_space, envs.single_action_space)
+    is_on_policy = isinstance(agent, rl.OnPolicyAlgorithm)
+    extra = {name: policy.columns[name] for name in agent.columns}
+    buffer: Any = rl.ReplayBuffer(16, *both, num_envs=2)
+    buffer = rl.RolloutBuffer(8, 2, *both, extra=extra) if is_on_policy else buffer
+    one = rl.Collector(policy, envs, buffer)
+    one.collect(num_steps=16)
+    if is_on_policy:
+        agent.update(one.rollout(), batch_size=8, repeat=2)
+    else:
+        agent.update(buffer.sample(16))
+    assert (policy.actor[2].log_std != before).any()

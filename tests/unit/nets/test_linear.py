@@ -1,4 +1,9 @@
-"""Linear layers of any size against `torch.nn.functional.linear`: values, gradients, and where each is done."""
+"""Large products against `torch.nn.functional.linear`, chains against `nn.Sequential`, and changes of modules."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rltrainer.nets import linear as module
-from rltrainer.nets.linear import choose_library, faster_library, is_large, large_products_by, linear
+from rltrainer.nets.linear import (
+    Chain,
+    ModuleTree,
+    choose_library,
+    faster_library,
+    is_large,
+    large_products_by,
+    linear,
+    run_through,
+)
 from rltrainer.nets.mlp import MLP, EnsembleMLP
 
 pytestmark = pytest.mark.skipif(
@@ -41,17 +55,13 @@ def test_values_and_gradients_are_those_of_torch(transposed: bool) -> None:
     expected, found = functional.linear(x, weight, bias), linear(x, weight, bias)
     torch.testing.assert_close(found, expected)
     factor = torch.randn(5, 3)
-    for mine, theirs in zip(
-        torch.autograd.grad((found * factor).sum(), (x, weight, bias)),
-        torch.autograd.grad((expected * factor).sum(), (x, weight, bias)),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, theirs)
+    mine, theirs = (torch.autograd.grad((y * factor).sum(), (x, weight, bias)) for y in (found, expected))
+    torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.usefixtures("every_size")
-def test_second_derivatives_are_those_of_torch() -> None:
-    x, weight, _ = operands()
+def test_second_derivatives_are_those_of_torch_and_unneeded_gradients_are_not_computed() -> None:
+    x, weight, bias = operands()
 
     def penalty(product: Tensor) -> Tensor:
         (gradient,) = torch.autograd.grad(product.square().sum(), x, create_graph=True)
@@ -59,11 +69,6 @@ def test_second_derivatives_are_those_of_torch() -> None:
         return of_weight
 
     torch.testing.assert_close(penalty(linear(x, weight, None)), penalty(functional.linear(x, weight)))
-
-
-@pytest.mark.usefixtures("every_size")
-def test_gradients_that_nobody_needs_are_not_computed() -> None:
-    x, weight, bias = operands()
     (of_weight,) = torch.autograd.grad(linear(x.detach(), weight, bias.detach()).sum(), (weight,))
     torch.testing.assert_close(of_weight, x.detach().sum(0).expand(3, 7))
 
@@ -90,8 +95,7 @@ def test_perceptrons_give_the_same_with_and_without(monkeypatch: pytest.MonkeyPa
             found = network(x)
             of_found = torch.autograd.grad(found.sum(), parameters)
         torch.testing.assert_close(found, expected)
-        for mine, theirs in zip(of_found, of_expected, strict=True):
-            torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(of_found, of_expected)
 
 
 @pytest.mark.usefixtures("every_size")
@@ -151,3 +155,84 @@ def test_the_maker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.Path, "is_file", lambda path: False)
     monkeypatch.setattr(module.platform, "processor", lambda: "Intel64 Family 6 Model 85, GenuineIntel")
     assert module._maker() == "Intel64 Family 6 Model 85, GenuineIntel"
+
+
+# Modules without the overhead of calls
+
+
+def test_numbers_and_names_are_those_of_a_sequential() -> None:
+    first, second, x = nn.Linear(3, 4), nn.Linear(4, 2), torch.randn(5, 3)
+    chain, sequential = Chain(first, nn.Tanh(), second), nn.Sequential(first, nn.Tanh(), second)
+    assert torch.equal(chain(x), sequential(x))
+    assert list(chain.state_dict()) == list(sequential.state_dict())
+    assert torch.equal(run_through([], x), x)
+
+
+def test_a_hook_is_called_from_the_moment_it_is_set() -> None:
+    chain, x, heard = Chain(nn.Linear(3, 4), nn.Tanh()), torch.randn(5, 3), list[str]()
+    chain(x)
+
+    def hear(module: nn.Module, args: Any, output: Any) -> None:
+        heard.append(type(module).__name__)
+
+    chain[1].register_forward_hook(hear)
+    chain(x)
+    assert heard == ["Tanh"]
+    handle = nn.modules.module.register_module_forward_hook(hear)
+    chain(x)
+    handle.remove()
+    assert heard == ["Tanh", "Linear", "Tanh", "Tanh", "Chain"]
+
+
+CHANGES: dict[str, Callable[[nn.Sequential], Any]] = {
+    "appended": lambda net: net.append(nn.ReLU()),
+    "inserted": lambda net: net.insert(0, nn.ReLU()),
+    "replaced": lambda net: net.__setitem__(1, nn.ReLU()),
+    "within": lambda net: net[2].append(nn.ReLU()),  # type: ignore[operator]  # an empty Sequential
+    "a leaf's": lambda net: setattr(net[1], "part", nn.ReLU()),
+    "a parameter": lambda net: setattr(net[0], "weight", nn.Parameter(torch.zeros(2, 2))),
+    "parametrized": lambda net: nn.utils.parametrize.register_parametrization(net[0], "weight", nn.Identity()),
+    "hooked": lambda net: net[1].register_forward_hook(lambda *args: None),
+    "hooked backwards": lambda net: net[0].register_full_backward_hook(lambda *args: None),
+}
+
+
+def make() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Sequential())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_seen_once(name: str) -> None:
+    net = make()
+    tree = ModuleTree([net])
+    before = tree.look()
+    assert tree.look() is before
+    handle = CHANGES[name](net)
+    after = tree.look()
+    assert after is not before
+    assert tree.look() is after
+    assert tree.modules == list(net.modules())
+    if name.startswith("hooked"):
+        handle.remove()
+        assert tree.look() == before
+
+
+def test_hooks_and_numbers_elsewhere_change_nothing() -> None:
+    net = make()
+    tree = ModuleTree([net])
+    before = tree.look()
+    nn.Linear(1, 1).register_forward_hook(lambda *args: None)
+    net.train(False)
+    net[0].weight.data.zero_()
+    assert tree.look() is before
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_looks_at_the_copied_network(duplicate: Callable[[Any], Any]) -> None:
+    net = make()
+    copied_net, copied = duplicate((net, ModuleTree([net])))
+    before = copied.look()
+    net.append(nn.ReLU())
+    assert copied.look() is before
+    copied_net.append(nn.ReLU())
+    assert copied.look() is not before

@@ -56,14 +56,6 @@ def test_what_only_the_critic_sees_may_be_missing() -> None:
     assert policy.act({"a": torch.zeros(5, 3)}).shape == (5, 2)
 
 
-@pytest.mark.parametrize("obs", [np.zeros(4), np.zeros((2, 4)), np.zeros((2, 2, 3))])
-def test_predict_says_which_shapes_there_are(obs: Any) -> None:
-    with pytest.raises(
-        SpaceError, match=r"^ActorCritic\.predict: obs: expected float32 \(3,\), or \('N', 3\) for sever"
-    ):
-        make().predict(obs)
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [

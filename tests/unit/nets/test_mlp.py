@@ -1,4 +1,4 @@
-"""Perceptrons, their initialisation, and the ensemble against its members one by one."""
+"""Perceptrons, their initialisation, the ensemble against its members, and dropout by masks that are state."""
 
 import copy
 import math
@@ -11,17 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rltrainer.errors import ParamsError
-from rltrainer.nets.mlp import MLP, EnsembleLinear, EnsembleMLP, PerMember, orthogonal_
+from rltrainer.nets.mlp import MLP, Dropout, EnsembleLinear, EnsembleMLP, PerMember, orthogonal_
 
 
 def test_mlp_has_an_activation_after_every_layer() -> None:
     network, x = MLP((3, 5, 2), nn.Tanh), torch.randn(4, 3)
     first, second = network.layers
     torch.testing.assert_close(network(x), second(first(x).tanh()).tanh())
-
-
-def test_mlp_without_layers_passes_its_input() -> None:
-    x = torch.randn(4, 3)
     assert torch.equal(MLP((3,), nn.Tanh)(x), x)
 
 
@@ -59,15 +55,11 @@ def test_ensemble_equals_its_members(hidden_sizes: tuple[int, ...]) -> None:
     torch.testing.assert_close(ensemble(x, 2), output[:2])
 
 
-def test_members_start_apart_in_every_layer() -> None:
-    for parameter in EnsembleMLP(3, 4, (7, 5), nn.ReLU).parameters():
-        assert len(parameter.detach().unique(dim=0)) == 3
-
-
-def test_members_get_gradients_of_their_own_output_only() -> None:
+def test_members_start_apart_and_get_gradients_of_their_own_output_only() -> None:
     ensemble = EnsembleMLP(2, 4, (5,), nn.ReLU)
     ensemble(torch.randn(6, 4))[0].sum().backward()
     for parameter in ensemble.parameters():
+        assert len(parameter.detach().unique(dim=0)) == 2
         assert parameter.grad is not None
         assert parameter.grad[0].abs().sum() > 0
         assert parameter.grad[1].abs().sum() == 0
@@ -138,13 +130,6 @@ def test_the_activation_is_made_once_per_layer_after_the_layers() -> None:
     assert [layer for layer in ensemble.layers if isinstance(layer, Sine)] == made[2:]
 
 
-def test_a_hook_on_an_activation_is_called() -> None:
-    network, seen = MLP((3, 5), nn.Tanh), []
-    network.activations[0].register_forward_hook(lambda *_: seen.append(1))
-    network(torch.ones(1, 3))
-    assert seen == [1]
-
-
 @stateful
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_members_share_no_weights_and_no_statistics(
@@ -159,22 +144,16 @@ def test_members_share_no_weights_and_no_statistics(
         for layer in copy.deepcopy(ensemble).layers:
             y = y @ layer.weight[e] + layer.bias[e, 0] if isinstance(layer, EnsembleLinear) else layer[e](y)
         expected.append(y.squeeze(-1))
-    torch.testing.assert_close(ensemble(x), torch.stack(expected))
     output = ensemble(x)
+    torch.testing.assert_close(output, torch.stack(expected))
+    norms = [module for module in ensemble.modules() if isinstance(module, nn.BatchNorm1d)]
+    assert all(norm.num_batches_tracked in (None, 1) for norm in norms), "statistics move once per call"
     output[0].sum().backward()
     for layer in ensemble.layers:
         if isinstance(layer, PerMember):
             first, *others = [[p.grad for p in part.parameters()] for part in layer]
             assert all(gradient is not None for gradient in first)
             assert not any(gradient is not None and gradient.any() for rest in others for gradient in rest)
-
-
-def test_batch_statistics_of_members_move_once_per_call() -> None:
-    ensemble = EnsembleMLP(2, 4, (6,), nn.BatchNorm1d)
-    ensemble(torch.randn(5, 4))
-    norms = [module for module in ensemble.modules() if isinstance(module, nn.BatchNorm1d)]
-    assert [int(norm.num_batches_tracked) for norm in norms] == [1, 1]
-    assert not torch.equal(norms[0].running_mean, norms[1].running_mean)
 
 
 @pytest.mark.parametrize("make", [lambda a: MLP((3, 4), a), lambda a: EnsembleMLP(2, 3, (4,), a)])
@@ -188,3 +167,48 @@ def test_what_makes_no_activation_is_an_error(make: Any, activation: Any) -> Non
     hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
     with pytest.raises(ParamsError, match=rf"^(EnsembleMLP|MLP)\.{re.escape(rule)}.*{re.escape(hint)}$"):
         make(activation)
+
+
+# Dropout
+
+
+def dropped(dropout: Dropout, *shape: int) -> Tensor:
+    return dropout(torch.ones(shape)) == 0
+
+
+def test_units_are_dropped_and_the_others_scaled() -> None:
+    # 1 / (1 - 0.25) = 4/3; of 200,000 units a quarter is dropped, give or take 5 standard deviations of 0.00097.
+    torch.manual_seed(1)
+    output = Dropout(0.25)(torch.ones(1000, 200))
+    assert output.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert (output == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
+
+
+def test_masks_differ_between_calls_layers_rows_and_columns() -> None:
+    # Two masks of p = 0.5 agree in half of the units, as coins do.
+    torch.manual_seed(1)
+    one, other = Dropout(0.5), Dropout(0.5)
+    first, second, third = dropped(one, 500, 400), dropped(one, 500, 400), dropped(other, 500, 400)
+    for a, b in ((first, second), (first, third), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):
+        assert (a == b).float().mean().item() == pytest.approx(0.5, abs=0.006)
+    for axis in (0, 1):  # no row or column is favoured: 500 coins have a deviation of 0.022
+        assert (first.float().mean(axis) - 0.5).abs().max() < 0.12
+
+
+def test_only_units_in_train_mode_are_dropped_and_without_torchs_random_numbers() -> None:
+    dropout, x, state = Dropout(0.5), torch.ones(50, requires_grad=True), torch.get_rng_state()
+    output = dropout(x)
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    assert torch.equal(gradient, output.detach())  # 2 or 0
+    assert torch.equal(torch.get_rng_state(), state)
+    before = dropout.num_masks.clone()
+    assert dropout.eval()(x) is x
+    assert torch.equal(dropout.num_masks, before)
+
+
+def test_a_loaded_state_continues_with_the_next_mask() -> None:
+    one, other = Dropout(0.5), Dropout(0.5)
+    dropped(one, 64)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for _ in range(3):
+        assert torch.equal(dropped(one, 64), dropped(other, 64))

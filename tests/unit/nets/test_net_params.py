@@ -104,11 +104,6 @@ def test_outputs_of_action_values() -> None:
     assert policy.critic(torch.zeros(1, 3)).tolist() == [expected]
 
 
-def test_quantiles_of_continuous_critics() -> None:
-    policy = rl.SquashedActorCritic(OBS, BOX, hidden_sizes=(5,), num_critics=3, num_outputs=7)
-    assert policy.critic(torch.randn(6, 3), torch.rand(6, 2)).shape == (3, 6, 7)
-
-
 def test_log_std_and_initialisation_of_gaussians() -> None:
     policy = rl.ActorCritic(OBS, BOX, log_std_init=-2, orthogonal_init=False)
     assert policy.distribution(torch.randn(1, 3)).log_std.tolist() == [-2.0, -2.0]

@@ -41,52 +41,26 @@ def test_moments_are_numpys_over_all_batches(sizes: tuple[int, ...]) -> None:
     assert moments.count.item() == len(everything)
 
 
-def test_an_empty_batch_changes_nothing() -> None:
-    moments = RunningMoments((3,))
-    moments.update(torch.zeros(0, 3))
-    assert (moments.mean.tolist(), moments.var.tolist(), moments.count.item()) == ([0.0] * 3, [1.0] * 3, 0)
-
-
-def test_reset_forgets() -> None:
-    moments = RunningMoments((3,))
-    moments.update(batches(9)[0])
-    moments.reset()
-    assert (moments.mean.tolist(), moments.var.tolist(), moments.count.item()) == ([0.0] * 3, [1.0] * 3, 0)
-
-
-def test_moments_change_in_place() -> None:
+def test_moments_change_in_place_until_a_reset() -> None:
     moments = RunningMoments((3,))
     before = moments.mean, moments.var, moments.count
     moments.update(batches(9)[0])
+    moments.reset()
+    moments.update(torch.zeros(0, 3))  # an empty batch changes nothing
+    assert (moments.mean.tolist(), moments.var.tolist(), moments.count.item()) == ([0.0] * 3, [1.0] * 3, 0)
     assert all(a is b for a, b in zip(before, (moments.mean, moments.var, moments.count), strict=True))
 
 
-def test_observations_are_standardised() -> None:
-    normalizer = ObsNormalizer(BOX)
-    (batch,) = batches(1000)
+def test_observations_are_standardised_and_clipped_to_ten() -> None:
+    normalizer, (batch,) = ObsNormalizer(BOX), batches(1000)
+    torch.testing.assert_close(normalizer(batch[:1] / 100), batch[:1] / 100)  # before the first update
     normalizer.update(batch)
+    before = copy.deepcopy(normalizer.state_dict())
     result = normalizer(batch)
     torch.testing.assert_close(result.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
     torch.testing.assert_close(result.std(0, unbiased=False), torch.ones(3), atol=1e-4, rtol=0)
-
-
-def test_nothing_is_known_before_the_first_update() -> None:
-    batch = torch.tensor([[1.0, -2.0, 3.0]])
-    torch.testing.assert_close(ObsNormalizer(BOX)(batch), batch)
-
-
-def test_evaluating_changes_no_statistics() -> None:
-    normalizer = ObsNormalizer(BOX)
-    normalizer.update(batches(10)[0])
-    before = copy.deepcopy(normalizer.state_dict())
-    normalizer(torch.full((5, 3), 1000.0))
-    assert all(torch.equal(value, before[name]) for name, value in normalizer.state_dict().items())
-
-
-def test_observations_are_clipped_to_ten() -> None:
-    normalizer = ObsNormalizer(BOX)
-    normalizer.update(batches(10)[0])
     assert normalizer(torch.tensor([[1e6, 0.0, -1e6]]))[0, [0, 2]].tolist() == [10.0, -10.0]
+    assert all(torch.equal(value, before[name]) for name, value in normalizer.state_dict().items())
 
 
 MIXED = spaces.Dict(
@@ -158,26 +132,26 @@ def rewards(
     )  # fmt: skip
 
 
+def returns_of(normalizer: RewardScaler) -> list[float]:
+    assert normalizer.running_return is not None
+    return normalizer.running_return.tolist()
+
+
 def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
     normalizer = RewardScaler()
     reward = torch.tensor([[1.0], [2.0], [3.0]])
+    assert normalizer(torch.tensor([2.0, 50.0, -50.0])).tolist() == [2.0, 10.0, -10.0]  # before the first update
     normalizer.update(rewards(reward, no(3, 1), yes(3, 1)), gamma=0.5)
     # R = 1, 2.5, 4.25; the mean of the rewards stays.
-    std = np.std([1.0, 2.5, 4.25])
-    torch.testing.assert_close(normalizer(reward), reward / float(std))
+    torch.testing.assert_close(normalizer(reward), reward / float(np.std([1.0, 2.5, 4.25])))
 
 
-def test_rewards_are_as_they_are_before_the_first_update_and_clipped_to_ten() -> None:
-    assert RewardScaler()(torch.tensor([2.0, 50.0, -50.0])).tolist() == [2.0, 10.0, -10.0]
-
-
-def test_returns_run_on_from_rollout_to_rollout() -> None:
+def test_returns_continue_from_rollout_to_rollout() -> None:
     normalizer = RewardScaler()
     normalizer.update(
         rewards(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([[False, False], [False, True]]), yes(2, 2)), 0.5
     )
-    assert normalizer.running_return is not None
-    assert normalizer.running_return.tolist() == [2.5, 0.0]
+    assert returns_of(normalizer) == [2.5, 0.0]
     normalizer.update(rewards(torch.tensor([[4.0, 4.0]]), no(1, 2), yes(1, 2)), 0.5)
     # env 0: 1, 2.5, 5.25; env 1: 1, 2.5 (done), 4
     values = [1.0, 2.5, 5.25, 1.0, 2.5, 4.0]
@@ -185,15 +159,14 @@ def test_returns_run_on_from_rollout_to_rollout() -> None:
     assert normalizer.moments.var.item() == pytest.approx(np.var(values))
 
 
-def test_cells_that_are_not_valid_neither_count_nor_run_on() -> None:
+def test_steps_that_are_not_valid_neither_count_nor_continue() -> None:
     normalizer = RewardScaler()
     reward = torch.tensor([[1.0], [2.0], [1000.0]])
     done = torch.tensor([[False], [True], [False]])
     normalizer.update(rewards(reward, done, torch.tensor([[True], [True], [False]])), 0.5)
     assert normalizer.moments.count.item() == 2
     assert normalizer.moments.mean.item() == 1.75  # of 1 and 2.5
-    assert normalizer.running_return is not None
-    assert normalizer.running_return.tolist() == [0.0]
+    assert returns_of(normalizer) == [0.0]
 
 
 def test_returns_run_on_in_envs_that_take_fewer_steps_than_others() -> None:
@@ -205,27 +178,19 @@ def test_returns_run_on_in_envs_that_take_fewer_steps_than_others() -> None:
     done = no(3, 4)
     done[0, 3] = True
     normalizer.update(rewards(reward, done, valid), 0.5)
-    assert normalizer.running_return is not None
     # 1, 1.5, 2.75, 5.375; 1, 1.5; 1; 1, 1.5 and over
-    assert normalizer.running_return.tolist() == [5.375, 1.5, 1.0, 0.0]
+    assert returns_of(normalizer) == [5.375, 1.5, 1.0, 0.0]
     assert normalizer.moments.count.item() == 4 + 5
 
 
-def test_returns_do_not_run_on_into_envs_that_were_started_anew() -> None:
+def test_returns_start_again_with_new_episodes_or_another_number_of_envs() -> None:
     normalizer = RewardScaler()
     normalizer.update(rewards(torch.tensor([[8.0, 8.0]]), no(1, 2), yes(1, 2)), 0.5)
     starts = torch.tensor([True, False])
     normalizer.update(rewards(torch.tensor([[1.0, 1.0]]), no(1, 2), yes(1, 2), starts), 0.5)
-    assert normalizer.running_return is not None
-    assert normalizer.running_return.tolist() == [1.0, 5.0]
-
-
-def test_another_number_of_envs_starts_anew() -> None:
-    normalizer = RewardScaler()
-    normalizer.update(rewards(torch.ones(1, 2), no(1, 2), yes(1, 2)), 0.5)
+    assert returns_of(normalizer) == [1.0, 5.0]
     normalizer.update(rewards(torch.ones(1, 3), no(1, 3), yes(1, 3)), 0.5)
-    assert normalizer.running_return is not None
-    assert normalizer.running_return.tolist() == [1.0, 1.0, 1.0]
+    assert returns_of(normalizer) == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("num_updates", [0, 2])

@@ -1,13 +1,18 @@
-"""Action values of discrete choices."""
+"""Action values of discrete choices, and networks that know the distribution of returns and act by its mean."""
+
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.nets import QNetwork
+from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.nets import CategoricalQNetwork, QNetwork, QuantileQNetwork
 from rltrainer.nets.q_network import DuelingHead
 
 OBS = spaces.Box(-1.0, 1.0, (1,), np.float32)
+BOTH: list[tuple[Any, str]] = [(CategoricalQNetwork, "num_atoms"), (QuantileQNetwork, "num_quantiles")]
 
 
 def test_dueling_head_by_hand() -> None:
@@ -16,21 +21,9 @@ def test_dueling_head_by_hand() -> None:
         head.value.weight.fill_(10.0)
         head.value.bias.fill_(0.0)
         head.advantage.weight.copy_(torch.tensor([[1.0], [2.0], [6.0]]))
-        head.advantage.bias.fill_(0.0)
+        head.advantage.bias.fill_(7.0)  # a shift of all advantages changes nothing
     # V = 10, A = 1, 2, 6 with mean 3; then twice that.
     assert head(torch.tensor([[1.0], [2.0]])).tolist() == [[8.0, 9.0, 13.0], [16.0, 18.0, 26.0]]
-
-
-def test_dueling_values_do_not_change_with_a_shift_of_the_advantages() -> None:
-    head = DuelingHead(4, 3)
-    features = torch.randn(5, 4)
-    before = head(features)
-    with torch.no_grad():
-        head.advantage.bias += 7.0
-    torch.testing.assert_close(head(features), before)
-
-
-def test_network_is_dueling_only_if_asked() -> None:
     assert isinstance(QNetwork(OBS, spaces.Discrete(3), dueling=True).critic[2], DuelingHead)
     assert isinstance(QNetwork(OBS, spaces.Discrete(3)).critic[2], torch.nn.Linear)
 
@@ -44,3 +37,72 @@ def test_the_choice_of_the_highest_value_is_taken_from_the_spaces_start() -> Non
     action = policy.act(torch.tensor([[1.0], [0.0], [-1.0]]))
     assert action.tolist() == [-1, 0, 1]
     assert policy.unscale(action).tolist() == [0, 1, 2]
+
+
+def with_outputs(policy: Any, outputs: list[list[float]]) -> Any:
+    """Return the policy, whose critic returns these [A, K] for any observation."""
+    with torch.no_grad():
+        policy.critic[2].weight.zero_()
+        policy.critic[2].bias.copy_(torch.tensor(outputs).flatten())
+    return policy
+
+
+def test_categorical_values_by_hand() -> None:
+    policy = CategoricalQNetwork(OBS, spaces.Discrete(2, start=5), hidden_sizes=(), num_atoms=3, v_min=-1.0, v_max=3.0)
+    assert policy.support.tolist() == [-1.0, 1.0, 3.0]
+    # Odds 1 : 1 : 1 of -1, 1, 3 have the mean 1; odds 1 : 1 : 2 have (-1 + 1 + 6) / 4 = 1.5.
+    policy = with_outputs(policy, [[0.0, 0.0, 0.0], [0.0, 0.0, float(np.log(2.0))]])
+    assert policy.q_values(torch.zeros(1, 1))[0].tolist() == pytest.approx([1.0, 1.5])
+    assert policy.act(torch.zeros(2, 1)).tolist() == [6, 6]
+
+
+def test_quantile_values_are_their_means() -> None:
+    policy = QuantileQNetwork(OBS, spaces.Discrete(2), hidden_sizes=(), num_quantiles=4)
+    policy = with_outputs(policy, [[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 8.0]])
+    assert policy.critic(torch.zeros(1, 1)).shape == (1, 2, 4)
+    assert policy.q_values(torch.zeros(1, 1)).tolist() == [[2.5, 2.0]]
+    assert policy.act(torch.zeros(1, 1)).tolist() == [0]
+
+
+@pytest.mark.parametrize(("policy_class", "option"), BOTH)
+@pytest.mark.parametrize("dueling", [False, True])
+def test_values_of_another_critics_output(policy_class: Any, option: str, dueling: bool) -> None:
+    policy = policy_class(OBS, spaces.Discrete(3), hidden_sizes=(8,), dueling=dueling, **{option: 5})
+    obs = torch.rand(4, 1)
+    output = policy.critic(obs)
+    assert output.shape == (4, 3, 5)
+    assert torch.equal(policy.q_values(obs, output), policy.q_values(obs))
+    assert policy.q_values(obs).shape == (4, 3)
+
+
+CASES: list[tuple[Any, dict[str, Any], str]] = [
+    *((cls, {option: 1}, f"{option}: must be an integer of at least 2; got 1 (int)") for cls, option in BOTH),
+    (CategoricalQNetwork, {"v_min": 1.0, "v_max": 1.0}, "v_max: must be greater than v_min (1.0); got 1.0 (float)"),
+    (CategoricalQNetwork, {"v_min": 2.0, "v_max": 1.0}, "v_max: must be greater than v_min (2.0); got 1.0 (float)"),
+    *(
+        (CategoricalQNetwork, {name: value}, f"{name}: must be a finite number; got {value!r}")
+        for name in ("v_min", "v_max")
+        for value in (float("nan"), float("inf"), "0", None)
+    ),
+]
+
+
+@pytest.mark.parametrize(("policy_class", "options", "text"), CASES)
+def test_options_that_break_their_rule(policy_class: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        policy_class(OBS, spaces.Discrete(3), **options)
+    assert str(caught.value).startswith(f"{policy_class.__name__}.{text}")
+
+
+@pytest.mark.parametrize("policy_class", [cls for cls, _ in BOTH])
+def test_actions_must_be_choices(policy_class: Any) -> None:
+    with pytest.raises(SpaceError, match=f"{policy_class.__name__}.action_space: must be Discrete"):
+        policy_class(OBS, OBS)
+
+
+def test_a_state_brings_its_own_support() -> None:
+    wide = CategoricalQNetwork(OBS, spaces.Discrete(3), v_min=0.0, v_max=100.0)
+    other = CategoricalQNetwork(OBS, spaces.Discrete(3))
+    other.load_state_dict(wide.state_dict())
+    assert torch.equal(other.support, wide.support)
+    assert torch.equal(other.q_values(torch.ones(4, 1)), wide.q_values(torch.ones(4, 1)))

@@ -27,36 +27,24 @@ def weight_of(target: TargetNetwork) -> float:
     return float(target(torch.tensor(1.0)).item())
 
 
-def test_target_moves_by_tau() -> None:
-    target, online = TargetNetwork(Scale(1.0), tau=0.25), Scale(3.0)
-    target.update(online)
-    assert weight_of(target) == 1.5  # 0.75 * 1 + 0.25 * 3
-    target.update(online)
-    assert weight_of(target) == 1.875  # 0.75 * 1.5 + 0.25 * 3
-
-
-def test_tau_one_copies() -> None:
-    target, online = TargetNetwork(Scale(1.0), tau=1.0), Scale(0.1)
-    target.update(online)
-    assert torch.equal(target.network.weight, online.weight)
-
-
-def test_buffers_are_copied_whatever_tau() -> None:
-    target = TargetNetwork(Scale(0.0, offset=1.0), tau=0.5)
-    target.update(Scale(0.0, offset=9.0))
-    assert weight_of(target) == 9.0
-
-
-def test_target_is_a_copy_that_changes_in_place() -> None:
-    online = Scale(1.0)
-    target = TargetNetwork(online, tau=1.0)
+def test_target_moves_by_tau_in_place() -> None:
+    online = Scale(1.0, offset=1.0)
+    target = TargetNetwork(online, tau=0.25)
     parameter = target.network.weight
     with torch.no_grad():
-        online.weight.fill_(5.0)
-    assert weight_of(target) == 1.0, "nothing moves before update"
+        online.weight.fill_(3.0)
+        online.offset.fill_(9.0)
+    assert weight_of(target) == 2.0, "nothing moves before update"
     target.update(online)
+    assert weight_of(target) == 1.5 + 9.0  # 0.75 * 1 + 0.25 * 3; buffers are copied
+    target.update(online)
+    assert weight_of(target) == 1.875 + 9.0  # 0.75 * 1.5 + 0.25 * 3
     assert target.network.weight is parameter
-    assert parameter.item() == 5.0
+    assert online.weight.requires_grad
+    assert online.weight.item() == 3.0
+    copying = TargetNetwork(Scale(1.0), tau=1.0)
+    copying.update(Scale(0.1))
+    assert torch.equal(copying.network.weight, Scale(0.1).weight)
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3])
@@ -82,13 +70,6 @@ def test_target_is_not_trained() -> None:
     assert x.grad.item() == 2.0
 
 
-def test_online_network_stays_trainable_and_unmoved() -> None:
-    online = Scale(3.0)
-    TargetNetwork(online, tau=0.5).update(online)
-    assert online.weight.requires_grad
-    assert online.weight.item() == 3.0
-
-
 def test_state_round_trip_keeps_weights_and_position_in_the_interval() -> None:
     target, online = TargetNetwork(Scale(1.0), tau=1.0, interval=3), Scale(7.0)
     target.update(online)
@@ -106,7 +87,9 @@ def test_target_stays_in_eval_mode_whatever_is_set() -> None:
             super().__init__()
             self.target = TargetNetwork(nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5)))
 
-    parent = Parent()
+    parent, online = Parent(), nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5))
+    TargetNetwork(online)
+    assert all(module.training for module in online.modules()), "the online network keeps its mode"
     assert not any(module.training for module in parent.target.modules())
     parent.train()
     parent.target.train()
@@ -114,12 +97,6 @@ def test_target_stays_in_eval_mode_whatever_is_set() -> None:
     for target in (parent.target, copied):
         assert not any(module.training for module in target.modules())
         assert torch.equal(target(torch.ones(3, 1)), target(torch.ones(3, 1)))
-
-
-def test_the_online_network_keeps_its_mode() -> None:
-    online = nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.5))
-    TargetNetwork(online)
-    assert all(module.training for module in online.modules())
 
 
 def test_batch_norm_of_a_target_takes_the_running_statistics_of_the_online_network() -> None:
