@@ -43,7 +43,7 @@ def test_they_go_on() -> None:
 )
 def test_what_is_no_state_is_named(field: str, value: Any, text: str) -> None:
     state = to_state(GlobalRandom.of_now()) | {field: value}
-    with pytest.raises(CheckpointError, match=f"random: {text}"):
+    with pytest.raises(CheckpointError, match=rf"random\.{text}"):
         from_state(GlobalRandom, state, "random")
 
 
