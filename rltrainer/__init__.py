@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 else:  # to a type checker every name would exist
 
     def __getattr__(name: str) -> Any:
-        """Import the tools when one of their names is asked for; say what a misspelt or foreign name may stand for."""
+        """Import the tools when one of their names is asked for; suggest a name for a misspelt or foreign one."""
         if name in __all__:
             from rltrainer import tools
 

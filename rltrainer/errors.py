@@ -11,12 +11,7 @@ MAX_LENGTH = 120
 
 
 def escaped(text: str, kept: str = "") -> str:
-    """Return a text in which no character moves a terminal's cursor, colours it or hides: a file may hold any.
-
-    Args:
-        text: from anywhere.
-        kept: characters that stay nevertheless.
-    """
+    """Return a text without characters that move a terminal's cursor or colour it, but for those in `kept`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
@@ -75,7 +70,7 @@ class MissingExtraError(RLTrainerError, ImportError):
 
 
 def install_extra(extra: str) -> str:
-    """Return the sentence that ends the text of a `MissingExtraError`: what to run, wherever the package comes from."""
+    """Return the sentence with the command that installs an extra."""
     return f'Run in a clone: pip install ".[{extra}]"'
 
 
@@ -95,11 +90,11 @@ def without_addresses(text: str) -> str:
 
 
 def readable(value: object) -> str:
-    """Return a value as a short text that is the same in every run: its repr without addresses."""
+    """Return a value as a short text, the same in every run: its repr without addresses."""
     kind = type(value).__name__
     try:
         text = stable_repr(value)
-    except Exception:  # what is wrong may be half made, or a number too large to be written
+    except Exception:  # an object half made, or a number too large to be written
         return f"<{kind}>"
     if len(text) <= MAX_LENGTH:
         return text
@@ -110,18 +105,16 @@ def readable(value: object) -> str:
 
 
 def field_error_text(owner: str, field: str, rule: str, value: object, hint: str = "") -> str:
-    """Return `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, the form of every complaint about a value."""
+    """Return `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, the form of every error about a value."""
     kind = "type" if isinstance(value, type) else type(value).__name__
     text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
     return f"{text}. {hint}" if hint else text
 
 
 def call_all(calls: Iterable[Callable[[], Any]], cause: BaseException | None = None) -> None:
-    """Call all of these; then raise the first error, which the others are noted at.
+    """Call all of these; then raise the first error, with the others as notes.
 
-    Args:
-        calls: in this order.
-        cause: an error that is on its way already; then all are noted at it, and none is raised.
+    If a `cause` is being raised already, it takes all the notes, and nothing is raised here.
     """
     first = cause
     for call in calls:
@@ -140,7 +133,7 @@ def call_all(calls: Iterable[Callable[[], Any]], cause: BaseException | None = N
 
 @contextmanager
 def at_the_end(*calls: Callable[[], Any], after_errors_only: bool = False) -> Iterator[None]:
-    """Make all calls at the end of a block; what leaves the block is what was raised in it, if anything was."""
+    """Make all calls at the end of a block; an error of the block goes before theirs."""
     try:
         yield
     except BaseException as error:

@@ -6,19 +6,14 @@ from collections import Counter
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100
-"""Lists and objects in each other. What rltrainer writes stays below 50; readers call themselves for each."""
+"""Lists and objects in each other: files of rltrainer stay below 50, and readers are recursive."""
 
 
 def read_json(text: str | bytes, *, allows_nan: bool = False) -> Any:
-    """Return what JSON text holds.
-
-    Args:
-        text: the text; bytes are UTF-8, 16 or 32.
-        allows_nan: whether the constants `NaN` and `Infinity`, which Python writes, are numbers.
+    """Return the value of JSON text, in which `allows_nan` lets Python's `NaN` and `Infinity` be numbers.
 
     Raises:
-        ValueError: it is no JSON, names a key twice in one object, is nested deeper than `MAX_DEPTH`, or holds a number
-            that is none.
+        ValueError: it is no JSON, names a key twice in one object, is nested deeper than `MAX_DEPTH`, or holds NaN.
     """
     strict: dict[str, Any] = {} if allows_nan else {"parse_constant": _refuse, "parse_float": _finite}
     try:
@@ -41,12 +36,12 @@ def check_depth(value: Any) -> None:
 
 
 def to_strict_json(value: Any) -> str:
-    """Return plain data as JSON text, in which infinity and NaN are objects: `read_strict_json` returns the same."""
+    """Return plain data as JSON text, with infinity and NaN as objects, which `read_strict_json` reads."""
     return json.dumps(_encoded(value), indent=2, allow_nan=False)
 
 
 def read_strict_json(text: str | bytes) -> Any:
-    """Return what `to_strict_json` was given; for what is raised see `read_json`."""
+    """Return the data that `to_strict_json` was given; for errors see `read_json`."""
     return _decoded(read_json(text))
 
 

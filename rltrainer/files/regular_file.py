@@ -1,6 +1,6 @@
-"""Files that are read: opened only if they are files, and only so much of them at once.
+"""Opens files to be read only if they are files, and reads a limited part at once.
 
-A pipe would be waited for, a device never ends, and values take some 30 times the memory of their text.
+A read of a pipe waits, a device never ends, and values take some 30 times the memory of their text.
 """
 
 import difflib
@@ -24,15 +24,11 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
-    """Open a file to be read, without waiting for anything.
-
-    Args:
-        path: the file.
-        follows_links: whether a link stands for the file that it names.
+    """Open a file to be read, without waiting.
 
     Raises:
-        OSError: it is not there, cannot be read, or is no regular file: a pipe, a device, a socket, a folder, a link
-            where none is followed; `strerror` says which.
+        OSError: it is not there, cannot be read, or is a pipe, a device, a socket, a folder, or a link that is not to
+            be followed; `strerror` says which.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follows_links else getattr(os, "O_NOFOLLOW", 0))
     descriptor = os.open(path, flags)
@@ -48,11 +44,7 @@ def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) ->
 
 
 def read_text(file: BinaryIO) -> bytes:
-    """Return all of a file of text.
-
-    Raises:
-        OSError: it is longer than `MAX_TEXT_SIZE`.
-    """
+    """Return all of a file of text; an `OSError` if it is longer than `MAX_TEXT_SIZE`."""
     text = file.read(MAX_TEXT_SIZE + 1)
     if len(text) > MAX_TEXT_SIZE:
         raise OSError(errno.EFBIG, f"is longer than {MAX_TEXT_SIZE:,} bytes")
@@ -60,11 +52,7 @@ def read_text(file: BinaryIO) -> bytes:
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file of text, with their ends.
-
-    Raises:
-        OSError: one is longer than `MAX_TEXT_SIZE`.
-    """
+    """Yield the lines of a file of text, with their ends; an `OSError` if one is longer than `MAX_TEXT_SIZE`."""
     while line := file.readline(MAX_TEXT_SIZE + 1):
         if len(line) > MAX_TEXT_SIZE:
             raise OSError(errno.EFBIG, f"has a line of more than {MAX_TEXT_SIZE:,} bytes")
@@ -72,7 +60,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def neighbours_hint(path: str | os.PathLike[str]) -> str:
-    """Return what there is beside a path where nothing is: ". " and a sentence; "" if there is nothing alike."""
+    """Return ". " and a sentence about the files beside a path that is missing, or ""."""
     path = Path(path)
     if not path.parent.is_dir():
         return f". There is no folder {path.parent} either"

@@ -1,7 +1,6 @@
 """One state in one file: safetensors for the tensors, JSON in its metadata for everything else. Data, never code.
 
-The last tensor is the SHA-256 of all bytes before it, so a file that changed after it was written is known by itself.
-Knows what a state is (see `types.State`), not whose it is.
+The last tensor is the SHA-256 of all bytes before it, so a file shows by itself that it changed after it was written.
 """
 
 import contextlib
@@ -26,15 +25,14 @@ from rltrainer.types import State
 FORMAT_VERSION = 4
 """4: the rows of a replay buffer are numbered. No release wrote 1 to 3, and they are refused."""
 CHECKSUM, CHECKSUM_SIZE = "sha256", hashlib.sha256().digest_size
-"""Name of the tensor that is a file's checksum, and its bytes; other tensors' names begin with the file's kind."""
+"""Name of the checksum among the tensors, and its bytes; other tensors' names begin with the file's kind."""
 CHUNK_SIZE = 1 << 24
-"""Bytes that are read, or brought from a device, at once."""
+"""Bytes that are read, or copied from a device, at once."""
 MAX_HEADER_SIZE = 100_000_000
 """The longest header, in bytes, that safetensors reads."""
 _READERS = {
     "algorithm": "rl.load", "policy": "rl.load_policy", "replay_buffer": "rl.ReplayBuffer.load",
 }  # fmt: skip
-"""Readers of files, by kind."""
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -43,19 +41,16 @@ DTYPES = {
 
 
 def write_state(path: str | Path, kind: str, state: State) -> str:
-    """Write a state; an existing file is replaced in one step, so that a crash leaves the old one or the new one.
+    """Write a state, and return the SHA-256 of the file in hex; an existing file is replaced in one step.
 
     Args:
         path: the file; missing parent folders are made.
-        kind: what the state belongs to, such as `"replay_buffer"`; checked when the file is read.
+        kind: the owner, such as `"replay_buffer"`; checked when the file is read.
         state: tensors and plain values in dicts and lists.
 
-    Returns:
-        the SHA-256 of the file in hex, which costs nothing more here.
-
     Raises:
-        TypeError: something in the state is neither a tensor nor plain, or it is nested too deep; the text names it.
-        OSError: the file could not be written; what was there is unchanged.
+        TypeError: a value in the state is neither a tensor nor plain, or is nested too deep; the text names it.
+        OSError: the file could not be written; an earlier one is unchanged.
     """
     packed = pack_state(kind, state)
     with replaced_file(Path(path)) as file:
@@ -70,12 +65,43 @@ class PackedState:
     metadata: dict[str, str]
 
     def write(self, file: BinaryIO) -> str:
-        """Write it, and return the SHA-256 in hex."""
-        return _write_safetensors(file, self.tensors, self.metadata)
+        """Write straight from the tensors' memory, and return the SHA-256 in hex.
+
+        The writer of safetensors would copy all tensors into bytes first, a buffer's too.
+        """
+        items = sorted(self.tensors.items(), key=lambda item: -item[1].element_size())  # which aligns them all
+        header: dict[str, Any] = {"__metadata__": self.metadata}
+        position = 0
+        for name, tensor in [*items, (CHECKSUM, torch.empty(CHECKSUM_SIZE, dtype=torch.uint8))]:
+            header[name] = {
+                "dtype": DTYPES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [position, position := position + tensor.numel() * tensor.element_size()],
+            }
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        if len(text) > MAX_HEADER_SIZE:
+            raise OSError(f"the plain values take {len(text)} bytes, more than the {MAX_HEADER_SIZE} that can be read")
+        checksum = hashlib.sha256()
+
+        def put(data: Any) -> None:
+            file.write(data)
+            checksum.update(data)
+
+        put(struct.pack("<Q", len(text)) + text)
+        for _, tensor in items:
+            if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
+                continue
+            if tensor.numel() == 1:
+                tensor = tensor.as_strided((1,), (1,))  # any stride of one number is contiguous, but not to a view
+            for part in torch.split(tensor.contiguous().reshape(-1).view(torch.uint8), CHUNK_SIZE):
+                put(part.cpu().numpy().data)
+        put(checksum.digest())
+        return checksum.hexdigest()
 
 
 def pack_state(kind: str, state: State) -> PackedState:
-    """Return what a file of a state holds; the tensors share its memory. For arguments and errors see `write_state`."""
+    """Return a state as a file holds it; the tensors share its memory. For errors see `write_state`."""
     tensors: dict[str, Tensor] = {}
     plain = _take_tensors(state, kind, tensors)
     try:
@@ -83,39 +109,6 @@ def pack_state(kind: str, state: State) -> PackedState:
     except ValueError as error:
         raise TypeError(f"{kind}: the state {error}") from None
     return PackedState(tensors, {"rltrainer": kind, "version": str(FORMAT_VERSION), "state": json.dumps(plain)})
-
-
-def _write_safetensors(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """Write straight from the tensors' memory: safetensors' own writer needs copies of views, and of shared memory."""
-    items = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so each begins at a multiple of its own
-    header: dict[str, Any] = {"__metadata__": metadata}
-    position = 0
-    for name, tensor in [*items, (CHECKSUM, torch.empty(CHECKSUM_SIZE, dtype=torch.uint8))]:
-        header[name] = {
-            "dtype": DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [position, position := position + tensor.numel() * tensor.element_size()],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > MAX_HEADER_SIZE:
-        raise OSError(f"the plain values take {len(text)} bytes, more than the {MAX_HEADER_SIZE} that can be read back")
-    checksum = hashlib.sha256()
-
-    def put(data: Any) -> None:
-        file.write(data)
-        checksum.update(data)
-
-    put(struct.pack("<Q", len(text)) + text)
-    for _, tensor in items:
-        if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
-            continue
-        if tensor.numel() == 1:
-            tensor = tensor.as_strided((1,), (1,))  # any stride of one number is contiguous, but not to a view as bytes
-        for part in torch.split(tensor.contiguous().reshape(-1).view(torch.uint8), CHUNK_SIZE):
-            put(part.cpu().numpy().data)
-    put(checksum.digest())
-    return checksum.hexdigest()
 
 
 def read_state(
@@ -129,14 +122,12 @@ def read_state(
     """Read a state that `write_state` wrote; the file runs nothing.
 
     Args:
-        path, kind: what `write_state` was told.
-        error: what to raise.
-        mapped: leave the tensors in the file, for who copies them at once; they change and end with it.
-        or_kind: another kind that will do.
-        is_checked: whether the caller has compared the file with a checksum already; once is enough for a large one.
-
-    Raises:
-        error: the file is missing, damaged, of another kind or of a newer version; the text says which.
+        path: the file.
+        kind: as it was written.
+        error: the class to raise if the file is missing, damaged, of another kind or version.
+        mapped: leave the tensors in the file, for a caller that copies them at once; they change with it.
+        or_kind: another kind that is accepted.
+        is_checked: whether the caller compared the file with a checksum already.
     """
     path = Path(path)
     if path.is_dir():

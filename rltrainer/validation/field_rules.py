@@ -1,7 +1,6 @@
-"""Rules of params' fields, written as its type: `max_epochs: PositiveInt = 100`.
+"""Rules of params' fields, as the metadata of their types: `max_epochs: PositiveInt = 100`.
 
-A rule is the metadata of an `Annotated` type, so a dataclass states type and rule in one place and `params.py`
-checks them at construction; `checked` does so for a single argument. Nothing here knows a params class.
+Params check their fields at construction; `checked` does so for a single argument.
 """
 
 import contextlib
@@ -23,17 +22,13 @@ from rltrainer.validation.suggestions import did_you_mean
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing a field accepts.
-
-    Args:
-        text: completes the sentence "must be ...".
-        accepts: whether a value follows the rule.
-        hint: what to write instead, or a function that says so of a value; "" where the rule says it.
-    """
+    """One kind of value that a field accepts."""
 
     text: str
+    """Completes the sentence "must be ..."."""
     accepts: Callable[[Any], bool]
     hint: str | Callable[[Any], str] = ""
+    """Advice on what to write instead, or a function that returns it for a value."""
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -88,14 +83,7 @@ def as_python(value: Any) -> Any:
 
 
 def checked(owner: str, field: str, value: Any, annotation: Any, error: type[Exception] = ParamsError) -> Any:
-    """Return an argument, a number of NumPy as Python's, if it follows a rule of its annotation.
-
-    Args:
-        owner, field: who takes the argument, and its name, for the error's text.
-        value: what was given.
-        annotation: what is accepted, such as `PositiveInt | None`.
-        error: raised if the value breaks the rule.
-    """
+    """Return an argument, a number of NumPy as Python's; raise `error` if it breaks every rule of its annotation."""
     value, rules = as_python(value), _rules_once(annotation)
     if not any(rule.accepts(value) for rule in rules):
         raise error(field_error_text(owner, field, must_be(rules), value, remedy(rules, value)))
@@ -108,7 +96,7 @@ def must_be(rules: list[Rule]) -> str:
 
 
 def remedy(rules: list[Rule], value: Any) -> str:
-    """Return a sentence that says what to write instead of a value that breaks all these rules; "" if none is known."""
+    """Return a sentence with the value to write instead of one that breaks all these rules, or ""."""
     meant = _meant_number(value)
     if meant is not None and any(rule.accepts(meant) for rule in rules):
         return f"Write {value.strip()} without quotes." if isinstance(value, str) else f"Write {meant}."
@@ -117,7 +105,7 @@ def remedy(rules: list[Rule], value: Any) -> str:
 
 
 def instance_of(*classes: type, hint: str = "") -> Rule:
-    """Return the rule of a live object: an instance of one of `classes`; `hint` says how one is made."""
+    """Return the rule of a live object: an instance of one of `classes`, which `hint` makes."""
     names, how = " or ".join(c.__name__ for c in classes), hint or f"Write {classes[0].__name__}(...)."
 
     def hint_of(value: Any) -> str:
@@ -146,20 +134,20 @@ def _meant_number(value: Any) -> int | float | None:
 
 
 def _takes(value: object, num_args: int) -> bool:
-    """Return whether a value can be called with so many arguments, as far as it says what it takes."""
+    """Return whether a value can be called with so many arguments, as far as its signature is known."""
     if not callable(value):
         return False
     try:
         inspect.signature(value).bind(*range(num_args))
     except TypeError:
         return False
-    except ValueError:  # written in C, and says nothing
-        return True
+    except ValueError:  # written in C, without a signature
+        pass
     return True
 
 
 def rules_of(annotation: Any) -> list[Rule]:
-    """Return the alternatives that an annotation allows: its rules, None, literal values. Empty: anything goes."""
+    """Return the alternatives that an annotation allows: its rules, None, literal values. Empty: any value."""
     if annotation is None or annotation is type(None):
         return [Rule("None", lambda value: value is None)]
     if get_origin(annotation) is Annotated:

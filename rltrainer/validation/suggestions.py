@@ -63,13 +63,7 @@ def argument_names(called: type[Any]) -> tuple[list[str], bool]:
 
 
 def check_arguments(owner: str, called: Any, args: Sequence[Any], values: Mapping[str, Any], what: str) -> None:
-    """Raise an `ArgumentError` if Python would raise a `TypeError` of a constructor's arguments.
-
-    Args:
-        owner, called: what the user called, for the text, and its class.
-        args, values: arguments without a name, and those with one.
-        what: the word for such an argument.
-    """
+    """Raise an `ArgumentError` if arguments do not fit the constructor of `called`; `what` is the word for one."""
     signature = inspect.signature(called.__init__)
     known, takes_any = argument_names(called)
     for name in values:

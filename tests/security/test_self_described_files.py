@@ -16,7 +16,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.nets.encoder import FlatEncoder
-from rltrainer.state.state_file import _write_safetensors, read_state, write_state
+from rltrainer.state.state_file import PackedState, read_state, write_state
 from tests.contract.test_all_algorithms import ALL, make
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -139,7 +139,7 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
         deep = [deep]
     is_invalid(path, changed(state, ("options", "policy", "options", "activation"), deep))
     with open(path, "wb") as file:
-        _write_safetensors(file, {}, {"rltrainer": "algorithm", "version": "4", "state": '{"dict": ' * 10**5})
+        PackedState({}, {"rltrainer": "algorithm", "version": "4", "state": '{"dict": ' * 10**5}).write(file)
     with pytest.raises(CheckpointError, match="damaged or truncated"):
         rl.load(path)
 
@@ -149,7 +149,7 @@ def test_a_tensor_is_read_once(tmp_path: Path) -> None:
     tensor = {"tensor": "policy.w"}
     metadata = {"rltrainer": "policy", "version": "4", "state": json.dumps({"dict": {"a": tensor, "b": tensor}})}
     with open(tmp_path / "file", "wb") as file:
-        _write_safetensors(file, {"policy.w": torch.zeros(2)}, metadata)
+        PackedState({"policy.w": torch.zeros(2)}, metadata).write(file)
     with pytest.raises(CheckpointError, match=r"tensor 'policy\.w' is missing"):
         rl.load_policy(tmp_path / "file")
 

@@ -120,13 +120,13 @@ def test_what_is_not_plain_is_named_and_nothing_is_written(path: Path, state: di
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("function", ["_write_safetensors", "fsync", "replace"])
+@pytest.mark.parametrize("function", ["write", "fsync", "replace"])
 def test_a_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     def crash(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
     before = path.read_bytes()
-    monkeypatch.setattr(state_file if function.startswith("_") else os, function, crash)
+    monkeypatch.setattr(state_file.PackedState if function == "write" else os, function, crash)
     with pytest.raises(OSError, match="No space left"):
         write_state(path, "tiny", {"step": 4})
     assert path.read_bytes() == before
@@ -134,11 +134,11 @@ def test_a_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pyte
 
 
 def test_a_kill_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half_written(file: Any, tensors: object, metadata: object) -> None:
+    def half_written(packed: object, file: Any) -> None:
         file.write(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(state_file, "_write_safetensors", half_written)
+    monkeypatch.setattr(state_file.PackedState, "write", half_written)
     with pytest.raises(KeyboardInterrupt):
         write_state(path, "tiny", {"step": 4})
     assert read(path)["step"] == 3
@@ -186,7 +186,7 @@ def test_writing_takes_no_second_copy_of_the_tensors(tmp_path: Path) -> None:
 
 def test_values_that_nobody_could_read_back_are_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_file, "MAX_HEADER_SIZE", 1000)
-    with pytest.raises(OSError, match=r"the plain values take \d+ bytes, more than the 1000 that can be read back"):
+    with pytest.raises(OSError, match=r"the plain values take \d+ bytes, more than the 1000 that can be read"):
         write_state(path, "tiny", {"text": "x" * 1000})
     assert read(path)["step"] == 3
 
@@ -299,7 +299,7 @@ def rewritten(path: Path, tensors: dict[str, torch.Tensor], plain: Any) -> None:
     with open(path, "wb") as file:
         text = plain if isinstance(plain, str) else json.dumps(plain)
         metadata = {"rltrainer": "tiny", "version": "4", "state": text}
-        state_file._write_safetensors(file, tensors, metadata)
+        state_file.PackedState(tensors, metadata).write(file)
 
 
 @pytest.mark.parametrize(
