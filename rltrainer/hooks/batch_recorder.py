@@ -19,23 +19,21 @@ from rltrainer.tree import Tree
 from rltrainer.types import Rollout, Sequences, Transitions
 from rltrainer.validation.field_rules import AnyPath, PositiveInt, checked
 
+# Dtypes of the fields of batches that have a fixed one.
 DTYPES: dict[str, tuple[torch.dtype, ...]] = {
     **dict.fromkeys(("terminated", "truncated", "valid", "starts", "first"), (torch.bool,)),
     **dict.fromkeys(("index", "final_index"), (torch.int64,)),
     **dict.fromkeys(("reward", "discount", "weight"), (torch.float32, torch.float64)),
 }
-"""Dtypes of the fields of batches that have a fixed one."""
 BATCHES: dict[str, type[Any]] = {cls.__name__: cls for cls in (Rollout, Transitions, Sequences)}
 
 
 @dataclasses.dataclass
-class BatchRecorderState:
-    """State of a `BatchRecorder`: the names of the files that it keeps."""
-
+class _BatchRecorderState:
     names: list[str] = dataclasses.field(default_factory=list)
 
     def problem(self) -> str | None:
-        """Return the fault of a state from a file, or None: the hook removes files by these names."""
+        # The hook removes files by these names, which come from a file.
         wrong = [name for name in self.names if not re.fullmatch(r"batch_\d{9,}\.safetensors", name)]
         return f"names: {wrong[0]!r} is no file of a batch" if wrong else None
 
@@ -54,13 +52,13 @@ class BatchRecorder(TrainerHook):
         ReplayBufferError: in the run, a file could not be written.
     """
 
-    state_class = BatchRecorderState
+    state_class = _BatchRecorderState
 
     def __init__(self, folder: str | Path, every: int | Every = 100, max_files: int = 10) -> None:
         self.folder = Path(checked("BatchRecorder", "folder", folder, AnyPath))
         self.every: Every = as_every("BatchRecorder", every)
         self.max_files = checked("BatchRecorder", "max_files", max_files, PositiveInt)
-        self.state = BatchRecorderState()
+        self.state = _BatchRecorderState()
 
     def pre_steps_log(self, ctx: TrainerContext, batch: Rollout | Transitions) -> None:
         """Write the batch, if one is due, and remove the oldest files beyond the limit."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -29,16 +30,11 @@ def _are_moments(value: object) -> bool:
     return bool(value.isfinite().all() and value[0] >= 0 and value[2] >= 0)
 
 
-def _no_moments() -> Tensor:
-    return torch.zeros(3, dtype=torch.float64)
-
-
 @dataclasses.dataclass
-class RewardNormalizerState:
-    """State of a `RewardNormalizer`: decayed count, mean, decayed sum of squared distances from it."""
-
+class _RewardNormalizerState:
+    # Decayed count, mean, decayed sum of squared distances from the mean: on the device of the rewards.
     moments: Annotated[Any, Rule("a count, a mean and a sum of squares in float64", _are_moments)] = dataclasses.field(
-        default_factory=_no_moments
+        default_factory=partial(torch.zeros, 3, dtype=torch.float64)
     )
 
 
@@ -60,13 +56,13 @@ class RewardNormalizer(TrainerHook):
     """
 
     NOT_ON_POLICY = ("process_optim_batch",)
-    state_class = RewardNormalizerState
+    state_class = _RewardNormalizerState
 
     def __init__(self, decay: float = 0.999, scale: float = 1.0, eps: float = torch.finfo(torch.float32).eps) -> None:
         self.decay = checked("RewardNormalizer", "decay", decay, Decay)
         self.scale = checked("RewardNormalizer", "scale", scale, PositiveFloat)
         self.eps = checked("RewardNormalizer", "eps", eps, PositiveFloat)
-        self.state = RewardNormalizerState()
+        self.state = _RewardNormalizerState()
 
     def setup(self, ctx: TrainerContext) -> None:
         """Check that rewards come one by one."""
@@ -202,9 +198,7 @@ def _is_generator_state(value: object) -> bool:
 
 
 @dataclasses.dataclass
-class BatchSubSamplerState:
-    """State of a `BatchSubSampler`."""
-
+class _BatchSubSamplerState:
     generator: Annotated[Any, Rule("the state of a generator", _is_generator_state)]
 
 
@@ -259,18 +253,18 @@ class BatchSubSampler(TrainerHook):
         reseed(self._generator, "BatchSubSampler", seed if self._own_seed is None else self._own_seed)
 
     # The state of a generator lies in the generator: it is read and restored through its own state's dataclass.
-    state_class = BatchSubSamplerState
+    state_class = _BatchSubSamplerState
 
     def reset(self) -> None:
         """Keep the generator, which the trainer seeds."""
 
     @property
-    def state(self) -> BatchSubSamplerState:
+    def state(self) -> _BatchSubSamplerState:
         """The state of the generator."""
-        return BatchSubSamplerState(self._generator.get_state())
+        return _BatchSubSamplerState(self._generator.get_state())
 
     @state.setter
-    def state(self, state: BatchSubSamplerState) -> None:
+    def state(self, state: _BatchSubSamplerState) -> None:
         set_generator(self._generator, state.generator)
 
 

@@ -17,8 +17,8 @@ from rltrainer.interval import Every, Unit
 from rltrainer.tree import map_tree
 from rltrainer.types import UpdateResult
 
+# The key of a logged mapping that puts its numbers on the progress bar.
 SHOW = "log_pbar"
-"""The key of a logged mapping that puts its numbers on the progress bar."""
 _PACKAGE = f"{__name__.partition('.')[0]}."
 
 

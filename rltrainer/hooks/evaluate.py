@@ -38,13 +38,10 @@ MOST_ENVS = 10
 
 
 @dataclasses.dataclass
-class EvaluateState:
-    """State of an `Evaluate`."""
-
+class _EvaluateState:
     best_score: float | None = None
 
     def problem(self) -> str | None:
-        """Return the fault of a state from a file, or None."""
         return "best_score: NaN is never the best" if self.best_score != self.best_score else None
 
 
@@ -63,7 +60,7 @@ class Evaluate(TrainerHook):
         seed: of the episodes; None takes the trainer's.
     """
 
-    state_class = EvaluateState
+    state_class = _EvaluateState
 
     def __init__(
         self,
@@ -86,7 +83,7 @@ class Evaluate(TrainerHook):
         self._own_seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self._seed = self._own_seed or 0
         self._collector: Collector | None = None
-        self.state = EvaluateState()
+        self.state = _EvaluateState()
 
     @property
     def best_score(self) -> float | None:

@@ -17,8 +17,8 @@ from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Rule, a_callable, checked
 from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean
 
+# Numbers by name; `"log_pbar": True` puts them on the progress bar too.
 Values = Mapping[str, Any]
-"""Numbers by name; `"log_pbar": True` puts them on the progress bar too."""
 Name = Annotated[str, Rule("a text with something in it", lambda v: isinstance(v, str) and bool(v))]
 
 
@@ -127,12 +127,12 @@ class TrainerHook(metaclass=ExplainsArguments):
 
 
 _NO_POINTS = ("reset", "seed", "state_dict", "load_state_dict", "prepare_load")
+# The names of the points, in the order of a run.
 POINTS = tuple(
     name
     for name, value in vars(TrainerHook).items()
     if inspect.isfunction(value) and name[0] != "_" and name not in _NO_POINTS
 )
-"""The names of the points, in the order of a run."""
 
 
 def overrides(hook: TrainerHook, *points: str) -> bool:

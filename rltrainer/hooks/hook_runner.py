@@ -20,15 +20,15 @@ from rltrainer.types import Load, Rollout, Sequences, State, Transitions, Update
 from rltrainer.validation.field_rules import AnyText, Rule, checked
 from rltrainer.validation.suggestions import did_you_mean
 
+# Points inside a gradient step.
 INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
-"""Points inside a gradient step."""
+# Fields of batches with one number per transition.
 NUMBERS = (
     "reward", "discount", "weight", "index", "final_index", "terminated", "truncated", "valid", "starts", "first"
 )  # fmt: skip
-"""Fields of batches with one number per transition."""
 AnyEvery = Annotated[Every, Rule("an Every", lambda v: isinstance(v, Every))]
+# The state of a run without hooks.
 NO_HOOKS: State = {"changing": [], "states": {}}
-"""The state of a run without hooks."""
 
 
 class HookRunner:
@@ -38,8 +38,8 @@ class HookRunner:
     `owner` names the params that hold the hooks, for error texts.
     """
 
+    # The run as hooks see it; the trainer sets it before it calls a point.
     context: TrainerContext
-    """The run as hooks see it; the trainer sets it before it calls a point."""
 
     def __init__(self, owner: str, hooks: Sequence[TrainerHook], is_on_policy: bool = False) -> None:
         self._owner = owner

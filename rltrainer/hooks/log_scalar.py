@@ -21,8 +21,8 @@ from rltrainer.validation.suggestions import did_you_mean
 # Parts wait on their device until there are this many parts, or numbers in them: so no step waits for a GPU.
 MAX_PARTS = 256
 MAX_NUMBERS = 1 << 20
+# An unknown metric is an error after this many updates in a row, because some metrics are not in every update.
 MAX_MISSES = 10
-"""An unknown metric is an error after this many updates in a row, because some metrics are not in every update."""
 
 Key = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
 Reduction = Literal["mean", "sum", "min", "max"]
@@ -55,27 +55,22 @@ def find_metric(
 
 
 @dataclasses.dataclass
-class Summary:
-    """Count, mean, sum of squared distances from the mean, and bounds of numbers."""
-
+class _Summary:
     count: NonNegativeInt = 0
     mean: float = 0.0
-    sum_of_squares: float = 0.0
+    sum_of_squares: float = 0.0  # of distances from the mean
     min: float = math.inf
     max: float = -math.inf
 
     def problem(self) -> str | None:
-        """Return the fault of a summary from a file, or None."""
         return "sum_of_squares: is negative" if self.sum_of_squares < 0 else None
 
     @property
     def sum(self) -> float:
-        """Their sum."""
         return self.mean * self.count
 
     @property
     def std(self) -> float:
-        """The population's standard deviation."""
         return math.sqrt(self.sum_of_squares / self.count) if self.count else 0.0
 
     def merge(self, x: Tensor) -> None:
@@ -93,10 +88,8 @@ class Summary:
 
 
 @dataclasses.dataclass(kw_only=True)
-class LogScalarState(MetricState):
-    """State of a `LogScalar`: the summary since the last log."""
-
-    summary: Summary = dataclasses.field(default_factory=Summary)
+class _LogScalarState(MetricState):
+    summary: _Summary = dataclasses.field(default_factory=_Summary)
 
 
 class LogScalar(TrainerHook):
@@ -118,7 +111,7 @@ class LogScalar(TrainerHook):
         ParamsError: in the run: there is no such key.
     """
 
-    state_class = LogScalarState
+    state_class = _LogScalarState
 
     def __init__(
         self,
@@ -153,12 +146,12 @@ class LogScalar(TrainerHook):
         if not ctx.crossed(self.every):
             return None
         self._merge()
-        summary, self.state.summary = self.state.summary, Summary()
+        summary, self.state.summary = self.state.summary, _Summary()
         return self._named(getattr(summary, self.reduction), summary.std) if summary.count else None
 
     def reset(self) -> None:
         """Forget the numbers of an earlier run."""
-        self.state = LogScalarState()
+        self.state = _LogScalarState()
         self._waiting: list[Tensor] = []
         self._num_waiting = 0
 

@@ -108,9 +108,7 @@ class ClearCudaCache(TrainerHook):
 
 
 @dataclasses.dataclass
-class Probe:
-    """A measurement that a thread repeats, and when it is due next."""
-
+class _Probe:
     measure: Callable[[], dict[str, float]]
     seconds: float
     is_once: bool
@@ -155,8 +153,8 @@ class SystemStats(TrainerHook):
     def setup(self, ctx: TrainerContext) -> None:
         """Start the thread."""
         probes = [
-            Probe(CpuProbe(), self.cpu_every.n, self.cpu_once),
-            Probe(GpuProbe(), self.gpu_every.n, self.gpu_once),
+            _Probe(CpuProbe(), self.cpu_every.n, self.cpu_once),
+            _Probe(GpuProbe(), self.gpu_every.n, self.gpu_once),
         ]
         self._stop.clear()
         self._gathered = []
@@ -178,7 +176,7 @@ class SystemStats(TrainerHook):
             self._thread.join(timeout=10)
             self._thread = None
 
-    def _measure(self, probes: list[Probe]) -> None:
+    def _measure(self, probes: list[_Probe]) -> None:
         """Measure what is due, one probe after the other, until the run ends."""
         while probes:
             probe = min(probes, key=lambda each: each.due)

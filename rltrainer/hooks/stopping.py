@@ -17,16 +17,14 @@ Mode = Literal["max", "min"]
 
 
 @dataclasses.dataclass
-class EarlyStoppingState(MetricState):
-    """State of an `EarlyStopping`: `num_bad` looks had no improvement, `gathered` is since the last look."""
-
+class _EarlyStoppingState(MetricState):
     best: float | None = None
-    num_bad: NonNegativeInt = 0
+    num_bad: NonNegativeInt = 0  # looks in a row without an improvement
     num_looks: NonNegativeInt = 0
+    # Values since the last look.
     gathered: list[Part] = dataclasses.field(default_factory=list)
 
     def problem(self) -> str | None:
-        """Return the fault of a state from a file, or None."""
         is_other = any(part.values.keys() != {"value"} for part in self.gathered)
         return "gathered: expected parts of one 'value'" if is_other else None
 
@@ -48,7 +46,7 @@ class EarlyStopping(TrainerHook):
         min_looks: first looks that never count against the patience.
     """
 
-    state_class = EarlyStoppingState
+    state_class = _EarlyStoppingState
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class EarlyStopping(TrainerHook):
         self.min_looks = checked(owner, "min_looks", min_looks, NonNegativeInt)
         default = None if metric == "score" else Every(1, "epoch")
         self.every = default if every is None else as_every(owner, every)
-        self.state = EarlyStoppingState()
+        self.state = _EarlyStoppingState()
 
     def setup(self, ctx: TrainerContext) -> None:
         """Check that there are test steps, if they give the score."""
@@ -114,20 +112,18 @@ class EarlyStopping(TrainerHook):
 
 
 @dataclasses.dataclass
-class MaxEpisodesState:
-    """State of a `MaxEpisodes`."""
-
+class _MaxEpisodesState:
     num_ended: NonNegativeInt = 0
 
 
 class MaxEpisodes(TrainerHook):
     """Ends the run after the training step in which that many training episodes have ended, over all envs."""
 
-    state_class = MaxEpisodesState
+    state_class = _MaxEpisodesState
 
     def __init__(self, num_episodes: int) -> None:
         self.num_episodes = checked("MaxEpisodes", "num_episodes", num_episodes, PositiveInt)
-        self.state = MaxEpisodesState()
+        self.state = _MaxEpisodesState()
 
     def post_steps(self, ctx: TrainerContext) -> None:
         """Count, and end the run at the limit."""

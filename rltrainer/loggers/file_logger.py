@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import logging
+import mmap
 import os
 import re
 import warnings
@@ -27,8 +28,8 @@ class NumberedPath:
     """The paths of several runs: the given one, and the same with numbers: `log.csv`, `log-2.csv`, `log-3.csv`."""
 
     given: Path
+    # The end of the name, which stays behind the number.
     suffix: str
-    """The end of the name, which stays behind the number."""
 
     def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
         """Make the first of these files or folders that is free, and return it: no other process gets the same.
@@ -206,8 +207,8 @@ class FileLogger(Logger):
 class LineLogger(FileLogger):
     """Appends lines to a text file; it continues an existing one, without a last line that a kill broke off."""
 
+    # The beginning of every such file; a new file begins with it if it is a whole line.
     header: ClassVar[bytes]
-    """The beginning of every such file; a new file begins with it if it is a whole line."""
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
         owner = type(self).__name__
@@ -236,20 +237,13 @@ class LineLogger(FileLogger):
     def _files(self, path: Path) -> dict[str, Path]:
         return {"log": path}
 
-    def _size(self, file: Path, chunk_size: int = 4096) -> int:
+    def _size(self, file: Path) -> int:
         """Return the position after the last whole line; 0 where there is no file."""
-        if not file.is_file():
+        if not file.is_file() or file.stat().st_size == 0:
             return 0
-        with open(file, "rb") as lines:
-            end = lines.seek(0, os.SEEK_END)
-            while end > 0:
-                start = max(0, end - chunk_size)
-                lines.seek(start)
-                newline = lines.read(end - start).rfind(b"\n")
-                if newline >= 0:
-                    return start + newline + 1
-                end = start
-        return 0
+        # A map reads the pages behind the last line break only, however long the log is.
+        with open(file, "rb") as whole, mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.rfind(b"\n") + 1
 
     def _open(self) -> FileIO:
         file = AppendedFile(self.path)

@@ -17,8 +17,8 @@ from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState
 from rltrainer.loggers.logger import Kind, Row
 from rltrainer.state.codec import from_state
 
+# The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none.
 Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
-"""The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none."""
 
 # Columns hold an entry per row and name. A small hostile log with a new name in each row would fill the memory.
 FREE_NUM_ENTRIES, MAX_ENTRIES_PER_NUMBER = 10_000_000, 100

@@ -19,8 +19,8 @@ from rltrainer.functional.means import Part
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeFloat, NonNegativeInt, Rule, is_int
 
+# Counters and best score of a run, by the names of `ProgressRow`.
 Progress = dict[str, int | float | None]
-"""Counters and best score of a run, by the names of `ProgressRow`."""
 # Pictures read counts as float64, which is exact up to 2^53.
 Count = Annotated[int, Rule("a count", lambda v: is_int(v) and 0 <= v < 2**53)]
 NUM_BYTES = 1 << 16
@@ -54,12 +54,12 @@ PROGRESS_NAMES = tuple(each.name for each in dataclasses.fields(ProgressRow))
 class LogPosition:
     """A position in a log file, with a digest that identifies the file: only the end of that file may be removed."""
 
+    # Bytes before the position.
     size: NonNegativeInt
-    """Bytes before the position."""
+    # SHA-256 of the first and the last of these bytes.
     digest: str
-    """SHA-256 of the first and the last of these bytes."""
+    # The file, which identifies it while it is empty.
     path: str
-    """The file, which identifies it while it is empty."""
 
     @classmethod
     def of(cls, path: Path, size: int) -> "LogPosition":
@@ -88,22 +88,22 @@ def _digest(path: Path, size: int) -> str:
 class LoggerState:
     """State of a logger: it counts here, and checkpoints hold it."""
 
+    # The logger's class.
     logger: str
-    """The logger's class."""
+    # The step of the last row; -1 before.
     last_step: int
-    """The step of the last row; -1 before."""
+    # The position of the last row of each kind, in the unit of its interval.
     last: dict[str, NonNegativeInt]
-    """The position of the last row of each kind, in the unit of its interval."""
     num_dropped: NonNegativeInt
+    # How far each file was written; filled in when the state is saved.
     files: dict[str, LogPosition]
-    """How far each file was written; filled in when the state is saved."""
     gathered: dict[str, list[Part]] = field(default_factory=dict)
+    # Whether the run has a log of its own.
     has_log: bool = False
-    """Whether the run has a log of its own."""
+    # Whether the params of the run were written.
     has_params: bool = False
-    """Whether the params of the run were written."""
+    # The name of the run's file or folder, or its id at a service.
     log: str | None = None
-    """The name of the run's file or folder, or its id at a service."""
 
 
 @dataclass

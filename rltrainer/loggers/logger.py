@@ -29,8 +29,8 @@ from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, checked
 from rltrainer.validation.suggestions import ExplainsArguments
 
+# Of a row: "training", "test", "update" or "epoch", as trainers write them, or a user's own name.
 Kind = str
-"""Of a row: "training", "test", "update" or "epoch", as trainers write them, or a user's own name."""
 KindName = Annotated[
     str,
     Rule(

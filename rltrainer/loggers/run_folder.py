@@ -41,11 +41,11 @@ _CLASSES: dict[str, tuple[type[Logger], str | None]] = {
     "mlflow": (MLflowLogger, ""),
 }
 _GIT_SECONDS = 10  # a repository on a drive that does not answer is none
+# The names of files and folders that rltrainer writes in the folder of a run.
 WRITTEN = (
     "params.json", "recipe.json", "start.safetensors", "best.safetensors", "logs",
     "checkpoints", "checkpoints/rows", "checkpoints/episodes", "videos", "page.html", "learning_curve.png",
 )  # fmt: skip
-"""The names of files and folders that rltrainer writes in the folder of a run."""
 
 
 def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **options: Any) -> Logger:

@@ -22,24 +22,29 @@ from rltrainer.types import Load
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked
 
 Mode = Literal["online", "offline", "disabled"]
+# MLflow's limit of the characters of a param's value.
 MAX_PARAM = 6000
-"""MLflow's limit of the characters of a param's value."""
+# MLflow's limit of metrics in one request; of params it is a tenth.
 MAX_METRICS = 1000
-"""MLflow's limit of metrics in one request; of params it is a tenth."""
 
 
 class ServiceLogger(Logger):
     """Writes rows to a run of a service; a resumed run continues the run of the service with the same id.
 
-    `group` is the project or experiment of the run; `folder` holds the counters for `resume_from_log`.
+    `folder` holds the counters for `resume_from_log`; `field` is the argument that names the group of the run.
     """
 
+    # The name of its extra, in the names of files too.
     service: ClassVar[str]
-    """The name of its extra, in the names of files too."""
 
-    def __init__(self, folder: Path, group: str, name: str | None, **options: Unpack[LoggerOptions]) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], field: str, group: str, name: str | None, **options: Unpack[LoggerOptions]
+    ) -> None:
         super().__init__(**options)
-        self.folder, self.name, self._group = folder, name, group
+        owner = type(self).__name__
+        self.folder = Path(checked(owner, "folder", folder, AnyPath))
+        self._group = checked(owner, field, group, AnyText)
+        self.name = checked(owner, "name", name, AnyText | None)
         self._id: str | None = None
 
     @abstractmethod
@@ -91,9 +96,8 @@ class WandbLogger(ServiceLogger):
         init: Mapping[str, Any] | None = None,
         **options: Unpack[LoggerOptions],
     ) -> None:
-        self.project = checked("WandbLogger", "project", project, AnyText)
-        folder = Path(checked("WandbLogger", "folder", folder, AnyPath))
-        super().__init__(folder, self.project, checked("WandbLogger", "name", name, AnyText | None), **options)
+        super().__init__(folder, "project", project, name, **options)
+        self.project = project
         self.mode = checked("WandbLogger", "mode", mode, Mode | None)
         own = {"dir", "project", "name", "mode", "id", "resume"}
         if not isinstance(init, Mapping | None) or own & set(init or {}):
@@ -162,9 +166,8 @@ class MLflowLogger(ServiceLogger):
         tracking_uri: str | None = None,
         **options: Unpack[LoggerOptions],
     ) -> None:
-        self.experiment = checked("MLflowLogger", "experiment", experiment, AnyText)
-        folder = Path(os.path.abspath(checked("MLflowLogger", "folder", folder, AnyPath)))
-        super().__init__(folder, self.experiment, checked("MLflowLogger", "name", name, AnyText | None), **options)
+        super().__init__(folder, "experiment", experiment, name, **options)
+        self.folder, self.experiment = self.folder.absolute(), experiment
         uri = checked("MLflowLogger", "tracking_uri", tracking_uri, AnyText | None)
         self.tracking_uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.folder}/mlflow.db"
         try:

@@ -19,8 +19,8 @@ from rltrainer.loggers.file_logger import AppendedFile, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 
 EVENT_FILES = "events.out.tfevents."
+# The first event file of a run: the same name in all processes, so that only one of them can make it.
 FIRST = f"{EVENT_FILES}0000000000.first"
-"""The first event file of a run: the same name in all processes, so that only one of them can make it."""
 _NUMBERS = itertools.count()
 
 

@@ -32,10 +32,7 @@ def test_one_two_three() -> None:
     assert changed.reward.flatten().tolist() == [-1.0, 0.0, 1.0]
     assert batch.reward.flatten().tolist() == [1.0, 2.0, 3.0]
     assert changed.obs is batch.obs
-
-
-def test_scale() -> None:
-    changed = RewardNormalizer(scale=10.0).batch_process(on_policy(), rollout([[1.0], [2.0], [3.0]]))
+    changed = RewardNormalizer(scale=10.0).batch_process(on_policy(), batch)
     assert changed.reward.flatten().tolist() == [-10.0, 0.0, 10.0]
 
 

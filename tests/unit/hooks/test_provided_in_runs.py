@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from rltrainer.plan import UpdateCallbacks
 from tests.resume.runs import QUIET, build, digest
 from tests.unit.hooks.fake_run import trained, with_hooks
@@ -76,13 +75,6 @@ def test_what_they_log(tmp_path: Path) -> None:
     assert all(value >= 0 for _, value in rows(path, "training", "time_update"))
 
 
-def test_early_stopping_ends_a_run() -> None:
-    # Each episode returns 5: no score is better than the initial test step's.
-    trainer = with_hooks("a2c", rl.EarlyStopping(patience=2))
-    result = trainer.run()
-    assert (result.epoch, result.stop_reason) == (2, "hook: score has not improved on 5 in 2 looks")
-
-
 @pytest.mark.parametrize("make_hook", [rl.RewardNormalizer, partial(rl.SelectKeys, extra=[])])
 def test_on_policy_the_rollout_is_changed_and_gradient_steps_are_left_alone(make_hook: Any) -> None:
     """Else they would run one by one: slower, and on CUDA as one graph for each."""
@@ -137,15 +129,6 @@ def test_normalised_rewards_off_policy_are_those_of_minibatches() -> None:
     assert found.mean().abs() < 0.5
     assert 0.5 < found.std() < 1.5
     assert (found.unique() * 2).std() > 0
-
-
-def test_normalised_rewards_offline() -> None:
-    seen = Minibatches()
-    trainer = with_hooks("offline_sac", rl.RewardNormalizer(), seen, n_step=1)
-    before = trainer.params.buffer.sample(100).reward.unique().tolist()
-    trainer.run()
-    assert trainer.params.buffer.sample(100).reward.unique().tolist() == before == [1.0]
-    assert torch.cat(seen.rewards).unique().tolist() == [0.0]  # they do not vary
 
 
 def test_windows_are_what_an_update_learns_from() -> None:
@@ -209,12 +192,6 @@ def test_a_failing_run_leaves_no_thread() -> None:
     with pytest.raises(RuntimeError, match="the roof is leaking"):
         with_hooks("a2c", rl.SystemStats(), rl.FunctionHook("post_steps", fail)).run()
     assert threading.active_count() == before
-
-
-@pytest.mark.parametrize("make", [lambda e: rl.LogScalar("reward", every=e), rl.LogTiming, rl.ClearCudaCache])
-def test_an_interval_that_a_trainer_does_not_count_is_refused(make: Any) -> None:
-    with pytest.raises(ParamsError, match=r"OfflineTrainerParams.hooks.*env_step"):
-        with_hooks("offline_bc", make(rl.Every(10, "env_step")))
 
 
 def test_the_loss_of_an_actor_with_a_long_delay_ends_no_run() -> None:

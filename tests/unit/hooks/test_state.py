@@ -1,5 +1,6 @@
 """The state of hooks in checkpoints."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,35 +8,32 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
-from rltrainer.types import Load, State
+from rltrainer.types import State
+from rltrainer.validation.field_rules import NonNegativeInt
 from tests.resume.runs import digest
 from tests.unit.hooks.fake_run import with_hooks
 from tests.unit.hooks.test_points import Recording, Times
 
 
+@dataclasses.dataclass
+class Count:
+    count: NonNegativeInt = 0
+
+
 class Counting(rl.TrainerHook):
-    """Counts its training steps."""
+    """Counts its training steps in a dataclass."""
+
+    state_class = Count
 
     def __init__(self, name: str | None = None) -> None:
-        self.name, self.count = name, 0
+        self.name, self.state = name, Count()
+
+    @property
+    def count(self) -> int:
+        return int(self.state.count)
 
     def post_steps(self, ctx: rl.TrainerContext) -> None:
-        self.count += 1
-
-    def reset(self) -> None:
-        self.count = 0
-
-    def state_dict(self) -> State:
-        return {"count": self.count}
-
-    def prepare_load(self, state: State) -> Load:
-        if not isinstance(state.get("count"), int):
-            raise CheckpointError("Counting.count: expected a number")
-
-        def load() -> None:
-            self.count = state["count"]
-
-        return load
+        self.state.count += 1
 
 
 class Loading(rl.TrainerHook):
@@ -66,7 +64,7 @@ def saved(path: Path, *hooks: rl.TrainerHook) -> Any:
 def test_each_hook_gets_its_own_state_back(tmp_path: Path) -> None:
     hooks = [Counting(), Counting(), Counting("third")]
     trainer = saved(tmp_path / "run", *hooks)
-    hooks[1].count, hooks[2].count = 7, 9
+    hooks[1].state.count, hooks[2].state.count = 7, 9
     trainer.save(tmp_path / "run", overwrite=True)
     resumed = [Counting("third"), Counting(), Counting()]  # in another order: their names stay
     again = with_hooks("ppo", *resumed)
@@ -155,10 +153,12 @@ def test_hooks_that_change_what_is_learned_may_not(before: list[Any], after: lis
 
 def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
     trainer = saved(tmp_path / "run", Counting())
-    trainer.params.hooks[0].count = "many"
+    trainer.params.hooks[0].state.count = "many"
     trainer.save(tmp_path / "run", overwrite=True)
-    with pytest.raises(CheckpointError, match="Counting.count: expected a number"):
+    with pytest.raises(CheckpointError, match="Counting.count: expected an integer, found 'many'"):
         with_hooks("ppo", Counting()).restore(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="Counting.count: missing in the saved state"):
+        Counting().prepare_load({})
     with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook does not have"):
         rl.TrainerHook().prepare_load({"count": 1})
 

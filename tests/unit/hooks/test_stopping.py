@@ -54,14 +54,6 @@ def test_scores(scores: list[float], options: dict[str, Any], stops_after: int |
     assert looks(EarlyStopping(**options), scores) == stops_after
 
 
-def test_the_reason() -> None:
-    run = FakeRun(test_collector=object())
-    hook = EarlyStopping(patience=1)
-    for run.score in (2.5, 2.5):
-        hook.test_log(run, episodes())
-    assert run.stop_reason == "hook: score has not improved on 2.5 in 1 looks"
-
-
 def test_a_number_of_updates_is_looked_at_in_its_mean_since_the_last_look() -> None:
     hook = EarlyStopping("loss", "min", patience=1, every=rl.Every(2, "update_step"))
     run, stopped = FakeRun(), []
@@ -165,11 +157,6 @@ def test_a_resumed_run_continues_to_count(tmp_path: Path) -> None:
     restored.restore(tmp_path / "run")
     result = restored.run()
     assert (result.env_step, result.stop_reason) == (full.env_step, full.stop_reason)
-
-
-def test_a_run_that_begins_again_counts_from_zero() -> None:
-    trainer = run_of(MaxEpisodes(3))
-    assert trainer.run().env_step == trainer.run().env_step == 20
 
 
 def test_a_negative_count_is_refused() -> None:
