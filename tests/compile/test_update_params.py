@@ -130,3 +130,19 @@ def test_another_limit_compiles_anew() -> None:
     compiled.attach(COMPILED)
     assert_equal_updates(plain, compiled, num_updates=1)
     assert not any("grad_norm" in key for key in update(compiled, seed=9).metrics)
+
+
+@pytest.mark.full
+def test_compiled_updates_end_where_uncompiled_ones_do() -> None:
+    eager, compiled = (make("ppo", target_kl=3e-6) for _ in range(2))
+    compiled.attach(COMPILED)
+    taken = []
+    for seed in range(6):
+        one, other = update(eager, seed), update(compiled, seed)
+        assert one.num_gradient_steps == other.num_gradient_steps
+        assert one.floats() == pytest.approx(other.floats(), rel=1e-3, abs=1e-5)
+        taken.append(one.num_gradient_steps)
+    assert compiled.is_compiled
+    assert len(set(taken)) > 1, "some end early"
+    for p, q in zip(eager.policy.parameters(), compiled.policy.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-5)

@@ -293,13 +293,6 @@ def test_a_file_that_says_another_format_than_it_has(tmp_path: Path) -> None:
         rl.load_policy(path)
 
 
-def test_files_of_float32_are_as_before(tmp_path: Path) -> None:
-    algorithm = make("sac")
-    assert "weight_dtype" not in algorithm.state_dict()
-    algorithm.policy.save(tmp_path / "policy.safetensors")
-    assert read_state(tmp_path / "policy.safetensors", "policy", CheckpointError).keys() == {"construction", "policy"}
-
-
 # Arguments
 
 

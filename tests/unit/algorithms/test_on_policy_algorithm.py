@@ -40,28 +40,27 @@ def by_episodes(num: int) -> dict[str, Any]:
     return {"collection_step_num_env_steps": None, "collection_step_num_episodes": num}
 
 
-@pytest.mark.parametrize("batch_size", [99_999, 21, 20, None])
-def test_a_batch_is_no_larger_than_a_rollout_of_steps(batch_size: int | None) -> None:
-    assert sizes([5, 5], batch_size, collection_step_num_env_steps=20) == [(20, 20)]
+STEPS, EPISODES = {"collection_step_num_env_steps": 20}, by_episodes(5)
 
 
-def test_smaller_batches_stay() -> None:
-    assert sizes([5, 5], 19, collection_step_num_env_steps=20) == [(19, 10), (19, 10)]
-
-
-@pytest.mark.parametrize("batch_size", [99_999, 32, None])
-def test_rollouts_of_episodes_are_padded_to_a_power_of_two(batch_size: int | None) -> None:
-    # 2 + 2 + 2 steps of the first env, 9 + 9 of the second: 24 cells count, of 36.
-    assert sizes([2, 9], batch_size, **by_episodes(5)) == [(32, 24)]
-
-
-def test_a_batch_of_episodes_is_at_most_what_was_asked_for() -> None:
-    assert sizes([2, 9], 30, **by_episodes(5)) == [(30, 24)]
-    assert sizes([2, 9], 16, **by_episodes(5)) == [(16, 12), (16, 12)]
-
-
-def test_a_power_of_two_is_not_padded() -> None:
-    assert sizes([4, 4], None, **by_episodes(4)) == [(16, 16)]
+@pytest.mark.parametrize(
+    ("lengths", "batch_size", "options", "expected"),
+    [
+        # A batch is no larger than a rollout of steps.
+        *[([5, 5], size, STEPS, [(20, 20)]) for size in (99_999, 21, 20, None)],
+        ([5, 5], 19, STEPS, [(19, 10), (19, 10)]),
+        # Rollouts of episodes are padded to a power of two, unless they have it: 2 + 2 + 2 steps of the first env,
+        # 9 + 9 of the second, 24 valid ones of 36. A batch is no larger than was asked for.
+        *[([2, 9], size, EPISODES, [(32, 24)]) for size in (99_999, 32, None)],
+        ([2, 9], 30, EPISODES, [(30, 24)]),
+        ([2, 9], 16, EPISODES, [(16, 12), (16, 12)]),
+        ([4, 4], None, by_episodes(4), [(16, 16)]),
+    ],
+)
+def test_sizes_of_minibatches_and_their_valid_steps(
+    lengths: list[int], batch_size: int | None, options: Any, expected: Any
+) -> None:
+    assert sizes(lengths, batch_size, **options) == expected
 
 
 def test_a_direct_update_knows_the_limit_too() -> None:
@@ -72,22 +71,6 @@ def test_a_direct_update_knows_the_limit_too() -> None:
     collector.collect(num_steps=12)
     algorithm.update(collector.rollout(), 99_999, 2)
     assert algorithm.sizes == [(12, 12)] * 2
-
-
-def test_a_batch_beyond_the_rollout_is_the_whole_rollout() -> None:
-    def weights(batch_size: int | None) -> torch.Tensor:
-        rl.seed(1)
-        envs = counting_envs(2)
-        algorithm = rl.PPO(tiny_actor_critic(envs))
-        params = rl.OnPolicyTrainerParams(
-            training_collector=rl.Collector(algorithm.policy, envs), batch_size=batch_size, max_epochs=1, seed=1,
-            epoch_num_steps=40, collection_step_num_env_steps=20, update_step_num_repetitions=2,
-            show_progress=False, verbose=False,
-        )  # fmt: skip
-        algorithm.run_training(params)
-        return torch.cat([p.detach().flatten() for p in algorithm.policy.parameters()])
-
-    assert torch.equal(weights(99_999), weights(None))
 
 
 class WholeEnvs(NotesSizes):

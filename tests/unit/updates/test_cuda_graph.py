@@ -127,16 +127,6 @@ def test_the_steps_of_an_update_are_one_graph_up_to_a_limit() -> None:
     assert_same_state(plain, graphed)
 
 
-def test_another_batch_size_is_another_graph() -> None:
-    recorder = Rerun()
-    plain, graphed = make("sac"), with_graph(make("sac"), recorder)
-    for seed, batch_size in enumerate((16, 5, 16, 5)):
-        update(plain, seed, batch_size)
-        update(graphed, seed, batch_size)
-    assert (recorder.num_captures, recorder.num_replays) == (2, 4)
-    assert_same_state(plain, graphed)
-
-
 def test_a_step_sees_the_same_memory_at_each_replay() -> None:
     algorithm, seen = make("sac"), []
     plain_step = algorithm._step

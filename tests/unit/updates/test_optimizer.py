@@ -113,21 +113,6 @@ def test_a_frozen_parameter_is_left_alone_and_goes_on_when_it_is_trained_again(
     assert moved() == [True, True]
 
 
-def test_the_moments_of_a_frozen_parameter_stay() -> None:
-    for is_contiguous in (True, False):
-        pair = Pair()
-        if not is_contiguous:
-            pair.q.data = pair.q.data.t().contiguous().t()
-        optimizer = Optimizer({"pair": pair}, 0.1)
-        optimizer.step(LOSSES["shared"](pair))
-        before = optimizer.state_dict()["mean"].clone()
-        pair.p.requires_grad_(False)
-        optimizer.step(LOSSES["shared"](pair))
-        after = optimizer.state_dict()["mean"]
-        assert torch.equal(after[:12], before[:12])
-        assert not torch.equal(after[12:], before[12:])
-
-
 def test_a_bad_gradient_beside_a_frozen_parameter_is_named() -> None:
     pair = Pair()
     pair.p.requires_grad_(False)

@@ -254,19 +254,3 @@ def test_a_listener_who_takes_the_step_balances_too() -> None:
         taken.append([-float(point.x.detach()), -float(point.y.detach())])
     assert taken[0] == pytest.approx([0.5, 0.5], rel=1e-5)
     assert taken[1] == pytest.approx([1.0, 0.01], rel=1e-3)  # another loss, of which nothing is known
-
-
-@pytest.mark.parametrize("name", ["ppo", "a2c_box", "recurrent_ppo", "impala"])
-def test_balanced_updates_train_and_are_deterministic(name: str) -> None:
-    one, other, plain = (make(name) for _ in range(3))
-    for algorithm in (one, other):
-        algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(max_grad_norm=0.5, balance_grad_norms=True)))
-    assert ["grad_norm" in update(algorithm).metrics for algorithm in (one, other, plain)] == [True, True, False]
-    assert_same_state(one, other)
-    weights = trained_parameters(plain)
-    assert all(not torch.equal(weights[key], value) for key, value in trained_parameters(one).items())
-
-
-def test_they_survive_json() -> None:
-    for params in (rl.UpdateParams(), rl.UpdateParams(max_grad_norm=1, grad_norm_type=INF)):
-        assert rl.UpdateParams.from_json(params.to_json()) == params

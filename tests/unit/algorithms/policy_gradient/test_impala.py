@@ -54,35 +54,20 @@ def rollout(
     return batches.rollout(obs[:3].unsqueeze(1), action, reward, **given)
 
 
-def processed(*args: Any, **params: Any) -> tuple[list[float], list[float]]:
+@pytest.mark.parametrize(
+    ("ends", "params", "advantages", "returns"),
+    [  # the numbers are those of the test of `vtrace`, where they are worked out
+        (None, {}, [2.268, 3.04, 2.6], [3.268, 5.04, 5.6]),
+        ({"truncated": 1}, {}, [2.025, 2.5, 2.6], [3.025, 4.5, 5.6]),  # worth as much as the final observation, 5
+        ({"terminated": 1}, {}, [0.0, -2.0, 2.6], [1.0, 0.0, 5.6]),  # worth nothing more
+        (None, {"rho_bar": 2.0}, [2.583, 6.08, 2.6], [3.583, 5.74, 5.6]),
+    ],
+)
+def test_a_rollout_by_hand(ends: Any, params: Any, advantages: list[float], returns: list[float]) -> None:
     with torch.no_grad():
-        samples = make(**params).process(rollout(*args))
-    return samples.advantage.flatten().tolist(), samples.return_.flatten().tolist()
-
-
-# The numbers are those of the test of `vtrace`, where they are worked out.
-def test_a_rollout_by_hand() -> None:
-    advantage, return_ = processed([0.5, 2.0, 1.0])
-    assert advantage == pytest.approx([2.268, 3.04, 2.6], abs=1e-5)
-    assert return_ == pytest.approx([3.268, 5.04, 5.6], abs=1e-5)
-
-
-def test_a_truncated_episode_is_worth_what_its_final_observation_is() -> None:
-    advantage, return_ = processed([0.5, 2.0, 1.0], {"truncated": 1}, 5.0)
-    assert advantage == pytest.approx([2.025, 2.5, 2.6], abs=1e-5)
-    assert return_ == pytest.approx([3.025, 4.5, 5.6], abs=1e-5)
-
-
-def test_a_terminated_episode_is_worth_nothing_more() -> None:
-    advantage, return_ = processed([0.5, 2.0, 1.0], {"terminated": 1}, 5.0)
-    assert advantage == pytest.approx([0.0, -2.0, 2.6], abs=1e-5)
-    assert return_ == pytest.approx([1.0, 0.0, 5.6], abs=1e-5)
-
-
-def test_ratios_are_clipped_as_the_params_say() -> None:
-    advantage, return_ = processed([0.5, 2.0, 1.0], rho_bar=2.0)
-    assert advantage == pytest.approx([2.583, 6.08, 2.6], abs=1e-5)
-    assert return_ == pytest.approx([3.583, 5.74, 5.6], abs=1e-5)
+        samples = make(**params).process(rollout([0.5, 2.0, 1.0], ends, 5.0))
+    assert samples.advantage.flatten().tolist() == pytest.approx(advantages, abs=1e-5)
+    assert samples.return_.flatten().tolist() == pytest.approx(returns, abs=1e-5)
 
 
 def test_a_faster_trace_than_the_errors_is_refused() -> None:

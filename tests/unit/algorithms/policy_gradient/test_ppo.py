@@ -60,23 +60,16 @@ def first_step(obs_space: Any, action_space: Any, amp: Any, **options: Any) -> t
     return algorithm.seen[0]
 
 
+@pytest.mark.parametrize("amp", [None, "bf16"])
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
 @pytest.mark.parametrize("obs_space", [VECTOR, ROWS_FIRST, CHANNELS_FIRST], ids=["vector", "hwc", "chw"])
-def test_the_ratio_is_one_before_the_first_step(obs_space: Any, action_space: Any) -> None:
-    log_ratio, moved = first_step(obs_space, action_space, None)
-    # Up to rounding: products of other sizes are summed in another order.
-    assert log_ratio.abs().max() < 1e-4
-    assert moved.abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("action_space", [DISCRETE, BOX], ids=["discrete", "box"])
-@pytest.mark.parametrize("obs_space", [VECTOR, ROWS_FIRST, CHANNELS_FIRST], ids=["vector", "hwc", "chw"])
-def test_the_ratio_is_one_before_the_first_step_in_bf16(obs_space: Any, action_space: Any) -> None:
-    log_ratio, moved = first_step(obs_space, action_space, "bf16")
-    # A sum that another order puts on the other side of a rounding boundary moves by 1/256 of itself. Most do not.
+def test_the_ratio_is_one_before_the_first_step(obs_space: Any, action_space: Any, amp: Any) -> None:
+    log_ratio, moved = first_step(obs_space, action_space, amp)
+    # Up to rounding: products of other sizes are summed in another order. In bf16 a sum that this puts on the other
+    # side of a rounding boundary moves by 1/256 of itself; most do not.
     assert log_ratio.abs().median() < 1e-5
-    assert log_ratio.abs().max() < 0.05
-    assert moved.abs().max() < 0.02
+    assert log_ratio.abs().max() < (1e-4 if amp is None else 0.05)
+    assert moved.abs().max() < (1e-4 if amp is None else 0.02)
 
 
 def test_normalised_observations_too() -> None:

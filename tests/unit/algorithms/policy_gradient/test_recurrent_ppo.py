@@ -10,7 +10,7 @@ import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import Sequences
 from rltrainer.errors import ParamsError
-from tests.fakes import CountingEnv, counting_envs
+from tests.fakes import counting_envs
 from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
 
 
@@ -181,36 +181,3 @@ def test_collections_by_episodes_are_refused() -> None:
         match="^Recorder: rollouts must be of one length for batch_size=64. Collect env steps, not episodes,",
     ):
         params(collector, **options).create_trainer(algorithm)
-
-
-def test_a_buffer_without_memory_is_refused() -> None:
-    algorithm, _ = collected()
-    envs = counting_envs(4)
-    buffer = rl.RolloutBuffer(8, 4, envs.single_observation_space, envs.single_action_space)
-    with pytest.raises(ParamsError, match="must have the column 'state', which Recorder reads"):
-        params(rl.Collector(algorithm.policy, envs, buffer), batch_size=None).create_trainer(algorithm)
-
-
-def test_a_policy_without_memory_is_refused() -> None:
-    text = "RecurrentPPO.policy: must be of class RecurrentActorCritic; got ActorCritic. Build it with Recurrent"
-    with pytest.raises(ParamsError, match=text):
-        rl.RecurrentPPO(rl.ActorCritic.for_envs(counting_envs(2)))  # type: ignore[arg-type]
-
-
-def test_a_run_goes_on_bit_for_bit_with_its_memory_at_hand() -> None:
-    """Two collections are one of their length, as far as what is remembered goes."""
-    rl.seed(1)
-    envs = rl.make_vec(lambda: CountingEnv(length=50), 2, backend="sync", seed=1)
-    policy = rl.RecurrentActorCritic.for_envs(envs, hidden_sizes=(8,))
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    states = []
-    for counts in ([24], [10, 14]):
-        envs = rl.make_vec(lambda: CountingEnv(length=50), 2, backend="sync", seed=1)
-        one = rl.Collector(policy, envs, rl.RolloutBuffer(12, 2, *spaces, extra=policy.columns))
-        one.seed(4)
-        found = []
-        for count in counts:
-            one.collect(num_steps=count)
-            found.append(one.rollout().extra["state"].clone())
-        states.append(torch.cat(found))
-    assert torch.equal(*states)
