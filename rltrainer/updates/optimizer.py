@@ -195,7 +195,7 @@ class Optimizer:
         self.max_grad_norm = self.max_grad_norm  # its setter knows the largest number of the format
 
     def check_plan(self, plan: UpdatePlan) -> None:
-        """Raise a `ParamsError` if a plan shares out a limit that nobody set."""
+        """Raise a `ParamsError` if a plan shares out a limit that is not set."""
         if plan.update.balance_grad_norms and plan.update.max_grad_norm is None and self.max_grad_norm is None:
             rule = "must be False without a limit of the norm, which it shares out"
             plan.update.raise_invalid("balance_grad_norms", rule, "Set max_grad_norm.")

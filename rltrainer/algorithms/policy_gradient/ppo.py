@@ -66,14 +66,14 @@ class PPO(A2C):
         is_rounded = self.plan.precision.amp is not None  # in the steps, and not in the features
         # In the number formats of the gradient steps: the ratio of probabilities is exactly 1 before the first of them.
         with self._compiled_step.precision():
-            cells = samples.flatten()
+            flat = samples.flatten()
             if "log_prob" in rollout.extra:
                 samples.log_prob = rollout.extra["log_prob"]
             else:
-                distribution = self.policy.distribution(cells.obs, *([] if is_rounded else features))
-                samples.log_prob = distribution.log_prob(cells.action).view_as(value)
+                distribution = self.policy.distribution(flat.obs, *([] if is_rounded else features))
+                samples.log_prob = distribution.log_prob(flat.action).view_as(value)
             if self.params.value_clip is not None and is_rounded:
-                samples.value = self.policy.value(cells.obs).view_as(value)  # the center of the clip range
+                samples.value = self.policy.value(flat.obs).view_as(value)  # the center of the clip range
         return samples
 
     def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:

@@ -95,7 +95,7 @@ class TRPO(A2C):
         return UpdateResult({"value_loss": loss.detach()})
 
     @torch.enable_grad()
-    def improve_policy(self, cells: OnPolicyBatch) -> dict[str, Tensor]:
+    def improve_policy(self, batch: OnPolicyBatch) -> dict[str, Tensor]:
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
 
         Raises:
@@ -103,16 +103,16 @@ class TRPO(A2C):
         """
         # The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if
         # that fails, the policy stays. Callbacks get the negative objective as the loss "actor".
-        old, share = self.policy.distribution(cells.obs), cells.weight / cells.weight.sum()
-        old_log_prob, advantage = old.log_prob(cells.action).detach(), self.advantage(cells)
+        old, share = self.policy.distribution(batch.obs), batch.weight / batch.weight.sum()
+        old_log_prob, advantage = old.log_prob(batch.action).detach(), self.advantage(batch)
 
         def loss_of(policy: Distribution) -> Tensor:
-            return -((policy.log_prob(cells.action) - old_log_prob).exp() * advantage) @ share
+            return -((policy.log_prob(batch.action) - old_log_prob).exp() * advantage) @ share
 
         metrics = {"entropy": old.entropy().detach() @ share}
 
         def step(loss: Tensor) -> None:
-            metrics.update(self._natural_step(cells.obs, old, share, loss, loss_of))
+            metrics.update(self._natural_step(batch.obs, old, share, loss, loss_of))
 
         loss = loss_of(old)
         is_left_out = self.plan.skips_steps and not torch.isfinite(loss)
