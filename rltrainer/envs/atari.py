@@ -141,21 +141,13 @@ def atari_options_of(wrapper: Any) -> dict[str, Any] | None:
 
 @dataclass
 class GamesState:
-    """State of an `AtariVectorEnv`: the actions of each running game, and where they lead.
-
-    Args:
-        seeds: of the games [N].
-        actions: since the games began, uint8 [steps] each.
-        age: steps of the running episodes [N], which are lives where lost ones end episodes.
-        goes_on: whether a life was just lost [N].
-        checks: of the observations [N], CRC-32.
-    """
+    """State of an `AtariVectorEnv`: the actions of each running game [N], and where they lead."""
 
     seeds: list[Seed]
-    actions: list[Array]
-    age: list[NonNegativeInt]
-    goes_on: list[bool]
-    checks: list[NonNegativeInt]
+    actions: list[Array]  # uint8 [steps] each
+    age: list[NonNegativeInt]  # steps of the running episodes, which are lives where lost ones end episodes
+    goes_on: list[bool]  # a life was just lost
+    checks: list[NonNegativeInt]  # CRC-32 of the observations
 
 
 class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
@@ -164,13 +156,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Where a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
     game began, as an episode may be one life of it.
 
-    Args:
-        num_envs: N.
-        game: of ALE's vector env: `game`, and the `UNDERSTOOD`.
-        options: of an `AtariWrapper`.
-
-    Attributes:
-        frame_skip: frames of one env step.
+    `game` holds arguments of ALE's vector env: `game`, and the `UNDERSTOOD`; `options` are those of an `AtariWrapper`.
     """
 
     def __init__(self, num_envs: int, game: dict[str, Any], options: dict[str, Any]) -> None:
@@ -200,12 +186,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin all games; or of `options["reset_mask"]` [N] those in which no life was just lost.
 
-        Args:
-            seed: one per env; an integer `s` stands for `s, s + 1, ...`.
-            options: `reset_mask`.
-
-        Returns:
-            the current observations of all envs, and infos.
+        There is one seed per env; an integer `s` stands for `s, s + 1, ...`.
         """
         info: dict[str, Any] = {}
         every = np.ones(self.num_envs, np.bool_)

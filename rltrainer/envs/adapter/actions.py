@@ -48,9 +48,8 @@ class ActionConverter:
         """Convert actions [N, ...]; the result shares the action's memory where nothing has to change.
 
         Raises:
-            SpaceError: the action is no tensor of this shape, holds floats where choices are asked for, or holds a
-                choice that the dtype of the space cannot hold.
-            NonFiniteError: it holds NaN or infinity, which no integer can stand for.
+            SpaceError: the action is no tensor of this shape, or holds numbers that the space's dtype cannot.
+            NonFiniteError: it holds NaN or infinity, and the space integers.
         """
         if not isinstance(action, Tensor) or action.shape != self._shape:
             self._raise(action)
@@ -86,7 +85,7 @@ class ActionConverter:
 
 
 def _within(bound: np.ndarray[Any, Any], side: int) -> np.ndarray[Any, Any]:
-    """Return a bound of integers as floats, none of which lies beyond it: 2^63 is a float, and 2^63 - 1 is none."""
+    """Return a bound of integers as floats within it: 2^63 is a float, and 2^63 - 1 is none."""
     floats = bound.astype(np.float64)
     beyond = np.array([side * int(f) > side * int(b) for f, b in zip(floats.flat, bound.flat, strict=True)], np.bool_)
     return np.where(beyond.reshape(bound.shape), np.nextafter(floats, 0.0), floats)

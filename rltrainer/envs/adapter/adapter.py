@@ -50,11 +50,11 @@ class EnvAdapter:
     env that writes all its observations into one array destroys it. Use another mode for such an env.
 
     Args:
-        envs: the vector env; numpy arrays or torch tensors.
-        device: where the policy is.
+        envs: the vector env; it takes and returns numpy arrays or torch tensors.
+        device: of the policy.
 
     Attributes:
-        to_env: returns what the env receives for a policy's action [N, ...]: an `ActionConverter`.
+        to_env: the `ActionConverter` that returns the env's action for a policy's action [N, ...].
 
     Raises:
         ParamsError: `envs` is no vector env.
@@ -175,11 +175,7 @@ class EnvAdapter:
             self._clock, self._recorder = clock, recorder
 
     def record_episodes(self, folder: str | Path, first_env: int = 0) -> EpisodeRecorder:
-        """Record all episodes that end from now on into files of a folder.
-
-        Args:
-            folder: is made when there is something to write.
-            first_env: the index of the first env, where the envs of several adapters are recorded.
+        """Record all episodes that end from now on into files of a folder; see `EpisodeRecorder`.
 
         Raises:
             ParamsError: no episode of these envs follows from its seed and actions alone, or `folder` is no path.
@@ -253,8 +249,7 @@ class EnvAdapter:
     def state_dict(self, continues: bool = True) -> State:
         """Return where each env is, what restores it, and the root of the seeds.
 
-        Args:
-            continues: False if all envs will be reset: then only the numbers of their episodes matter.
+        If the run does not continue these episodes (`continues`), only their numbers matter.
         """
         if self._loaded is not None and continues:
             return dict(to_state(self._loaded.state))

@@ -25,20 +25,12 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 class MaskedReset:
     """Reset a finished env at once, by `options={"reset_mask": mask}`, with the seed of its episode; no step is lost.
 
-    Args:
-        envs: the vector env.
-        check: raises if the observations of all envs do not fit their space.
-
-    Attributes:
-        is_masked: whether single envs can be reset, each with its seed.
-        can_repeat: whether an env begins the episode of its seed as soon as it is reset.
-        delay: steps from the end of an episode to the beginning of the next.
-        resetting: the envs that will spend the next step on their reset, whatever is done [K]; None if none will.
+    `check` raises if the observations of all envs do not fit their space.
     """
 
-    is_masked: ClassVar[bool] = True
-    can_repeat: ClassVar[bool] = True
-    delay: ClassVar[int] = 0
+    is_masked: ClassVar[bool] = True  # single envs can be reset, each with its seed
+    can_repeat: ClassVar[bool] = True  # an env begins the episode of its seed as soon as it is reset
+    delay: ClassVar[int] = 0  # steps from the end of an episode to the beginning of the next
 
     def __init__(self, envs: VectorEnv, check: Callable[[Tree], None]) -> None:
         self._envs, self._check = envs, check

@@ -37,24 +37,14 @@ NO_ROWS: Rows = np.zeros(0, np.int64)
 
 @dataclass
 class AdapterState:
-    """State of an `EnvAdapter`; the last four fields are empty where no env is in the middle of an episode.
-
-    Args:
-        is_started: whether the envs were reset.
-        clock: where each env is in its sequence of episodes.
-        resetting: the envs that will spend the next step on their reset.
-        obs: the leaves of the current observation [N, ...].
-        actions: of the running episodes [sum of their steps, ...], one env after the other; None if `envs` is there,
-            or if episodes cannot be repeated.
-        envs: the envs' own state.
-    """
+    """State of an `EnvAdapter`; the last four fields are empty where no env is in the middle of an episode."""
 
     is_started: bool
     clock: ClockState
-    resetting: list[NonNegativeInt] = field(default_factory=list)
-    obs: list[Any] | None = None
-    actions: Any = None
-    envs: dict[str, Any] | None = None
+    resetting: list[NonNegativeInt] = field(default_factory=list)  # the envs that spend the next step on their reset
+    obs: list[Any] | None = None  # the leaves of the current observation [N, ...]
+    actions: Any = None  # of the running episodes [sum of their steps, ...], one env after the other
+    envs: dict[str, Any] | None = None  # the envs' own state, instead of actions
 
     @property
     def num_steps(self) -> Rows:
@@ -63,7 +53,7 @@ class AdapterState:
 
     @property
     def num_kept(self) -> Rows:
-        """The actions of each env [N]: those of too long episodes are not kept."""
+        """The number of actions of each env [N]; those of too long episodes are not kept."""
         return np.where(self.num_steps <= MAX_STEPS, self.num_steps, 0)
 
     def check(self, num_envs: int, obs_space: Tree, action_space: gym.Space[Any]) -> None:
@@ -100,29 +90,18 @@ class AdapterState:
 
 @dataclass(slots=True)
 class LoadedState:
-    """A state that the envs are not in yet.
-
-    Args:
-        state: what was loaded.
-        lost: the envs that cannot be restored, and start a new episode.
-        load: loads the envs' own state; None if they have none.
-    """
+    """A checked state that the envs are not in yet."""
 
     state: AdapterState
-    lost: Rows
-    load: Load | None
+    lost: Rows  # the envs that cannot be restored, and start a new episode
+    load: Load | None  # of the envs' own state
 
 
 class EnvState:
     """Saves where the envs of a vector env are, and restores them.
 
-    Args:
-        envs: all of them.
-        can_repeat: whether an env's episode follows from its seed and actions.
-        history: of these actions.
-
-    Attributes:
-        history: None where the envs save their own state, or cannot be restored.
+    `can_repeat` says whether an env's episode follows from its seed and actions. The attribute `history` is None where
+    the envs save their own state, or cannot be restored.
     """
 
     def __init__(self, envs: VectorEnv, can_repeat: bool, history: ActionHistory) -> None:
@@ -160,12 +139,8 @@ class EnvState:
     ) -> Rows:
         """Restore envs, which were just reset; return those in which that failed [K].
 
-        Args:
-            loaded: what `prepare` returned.
-            clock: where each env is.
-            memory: for the restored observations.
-            env_device: of envs that take tensors.
-            returns: of the running episodes [N] or [N, A]; None is not compared.
+        The restored observations go to `memory`. `env_device` is of envs that take tensors; `returns` are those of
+        the running episodes [N] or [N, A], None is not compared.
         """
         state = loaded.state
         if loaded.load is not None:
@@ -299,29 +274,15 @@ def _prepare_cartpole(envs: Any, state: State) -> Load:
 
 
 def repeat_episodes(
-    envs: VectorEnv,
-    seeds: list[int | None],
-    table: Any,
-    num_steps: Rows,
-    memory: ObsMemory,
-    env_device: torch.device | None,
+    envs: VectorEnv, seeds: list[int | None], table: Any, num_steps: Rows, memory: ObsMemory, env_device: Any
 ) -> tuple[Mask, Array | None]:
-    """Step envs that were just reset with the actions of a table.
-
-    An env with a shorter episode than others begins it later, with a reset of its own. Before that, and when its
-    episode has ended too early, it is parked, or takes steps that do not count.
-
-    Args:
-        envs: their masked resets work.
-        seeds: of the running episodes.
-        table: array [L, N, ...] of actions, for the longest episode; others come at the end.
-        num_steps: of the episodes [N].
-        memory: for the last observations.
-        env_device: of envs that take tensors.
+    """Step envs that were just reset with the actions of a table [L, N, ...]; write the last observations to `memory`.
 
     Returns:
         the envs whose episode ended on the way [N] bool, and the sums of rewards [N] or [N, A]; None without steps.
     """
+    # An env with a shorter episode than others begins it later, with a reset of its own. Before that, and when its
+    # episode has ended too early, it is parked, or takes steps that do not count.
     begins, has_failed = len(table) - num_steps, np.zeros(envs.num_envs, np.bool_)
     returns: Array | None = None
     _leave_out(envs, seeds, begins > 0, is_done=False)

@@ -39,27 +39,16 @@ _INTEGERS, _FLAGS = ("env", "number", "seed", "length", "digest"), ("terminated"
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode that ended.
-
-    Args:
-        env: the index of its env.
-        number: how many episodes of the env were before it.
-        seed: of its reset.
-        length: its steps.
-        actions: that the env received [length, ...]; none if there were more than `MAX_STEPS`.
-        digest: of the final observation; see `digest_of`.
-        terminated: as the env returned it.
-        truncated: by the env, or by the collector.
-    """
+    """An episode that ended, in an env of this index."""
 
     env: int
-    number: int
+    number: int  # episodes of the env before it
     seed: int
     length: int
-    actions: Array
-    digest: int
+    actions: Array  # that the env received [length, ...]; none if there were more than `MAX_STEPS`
+    digest: int  # of the final observation; see `digest_of`
     terminated: bool
-    truncated: bool
+    truncated: bool  # by the env, or by the collector
 
 
 @dataclass
@@ -107,12 +96,9 @@ class EpisodesState:
 
 
 class EpisodeRecorder:
-    """Writes the actions of episodes that have ended into files of a folder.
+    """Writes the actions of episodes that have ended into files of a folder, which is made when it is needed.
 
-    Args:
-        folder: is made when there is something to write.
-        history: the actions of the running episodes.
-        first_env: the index of the first env, where several record into one folder.
+    `first_env` is the index of the first env, where several recorders share the folder.
     """
 
     def __init__(self, folder: Path, history: ActionHistory, first_env: int = 0) -> None:
@@ -122,11 +108,7 @@ class EpisodeRecorder:
         self._nbytes, self._is_open = 0, True
 
     def record(self, rows: Rows, clock: EpisodeClock, result: EnvStep) -> None:
-        """Take in the episodes of envs [K] that end with a step, which the clock has counted.
-
-        Raises:
-            CheckpointError: they could not be written.
-        """
+        """Take in the episodes of envs [K] that end with a step, which the clock has counted."""
         if not self._is_open:
             return
         steps, seeds = clock.episode_steps, clock.episode_seeds(rows)
@@ -173,11 +155,7 @@ def digest_of(obs: Tree) -> int:
 
 
 def find_episode(run: Path, env: int, number: int) -> Episode:
-    """Return the newest record of an episode of a run.
-
-    Raises:
-        CheckpointError: there is none, or a file is damaged.
-    """
+    """Return the newest record of an episode, or raise a `CheckpointError`."""
     folder = run / FOLDER if (run / FOLDER).is_dir() else run
     known: set[int] = set()
     last = -1

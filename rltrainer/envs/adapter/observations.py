@@ -15,17 +15,11 @@ from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 
 @dataclass(slots=True)
 class ObsMemory:
-    """One observation of all envs, copied from the env at once.
+    """One observation of all envs, copied from the env at once."""
 
-    Args:
-        obs: tree [N, ...], as the env's arrays or tensors.
-        tensor: the same as tensors on the policy's device.
-        shares: whether these are in the memory of `obs`, so that nothing has to be uploaded.
-    """
-
-    obs: Tree
-    tensor: Tree
-    shares: bool
+    obs: Tree  # [N, ...], as the env's arrays or tensors
+    tensor: Tree  # the same as tensors on the policy's device
+    shares: bool  # whether `tensor` is in the memory of `obs`, so that nothing has to be uploaded
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the shared memory shared in a copy."""

@@ -49,17 +49,8 @@ class ParallelEnv(Protocol):
 class OfAllAgents(gym.Env[Any, Any]):
     """A gymnasium env of all agents of a parallel env, in the order of `possible_agents`; its children observe them.
 
-    Attributes:
-        agents: the names of the agents [A].
-        agent_obs_spaces, agent_action_spaces: theirs [A]. The leaf `action_mask` of a Dict is a `MultiBinary`.
-        here: [A] bool, the agents that act next.
-        obs: [A], of agents that act next or acted last; None of others.
-        reward, terminated, truncated: [A], of agents that acted last; 0 and False of others.
-        infos: by name, where they are not empty.
-
-    Raises:
-        ParamsError: it is no parallel env, or has no agents.
-        SpaceError: a space is not supported.
+    `here` [A] are the agents that act next. `obs` [A] is None of agents that neither act next nor acted last; `reward`,
+    `terminated` and `truncated` [A] are 0 and False of agents that did not act last.
     """
 
     owner: ClassVar[str]

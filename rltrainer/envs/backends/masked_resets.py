@@ -49,16 +49,11 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Every call returns new arrays, so nothing that was returned is ever overwritten. Observations have the dtype of
     their space, rewards are float64 [N] (or [N, A], if the envs reward A agents), flags bool [N].
 
-    Args:
-        num_envs: N.
-        seed: the adapter derives the seeds of all episodes from it (`base_seed`). Without an adapter, the first reset
-            without a seed takes the seeds of the first episodes.
-
-    Attributes:
-        are_saveable: whether each env is a `SaveableEnv`.
+    The adapter derives the seeds of all episodes from `base_seed`. Without an adapter, the first reset without a seed
+    takes the seeds of the first episodes.
     """
 
-    are_saveable: bool
+    are_saveable: bool  # whether each env is a `SaveableEnv`
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
         self.num_envs, self.base_seed = num_envs, seed
@@ -99,11 +94,9 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
-        """Reset all envs, or those of `options["reset_mask"]` ([N] bool).
+        """Reset all envs, or those of `options["reset_mask"]` ([N] bool); further options go to the envs.
 
-        Args:
-            seed: one per env; an integer `s` stands for `s, s + 1, ...`.
-            options: further options go to the envs.
+        There is one seed per env; an integer `s` stands for `s, s + 1, ...`.
 
         Returns:
             the current observations of all envs, and the infos of those that were reset.

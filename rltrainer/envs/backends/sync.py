@@ -35,12 +35,11 @@ class SyncVectorEnv(MaskedVectorEnv):
         factories: one per env; each returns a new env, all with equal spaces.
         seed: see `MaskedVectorEnv`.
         first: the index of the first env, in errors.
-        current: one integer in a list or array that always holds the index of the env that is being called.
-        fail: called as `fail(i, error)` with what env i raises in a step, reset or load; if it returns, the other envs
-            continue. None raises an `EnvError`.
+        current: a list or array of one integer, the index of the env that is being called.
+        fail: called as `fail(i, error)` if env i raises in a step, reset or load; None raises an `EnvError`.
 
     Attributes:
-        memory: arrays [N, ...] into which all observations are written; None makes new ones at each call.
+        memory: arrays [N, ...] for all observations; None makes new ones at each call.
         infos: of the last step, one per env.
 
     Raises:
