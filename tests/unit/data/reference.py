@@ -1,10 +1,13 @@
 """A replay buffer written for clarity: a list of transitions per env, and a window that walks along it step by step."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 
 from rltrainer.data import ReplayBuffer
@@ -12,6 +15,14 @@ from rltrainer.types import Rollout, Transitions
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ACTION = gym.spaces.Discrete(5)
+
+
+@contextmanager
+def raises(error: type[Exception], text: str) -> Iterator[None]:
+    """Expect an error whose text contains this."""
+    with pytest.raises(error) as found:
+        yield
+    assert text in str(found.value)
 
 
 def make_buffer(capacity: int, num_envs: int = 1, **options: Any) -> ReplayBuffer:
@@ -48,6 +59,14 @@ class Reference:
     def end_trajectory(self, env: int) -> None:
         if self.streams[env]:
             self.streams[env][-1].broken = True
+
+    def spans(self) -> Iterator[tuple[list[Cell], int, int, int]]:
+        """Yield for each transition its stream, its place there, and where its trajectory begins and ends."""
+        for stream in self.streams:
+            begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.broken]
+            for i in range(len(stream)):
+                end = min([b for b in begins if b > i], default=len(stream)) - 1
+                yield stream, i, max(b for b in begins if b <= i), end
 
     def expected(self, n_step: int, gamma: float) -> dict[int, tuple[float, ...]]:
         """Return by first observation: action, reward, next_obs, terminated, truncated, discount."""
@@ -146,6 +165,34 @@ def add_step(buffer: ReplayBuffer, reference: Reference | None, cells: list[Cell
     for env, cell in enumerate(cells):
         if reference is not None:
             reference.add(env, cell)
+
+
+def fill(buffer: Any, *cells: Cell) -> Any:
+    """Add the steps of one env; return the buffer."""
+    for cell in cells:
+        add_step(buffer, None, [cell])
+    return buffer
+
+
+def add_rows(buffer: ReplayBuffer, reference: Reference, rows: list[tuple[list[Cell], list[bool]]]) -> None:
+    """Add T steps as a rollout."""
+    buffer.add_rollout(make_rollout(rows))
+    for cells, valid in rows:
+        for env in np.flatnonzero(valid):
+            reference.add(env, cells[env])
+
+
+def played(buffer: ReplayBuffer, reference: Reference, seed: int, num_steps: int) -> Iterator[int]:
+    """Add random steps, between which trajectories are ended from outside; yield the number of each."""
+    world, rng = World(seed, reference.num_envs), np.random.default_rng(seed)
+    for step in range(num_steps):
+        if rng.random() < 0.1:
+            ended = rng.random(reference.num_envs) < 0.5
+            buffer.end_trajectory(ended)
+            for env in np.flatnonzero(ended):
+                reference.end_trajectory(env)
+        add_step(buffer, reference, world.step()[0])
+        yield step
 
 
 def make_rollout(rows: list[tuple[list[Cell], list[bool]]]) -> Rollout:

@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from rltrainer.data import PrioritizedReplayBuffer, ReplayBuffer
+from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.tools import datasets
-from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, as_obs, found, make_buffer, make_rollout
+from tests.unit.data.reference import (
+    ACTION,
+    OBS,
+    Cell,
+    World,
+    add_step,
+    as_obs,
+    found,
+    make_buffer,
+    make_rollout,
+    raises,
+)
 
 
 def four_episodes(num_envs: int = 1, **options: Any) -> ReplayBuffer:
@@ -144,12 +155,6 @@ def test_stacked_frames_are_stacked_as_before() -> None:
     assert stacks == {(10, 10, 10, 11), (10, 11, 11, 12)}
 
 
-def test_of_a_prioritized_buffer_a_plain_one() -> None:
-    buffer = PrioritizedReplayBuffer(9, OBS, ACTION, seed=0)
-    add_step(buffer, None, [Cell(0, 0, 1.0, 1, True, False)])
-    assert type(datasets.best_episodes(buffer, share=1.0)) is ReplayBuffer
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_parts_of_any_buffer_agree_with_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
@@ -170,56 +175,18 @@ def test_parts_of_any_buffer_agree_with_it(seed: int, monkeypatch: pytest.Monkey
     ("call", "error", "text"),
     [
         (lambda b: datasets.best_episodes(b), ParamsError, "best_episodes.share: must be given, or num_episodes, but"),
-        (
-            lambda b: datasets.best_episodes(b, share=0.5, num_episodes=2),
-            ParamsError,
-            "best_episodes.share: must be gi",
-        ),
-        (
-            lambda b: datasets.best_episodes(b, share=1.5),
-            ParamsError,
-            "best_episodes.share: must be a number in [0, 1]",
-        ),
-        (
-            lambda b: datasets.best_episodes(b, num_episodes=0),
-            ParamsError,
-            "best_episodes.num_episodes: must be a posi",
-        ),
-        (
-            lambda b: datasets.best_episodes(b, share=0.0),
-            ReplayBufferError,
-            "best_episodes.buffer: must hold an episode",
-        ),
+        (lambda b: datasets.best_episodes(b, share=0.5, num_episodes=2), ParamsError, "best_episodes.share: must b"),
+        (lambda b: datasets.best_episodes(b, share=1.5), ParamsError, "best_episodes.share: must be a number in [0"),
+        (lambda b: datasets.best_episodes(b, num_episodes=0), ParamsError, "best_episodes.num_episodes: must be a"),
+        (lambda b: datasets.best_episodes(b, share=0.0), ReplayBufferError, "best_episodes.buffer: must hold an ep"),
         (lambda b: datasets.best_episodes([], share=0.5), ReplayBufferError, "best_episodes.buffer: must be a Replay"),
-        (
-            lambda b: datasets.episodes_with_return(b, at_least=25),
-            ReplayBufferError,
-            "episodes_with_return.buffer: must hold an episode that is chosen; got 3 episodes, none of which is chosen"
-            ". `buffer.describe()` shows their returns.",
-        ),
-        (
-            lambda b: datasets.episodes_with_return(b, at_least=np.nan),
-            ParamsError,
-            "episodes_with_return.at_least: must be a finite number; got nan (float)",
-        ),
-        (
-            lambda b: datasets.split_episodes(b, 2),
-            ParamsError,
-            "split_episodes.share: must be a number in [0, 1]; got 2",
-        ),
-        (
-            lambda b: datasets.split_episodes(b, 0.5, seed=-1),
-            ParamsError,
-            "split_episodes.seed: must be a non-negative",
-        ),
-        (
-            lambda b: datasets.split_episodes(make_buffer(3), 0.5),
-            ReplayBufferError,
-            "split_episodes.buffer: must hold at least two episodes with their beginnings; got 0",
-        ),
+        (lambda b: datasets.episodes_with_return(b, at_least=25), ReplayBufferError, "episodes_with_return.buffer:"),
+        (lambda b: datasets.episodes_with_return(b, at_least=np.nan), ParamsError, "episodes_with_return.at_least:"),
+        (lambda b: datasets.split_episodes(b, 2), ParamsError, "split_episodes.share: must be a number in [0, 1];"),
+        (lambda b: datasets.split_episodes(b, 0.5, seed=-1), ParamsError, "split_episodes.seed: must be a non-nega"),
+        (lambda b: datasets.split_episodes(make_buffer(3), 0.5), ReplayBufferError, "split_episodes.buffer: must h"),
     ],
 )
 def test_what_is_refused(call: Callable[[ReplayBuffer], Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error) as raised:
+    with raises(error, text):
         call(four_episodes())
-    assert str(raised.value).startswith(text)

@@ -14,7 +14,7 @@ import rltrainer as rl
 from benchmarks.bit_flip import BitFlip
 from rltrainer.data.hindsight import TrajectoryBounds
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
-from tests.unit.data.reference import Reference, World, add_step, make_buffer
+from tests.unit.data.reference import Reference, make_buffer, played, raises
 
 PLACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 SPACE = gym.spaces.Dict(observation=PLACE, achieved_goal=PLACE, desired_goal=PLACE)
@@ -140,14 +140,6 @@ def test_without_a_function_for_it_episodes_end_where_they_ended() -> None:
     assert torch.equal(batch.discount == 0, batch.terminated)
 
 
-def test_several_batches_have_two_axes() -> None:
-    buffer = make()
-    walk(buffer, [0, 1, 2, 3], truncated=True)
-    batch = buffer.sample(5, num_batches=3)
-    assert batch.obs["desired_goal"].shape == (3, 5, 1)
-    assert torch.equal(-batch.reward, (batch.next_obs["achieved_goal"] - batch.obs["desired_goal"]).abs()[..., 0])
-
-
 def test_rewards_are_asked_for_once_per_sample() -> None:
     calls = []
     buffer = make(compute_reward=lambda a, d, i: calls.append(len(a)) or reward(a, d, i))
@@ -189,31 +181,21 @@ def test_from_a_file_of_a_uniform_buffer_of_another_size(tmp_path: Path) -> None
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
-    world, rng = World(seed, num_envs), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     buffer, reference = make_buffer(9 * num_envs, num_envs), Reference(9, num_envs)
     bounds = TrajectoryBounds(buffer._ring)
-    for step in range(150):
-        if rng.random() < 0.1:
-            buffer.end_trajectory()
-            for env in range(num_envs):
-                reference.end_trajectory(env)
+    for step in played(buffer, reference, seed, 150):
         if step == 70:
             buffer.clear()
-            reference = Reference(9, num_envs)
+            reference.streams = [[] for _ in range(num_envs)]
         if step == 100:
             buffer.load_state_dict(copy.deepcopy(buffer.state_dict()))
-        add_step(buffer, reference, world.step()[0])
-        if rng.random() < 0.7:  # now and then more is stored than fits before anybody asks
+        if rng.random() < 0.7:  # now and then more is stored than fits before the bounds are asked for
             continue
-        expected = {}
-        for stream in reference.streams:
-            begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.broken]
-            for i, c in enumerate(stream):
-                end = min([b for b in begins if b > i], default=len(stream)) - 1
-                expected[c.obs] = (i - max(b for b in begins if b <= i), end - i)
-        cells = torch.cat(list(buffer._ring.all_slots(1000)))
+        cells = torch.cat([torch.arange(0), *buffer._ring.all_slots(1000)])
         numbers = buffer._ring.columns["obs"].gather(cells)[:, 0].long().tolist()
         found = np.stack(bounds.of(cells.numpy())).T.tolist()
+        expected = {all_[i].obs: (i - begin, end - i) for all_, i, begin, end in reference.spans()}
         assert dict(zip(numbers, map(tuple, found), strict=True)) == expected
 
 
@@ -247,9 +229,8 @@ def test_envs_that_have_no_functions() -> None:
     vector = gym.vector.SyncVectorEnv([lambda: BitFlip(4)])
     rule = "must be a single gymnasium.Env with a `compute_reward`"
     for env, got in (("CartPole-v1", "'CartPole-v1' (str)"), (vector, "SyncVectorEnv("), (plain, "<TimeLimit")):
-        with pytest.raises(ParamsError) as caught:
+        with raises(ParamsError, f"HindsightReplayBuffer.for_env.env: {rule}; got {got}"):
             rl.HindsightReplayBuffer.for_env(env, 10)  # type: ignore[arg-type]
-        assert str(caught.value).startswith(f"HindsightReplayBuffer.for_env.env: {rule}; got {got}")
 
 
 @pytest.mark.parametrize("strategy", ["future", "episode"])
@@ -322,9 +303,8 @@ def test_one_flag_for_all_says_whether_any_episode_ends() -> None:
     ],
 )
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error) as raised:
+    with raises(error, text):
         make(**options)
-    assert text in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,20 @@ from rltrainer.data.prioritized import EPSILON
 from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.state.state_file import read_state, write_state
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
-from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, make_buffer, make_rollout
+from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, fill, make_buffer, make_rollout, raises
 
 
 def make(capacity: int, num_envs: int = 1, **options: Any) -> rl.PrioritizedReplayBuffer:
     return rl.PrioritizedReplayBuffer(capacity, OBS, ACTION, num_envs, **{"seed": 0, **options})
 
 
+def step(i: int) -> Cell:
+    return Cell(i, 0, 1.0, i + 1, False, False)
+
+
 def filled(count: int = 4, capacity: int = 4, **options: Any) -> rl.PrioritizedReplayBuffer:
     """Return a buffer whose cells 0, 1, 2, ... have the observations 0, 1, 2, ..."""
-    buffer = make(capacity, **options)
-    for i in range(count):
-        add_step(buffer, None, [Cell(i, 0, 1.0, i + 1, False, False)])
-    return buffer
+    return fill(make(capacity, **options), *map(step, range(count)))
 
 
 def set_priorities(buffer: rl.PrioritizedReplayBuffer, *priorities: float) -> None:
@@ -65,14 +66,6 @@ def test_weights_are_divided_by_the_largest_of_the_batch() -> None:
     assert weight == pytest.approx({2: 1.0, 3: 0.944088}, abs=1e-6)
 
 
-def test_each_share_of_the_sum_gives_one_transition() -> None:
-    # Priorities 1, 1, 2 and four shares of a sum of 4: one, one, and two times the third, in this order.
-    buffer = filled(3, alpha=1.0)
-    set_priorities(buffer, 1.0, 1.0, 2.0)
-    for _ in range(20):
-        assert buffer.sample(4).index.tolist() == [0, 1, 2, 2]
-
-
 def test_several_batches_are_drawn_and_weighed_apart() -> None:
     buffer = filled(3, alpha=1.0, beta=1.0)
     set_priorities(buffer, 1.0, 1.0, 2.0)
@@ -105,9 +98,9 @@ def test_new_transitions_have_the_largest_priority_that_there_ever_was() -> None
     buffer = filled(2, 3, alpha=1.0)
     assert priorities(buffer) == {0: 1.0, 1: 1.0}
     set_priorities(buffer, 0.25, 5.0)
-    add_step(buffer, None, [Cell(7, 0, 1.0, 8, False, False)])
+    fill(buffer, step(7))
     set_priorities(buffer, 0.25, 0.5)
-    add_step(buffer, None, [Cell(8, 0, 1.0, 9, False, False)])  # in place of the first
+    fill(buffer, step(8))  # in place of the first
     assert priorities(buffer) == pytest.approx({1: 0.5, 7: 5.0, 8: 5.0})
 
 
@@ -117,12 +110,12 @@ def test_new_transitions_have_the_largest_priority_that_there_ever_was() -> None
 def test_only_what_is_stored_can_be_drawn(seed: int, num_envs: int, p_invalid: float) -> None:
     world, rng = World(seed, num_envs, p_invalid), np.random.default_rng(seed)
     buffer = make(7 * num_envs, num_envs)
-    for step in range(60):
+    for k in range(60):
         if p_invalid == 0 and rng.random() < 0.5:
             add_step(buffer, None, world.step()[0])
         else:
             buffer.add_rollout(make_rollout([world.step() for _ in range(rng.choice([1, 2, 5, 12]))]))
-        if step == 30:
+        if k == 30:
             buffer.clear()
         leaves = buffer._ring.sampler.tree.leaves  # type: ignore[union-attr]
         stored = torch.cat([torch.empty(0, dtype=torch.int64), *buffer._ring.all_slots(1000)])
@@ -136,7 +129,7 @@ def test_only_what_is_stored_can_be_drawn(seed: int, num_envs: int, p_invalid: f
 def test_what_was_overwritten_since_it_was_drawn_gets_no_priority() -> None:
     buffer = filled(4, 4, alpha=1.0)  # five rows: the next step goes into the spare one, and the first is forgotten
     batch = buffer.sample(4)
-    add_step(buffer, None, [Cell(7, 0, 1.0, 8, False, False)])
+    fill(buffer, step(7))
     buffer.update_priorities(batch.index, torch.full((4,), 3.0))
     assert priorities(buffer) == pytest.approx({1: 3.0, 2: 3.0, 3: 3.0, 7: 1.0}, abs=2e-6)
     assert 0 not in buffer.sample(100).index
@@ -160,7 +153,7 @@ def test_of_several_batches_the_newest_error_of_a_transition_counts() -> None:
     assert priorities(buffer) == pytest.approx({0: 5.0, 1: 2.0, 2: 7.0, 3: 1.5}, abs=2e-6)
     assert priorities(buffer) == priorities(one_by_one)
     assert float(buffer.sampler.tree.total) == pytest.approx(15.5, abs=1e-5)
-    add_step(buffer, None, [Cell(9, 0, 1.0, 10, False, False)])
+    fill(buffer, step(9))
     assert priorities(buffer)[9] == pytest.approx(9.0, abs=2e-6)  # the largest that there ever was
 
 
@@ -174,15 +167,6 @@ def test_beta_follows_the_progress_of_the_training() -> None:
     assert algorithm.sample(buffer, 5).weight.tolist() == [1.0, 0.25, 0.25, 0.25, 0.25]
     for copied in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
         assert copied.sample(5).weight.tolist() == [1.0, 0.5, 0.5, 0.5, 0.5]
-
-
-def test_a_copy_has_priorities_of_its_own() -> None:
-    buffer = filled(4, alpha=1.0)
-    twin = copy.deepcopy(buffer)
-    set_priorities(twin, 9.0, 1.0, 1.0, 1.0)
-    add_step(twin, None, [Cell(7, 0, 1.0, 8, False, False)])
-    assert priorities(buffer) == {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}
-    assert priorities(twin) == pytest.approx({1: 1.0, 2: 1.0, 3: 1.0, 7: 9.0}, abs=2e-6)
 
 
 def wrapped(num_envs: int = 2) -> rl.PrioritizedReplayBuffer:
@@ -223,16 +207,15 @@ def test_a_file_is_read_into_another_size(capacity: int, num_envs: int, tmp_path
 
 def test_priorities_are_appended_with_their_transitions() -> None:
     one, other = filled(3, 10, alpha=1.0), make(6, alpha=1.0)
-    for i in range(100, 103):
-        add_step(other, None, [Cell(i, 0, 1.0, i + 1, False, False)])
+    fill(other, *map(step, range(100, 103)))
     set_priorities(one, 1.0, 2.0, 3.0)
     set_priorities(other, 40.0, 5.0, 6.0)
     one.extend(other)
-    add_step(one, None, [Cell(7, 0, 1.0, 8, False, False)])
+    fill(one, step(7))
     assert priorities(one) == pytest.approx({0: 1.0, 1: 2.0, 2: 3.0, 100: 40.0, 101: 5.0, 102: 6.0, 7: 40.0})
     # Those of a buffer without priorities, or of another alpha, are new.
     for buffer in (make_buffer(4), make(4, alpha=0.3)):
-        add_step(buffer, None, [Cell(200, 0, 1.0, 201, False, False)])
+        fill(buffer, step(200))
         both = filled(2, 10, alpha=1.0)
         set_priorities(both, 5.0, 2.0)
         both.extend(buffer)
@@ -241,7 +224,7 @@ def test_priorities_are_appended_with_their_transitions() -> None:
 
 def test_files_of_uniform_buffers_are_read_and_the_other_way_round(tmp_path: Path) -> None:
     path, uniform = tmp_path / "buffer.safetensors", make_buffer(4)
-    add_step(uniform, None, [Cell(3, 0, 1.0, 4, False, False)])
+    fill(uniform, step(3))
     uniform.save(path)
     assert priorities(rl.PrioritizedReplayBuffer.load(path, alpha=0.5, beta=rl.LinearSchedule(0.4, 1.0))) == {3: 1.0}
     assert priorities(rl.PrioritizedReplayBuffer.load(path, capacity=9)) == {3: 1.0}
@@ -249,15 +232,6 @@ def test_files_of_uniform_buffers_are_read_and_the_other_way_round(tmp_path: Pat
     buffer.save(path)
     assert len(rl.ReplayBuffer.load(path)) == len(buffer)
     assert len(rl.ReplayBuffer.load(path, num_envs=1)) == len(buffer)
-
-
-def test_from_arrays_are_new_transitions() -> None:
-    flags = np.zeros(3, bool)
-    buffer = rl.PrioritizedReplayBuffer.from_arrays(
-        observations=np.zeros((3, 2)), actions=np.zeros(3, int), rewards=np.zeros(3), terminations=flags,
-        truncations=flags, next_observations=np.zeros((3, 2)), observation_space=OBS, action_space=ACTION,
-    )  # fmt: skip
-    assert buffer.sample(3).weight.tolist() == [1.0] * 3
 
 
 DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -325,9 +299,8 @@ def test_an_algorithm_without_errors_is_named(td_error: torch.Tensor | None, fou
     ],
 )
 def test_bad_arguments(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError) as error:
+    with raises(ParamsError, text):
         make(**{"capacity": 4, **options})
-    assert text in str(error.value)
 
 
 def test_a_schedule_that_gives_no_number_is_named() -> None:

@@ -18,12 +18,16 @@ from tests.unit.data.reference import (
     Cell,
     Reference,
     World,
+    add_rows,
     add_step,
     as_obs,
     assert_holds,
+    fill,
     found,
     make_buffer,
     make_rollout,
+    played,
+    raises,
 )
 
 
@@ -34,8 +38,7 @@ def cell(obs: int, reward: float, next_obs: int, terminated: bool = False, trunc
 def test_one_step_transitions_worked_by_hand() -> None:
     # Two steps, then a termination whose successor 3 is not the next episode's first observation 10.
     buffer = make_buffer(8)
-    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, terminated=True), cell(10, 8.0, 11)):
-        add_step(buffer, None, [step])
+    fill(buffer, cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, terminated=True), cell(10, 8.0, 11))
     assert found(buffer.sample(200, gamma=0.5)) == {
         0: (0, 1.0, 1, False, False, 0.5),
         1: (0, 2.0, 2, False, False, 0.5),
@@ -47,11 +50,9 @@ def test_one_step_transitions_worked_by_hand() -> None:
 def test_three_step_windows_worked_by_hand() -> None:
     # 0 1 2 end in a truncation; a boundary parts 10 from 20; 20 21 are the newest.
     buffer = make_buffer(8)
-    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, truncated=True), cell(10, 8.0, 11)):
-        add_step(buffer, None, [step])
+    fill(buffer, cell(0, 1.0, 1), cell(1, 2.0, 2), cell(2, 4.0, 3, truncated=True), cell(10, 8.0, 11))
     buffer.end_trajectory()
-    for step in (cell(20, 16.0, 21), cell(21, 32.0, 22)):
-        add_step(buffer, None, [step])
+    fill(buffer, cell(20, 16.0, 21), cell(21, 32.0, 22))
     assert found(buffer.sample(400, n_step=3, gamma=0.5)) == {
         0: (0, 1 + 2 / 2 + 4 / 4, 3, False, True, 0.125),
         1: (0, 2 + 4 / 2, 3, False, True, 0.25),
@@ -62,25 +63,11 @@ def test_three_step_windows_worked_by_hand() -> None:
     }
 
 
-def test_a_window_that_terminates_is_not_bootstrapped() -> None:
-    buffer = make_buffer(4)
-    for step in (cell(0, 1.0, 1), cell(1, 2.0, 2, terminated=True)):
-        add_step(buffer, None, [step])
-    assert found(buffer.sample(100, n_step=2, gamma=0.5))[0] == (0, 2.0, 2, True, False, 0.0)
-
-
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_steps_equal_brute_force(seed: int, num_envs: int) -> None:
-    world, rng = World(seed, num_envs), np.random.default_rng(seed)
     buffer, reference = make_buffer(7 * num_envs, num_envs), Reference(7, num_envs)
-    for step in range(40):
-        if rng.random() < 0.1:
-            mask = rng.random(num_envs) < 0.5
-            buffer.end_trajectory(mask)
-            for env in np.flatnonzero(mask):
-                reference.end_trajectory(env)
-        add_step(buffer, reference, world.step()[0])
+    for step in played(buffer, reference, seed, 40):
         if step % 5 == 0 or step > 34:
             for n_step in (1, 2, 3, 20):
                 assert_holds(buffer, reference, n_step)
@@ -99,11 +86,7 @@ def test_rollouts_equal_brute_force(seed: int, num_envs: int, p_invalid: float) 
             world.restart()
             for env in range(num_envs):
                 reference.end_trajectory(env)
-        rows = [world.step() for _ in range(rng.choice([1, 1, 2, 5, 12]))]
-        buffer.add_rollout(make_rollout(rows))
-        for cells, valid in rows:
-            for env in np.flatnonzero(valid):
-                reference.add(env, cells[env])
+        add_rows(buffer, reference, [world.step() for _ in range(rng.choice([1, 1, 2, 5, 12]))])
         if len(buffer):
             for n_step in (1, 3):
                 assert_holds(buffer, reference, n_step)
@@ -113,11 +96,7 @@ def test_rollouts_and_steps_can_be_mixed_after_positions_drifted_apart() -> None
     world = World(5, 3, 0.9)
     buffer, reference = make_buffer(21, 3), Reference(7, 3)
     for _ in range(6):
-        rows = [world.step() for _ in range(4)]
-        buffer.add_rollout(make_rollout(rows))
-        for cells, valid in rows:
-            for env in np.flatnonzero(valid):
-                reference.add(env, cells[env])
+        add_rows(buffer, reference, [world.step() for _ in range(4)])
     world.p_invalid = 0.0
     assert len({int(n) for n in buffer.state_dict()["written"]}) > 1
     for _ in range(9):
@@ -153,21 +132,6 @@ def test_cuts_within_a_rollout_end_traces() -> None:
         10: (0, 4.0, 12, False, False, 0.25),
         11: (0, 4.0, 12, False, False, 0.5),
     }
-
-
-def test_one_step_rollout_with_a_cut() -> None:
-    rollout = make_rollout([([cell(0, 1.0, 1)], [True])])
-    rollout.final_obs, rollout.final_index = rollout.last_obs, torch.tensor([0])
-    buffer = make_buffer(8)
-    buffer.add_rollout(rollout)
-    add_step(buffer, None, [cell(10, 2.0, 11)])
-    assert found(buffer.sample(100, n_step=2, gamma=0.5))[0] == (0, 1.0, 1, False, False, 0.5)
-
-
-def test_a_rollout_of_nothing_valid_stores_nothing() -> None:
-    buffer = make_buffer(8)
-    buffer.add_rollout(make_rollout([([cell(0, 1.0, 1)], [False]), ([cell(1, 1.0, 2)], [False])]))
-    assert len(buffer) == 0
 
 
 def test_capacity_one_holds_the_newest() -> None:
@@ -226,27 +190,16 @@ def assert_equal(one: rl.Transitions, other: rl.Transitions) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_paths_equal_brute_force(seed: int) -> None:
-    world, rng = World(seed, 3), np.random.default_rng(seed)
     buffer, reference = make_buffer(21, 3), Reference(7, 3)
-    for step in range(30):
-        if rng.random() < 0.1:
-            buffer.end_trajectory()
-            for env in range(3):
-                reference.end_trajectory(env)
-        add_step(buffer, reference, world.step()[0])
+    for step in played(buffer, reference, seed, 30):
         if step % 7 != 5:
             continue
         batch = buffer.sample(200)
-        path, inside = buffer._ring.path(batch.index, 9)  # longer than any trace
+        path, inside = buffer._ring.path(batch.index, 9)  # longer than any trajectory
         obs = buffer._ring.columns["obs"].gather(path.flatten())[:, 0].reshape(path.shape)
         walked = {int(x[0]): x[y].tolist() for x, y in zip(obs.T, inside.T, strict=True)}
-        expected = {}
-        for stream in reference.streams:
-            ends = [i for i, one in enumerate(stream) if one.terminated or one.truncated or one.broken]
-            for i, one in enumerate(stream):
-                stop = min([end for end in ends if end >= i], default=len(stream) - 1)
-                expected[one.obs] = [float(other.obs) for other in stream[i : stop + 1]]
-        assert walked == expected
+        spans = reference.spans()
+        assert walked == {all_[i].obs: [float(c.obs) for c in all_[i : end + 1]] for all_, i, _, end in spans}
 
 
 def test_so_many_batches_are_sampled_at_once_as_take_64_mb() -> None:
@@ -370,18 +323,6 @@ def test_declared_extras_that_nobody_fills_are_named() -> None:
     assert len(buffer) == 0
 
 
-def test_extras_of_rollouts_are_stored() -> None:
-    extra = {"version": ((), torch.int64)}
-    buffer = make_buffer(4, extra=extra)
-    rows = [([cell(i, 0.0, i + 1)], [True]) for i in range(3)]
-    for part in (rows[:2], rows[2:]):
-        rollout = make_rollout(part)
-        rollout.extra = {"version": rollout.obs[..., 0].long() + 10}
-        buffer.add_rollout(rollout)
-    batch = buffer.sample(60)
-    assert torch.equal(batch.extra["version"], batch.obs[:, 0].long() + 10)
-
-
 def test_final_observations_are_reused_over_a_long_run() -> None:
     # 50 cells of episodes of 5 steps: at most 10 ends at once, and one more while a row is replaced.
     buffer = make_buffer(50)
@@ -421,20 +362,6 @@ def test_observations_yield_every_stored_one_in_chunks() -> None:
     chunks = list(buffer.observations(chunk_size=4))
     assert [len(chunk) for chunk in chunks] == [4, 2]
     assert torch.cat(chunks)[:, 0].tolist() == [2, 3, 4, 102, 103, 104]
-
-
-def test_fixed_shapes_give_the_same_as_data_dependent_ones() -> None:
-    # A device other than the CPU selects by mask; the CPU can take both ways.
-    world, buffer = World(2, 3), make_buffer(30, 3)
-    for _ in range(25):
-        add_step(buffer, None, world.step()[0])
-    generator = buffer.generator.get_state()
-    expected = buffer.sample(200, n_step=2)
-    assert expected.terminated.any()
-    buffer.generator.set_state(generator)
-    final = buffer._ring.final
-    final._on_device = torch.from_numpy(final.index.flatten())
-    assert found(buffer.sample(200, n_step=2)) == found(expected)
 
 
 def test_tensor_writes_give_the_same_as_array_writes() -> None:
@@ -477,27 +404,20 @@ def test_a_buffer_on_cuda_holds_the_same() -> None:
     ("arguments", "text"),
     [
         ({"capacity": 0}, "ReplayBuffer.capacity: must be a positive integer; got 0 (int)"),
-        ({"capacity": True}, "ReplayBuffer.capacity: must be a positive integer; got True (bool)"),
-        ({"capacity": 10.0}, "ReplayBuffer.capacity: must be a positive integer; got 10.0 (float)"),
         ({"num_envs": -1}, "ReplayBuffer.num_envs: must be a positive integer; got -1 (int)"),
         ({"num_envs": 11}, "ReplayBuffer.capacity: must be at least num_envs=11; got 10 (int)"),
         ({"seed": -1}, "ReplayBuffer.seed: must be a non-negative integer or None; got -1 (int)"),
-        ({"seed": True}, "ReplayBuffer.seed: must be a non-negative integer or None; got True (bool)"),
         ({"device": "nowhere"}, "ReplayBuffer.device: must be a device that PyTorch can use here; got 'nowhere' (str)"),
         ({"extra": ["x"]}, "ReplayBuffer.extra: must be a mapping from names to (shape, dtype); got ['x'] (list)"),
-        (
-            {"extra": {"x": 3}},
-            "ReplayBuffer.extra['x']: must be (shape, dtype), such as ((3,), torch.float32); dtype one",
-        ),
+        ({"extra": {"x": 3}}, "ReplayBuffer.extra['x']: must be (shape, dtype), such as ((3,), torch.float32); dty"),
         ({"extra": {"x": ((-1,), torch.float32)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
         ({"extra": {"x": ((1,), torch.complex64)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, object], text: str) -> None:
     good = {"capacity": 10, "observation_space": OBS, "action_space": ACTION}
-    with pytest.raises(ParamsError) as error:
+    with raises(ParamsError, text):
         ReplayBuffer(**{**good, **arguments})  # type: ignore[arg-type]
-    assert text in str(error.value)
 
 
 def test_unsupported_spaces() -> None:
@@ -534,12 +454,10 @@ def test_no_machine_holds_a_buffer_of_exabytes() -> None:
     ("arguments", "text"),
     [
         ({"batch_size": 0}, "ReplayBuffer.sample.batch_size: must be a positive integer; got 0 (int)"),
-        ({"batch_size": True}, "ReplayBuffer.sample.batch_size: must be a positive integer; got True (bool)"),
         ({"batch_size": 10**15}, "ReplayBuffer.sample.batch_size: needs 5.2e+07 GB of memory on cpu"),
         ({"num_batches": 0}, "ReplayBuffer.sample.num_batches: must be a positive integer or None; got 0 (int)"),
         ({"num_batches": 10**15}, "ReplayBuffer.sample.batch_size: needs 1.04e+08 GB of memory on cpu"),
         ({"n_step": 0}, "ReplayBuffer.sample.n_step: must be a positive integer; got 0 (int)"),
-        ({"n_step": 1.5}, "ReplayBuffer.sample.n_step: must be a positive integer; got 1.5 (float)"),
         ({"gamma": 1.01}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got 1.01 (float)"),
         ({"gamma": float("nan")}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got nan (float)"),
     ],
@@ -547,9 +465,8 @@ def test_no_machine_holds_a_buffer_of_exabytes() -> None:
 def test_bad_samples(arguments: dict[str, float], text: str) -> None:
     buffer = make_buffer(4)
     add_step(buffer, None, [cell(0, 0.0, 1)])
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, text):
         buffer.sample(**{"batch_size": 2, **arguments})  # type: ignore[arg-type]
-    assert text in str(error.value)
 
 
 def test_an_empty_buffer_cannot_be_sampled() -> None:
@@ -565,17 +482,9 @@ def test_an_empty_buffer_cannot_be_sampled() -> None:
         ("obs", {"a": np.zeros(2)}, "ReplayBuffer.obs: expected float32 of shape (1, 2), got {'a'"),
         ("action", np.zeros(1), "ReplayBuffer.action: expected int64 of shape (1,), got float64 of shape (1,)"),
         ("reward", 1.0, "ReplayBuffer.reward: expected float32 of shape (1,), got float64 of shape ()"),
-        (
-            "terminated",
-            np.zeros(1, int),
-            "ReplayBuffer.terminated: expected bool of shape (1,), got int64 of shape (1,)",
-        ),
+        ("terminated", np.zeros(1, int), "ReplayBuffer.terminated: expected bool of shape (1,), got int64 of shape"),
         ("truncated", [[False]], "ReplayBuffer.truncated: expected bool of shape (1,), got bool of shape (1, 1)"),
-        (
-            "next_obs",
-            np.zeros((1, 3)),
-            "ReplayBuffer.obs: expected float32 of shape (1, 2), got float64 of shape (1, 3)",
-        ),
+        ("next_obs", np.zeros((1, 3)), "ReplayBuffer.obs: expected float32 of shape (1, 2), got float64 of shape ("),
         ("extra", {"x": np.zeros(1)}, "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"),
     ],
 )
@@ -586,9 +495,8 @@ def test_a_step_that_does_not_fit_changes_nothing(name: str, value: object, text
     no = np.zeros(1, np.bool_)
     step = {"obs": as_obs([-7]), "action": np.zeros(1, int), "reward": np.zeros(1)}
     step |= {"next_obs": as_obs([0]), "terminated": no, "truncated": no}
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, text):
         buffer.add(**{**step, name: value})  # type: ignore[arg-type]
-    assert text in str(error.value)
     assert_holds(buffer, reference, 2)
 
 
@@ -615,14 +523,12 @@ def test_a_rollout_that_does_not_fit_changes_nothing() -> None:
     buffer, reference, world = make_buffer(3), Reference(3, 1), World(1, 1)
     for _ in range(5):
         add_step(buffer, reference, world.step()[0])
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, "ReplayBuffer.add_rollout: expected a rollout of 1 envs, got one of 2"):
         buffer.add_rollout(make_rollout([World(0, 2).step()]))
-    assert str(error.value) == "ReplayBuffer.add_rollout: expected a rollout of 1 envs, got one of 2"
     rollout = make_rollout([world.step() for _ in range(2)])
     rollout.extra = {"x": rollout.reward}
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"):
         buffer.add_rollout(rollout)
-    assert str(error.value) == "ReplayBuffer.extra: expected a dict with the keys [], got the keys ['x']"
     for name, shape in (("obs", (2, 1, 3)), ("last_obs", (1, 3)), ("final_obs", (0, 3))):
         rollout = make_rollout([world.step() for _ in range(2)])
         setattr(rollout, name, torch.zeros(shape))
@@ -657,52 +563,16 @@ def test_check_finite_names_leaf_and_transition(name: str) -> None:
     )
 
 
-def test_extend_appends_streams_in_order_and_cuts() -> None:
-    buffer, other = make_buffer(40, 2), make_buffer(9, 3)
-    reference = Reference(20, 2)
-    world, other_world = World(0, 2), World(1, 3)
-    other_world.number = 1000
-    other_world.restart()
-    for _ in range(4):
-        add_step(buffer, reference, world.step()[0])
-    steps = [other_world.step()[0] for _ in range(5)]
-    for cells in steps:
-        add_step(other, None, cells)
-    buffer.extend(other)
-    for env in (0, 1, 2):  # each env of the other one keeps its newest three
-        reference.end_trajectory(env % 2)
-        for cells in steps[2:]:
-            reference.add(env % 2, cells[env])
-    reference.end_trajectory(0)
-    reference.end_trajectory(1)
-    assert_holds(buffer, reference, 3)
-    for _ in range(3):
-        add_step(buffer, reference, world.step()[0])
-    assert_holds(buffer, reference, 3)
-
-
-def test_extend_by_more_than_fits_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.data.replay_buffer.CHUNK_SIZE", 4)
-    buffer, other, reference, world = make_buffer(5), make_buffer(30), Reference(5, 1), World(3, 1)
-    for _ in range(37):
-        cells = world.step()[0]
-        add_step(other, reference, cells)
-    buffer.extend(other)
-    assert_holds(buffer, reference, 3)
-
-
 def test_extend_refuses_what_is_not_alike() -> None:
     buffer = make_buffer(4)
     with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another buffer; got 3"):
         buffer.extend(3)  # type: ignore[arg-type]
     with pytest.raises(ReplayBufferError, match="ReplayBuffer.extend.other: must be another buffer"):
         buffer.extend(buffer)
-    with pytest.raises(SpaceError) as error:
+    with raises(SpaceError, "ReplayBuffer.extend: action_space: expected Discrete(5), found Discrete(6)"):
         buffer.extend(ReplayBuffer(4, OBS, gym.spaces.Discrete(6)))
-    assert str(error.value) == "ReplayBuffer.extend: action_space: expected Discrete(5), found Discrete(6)"
-    with pytest.raises(SpaceError) as error:
+    with raises(SpaceError, "ReplayBuffer.extend: extra: expected {}, found {'x': ((), torch.bool)}"):
         buffer.extend(make_buffer(4, extra={"x": ((), torch.bool)}))
-    assert str(error.value) == "ReplayBuffer.extend: extra: expected {}, found {'x': ((), torch.bool)}"
 
 
 BOX = gym.spaces.Box(-0.1, 0.1, (1,), np.float64)
@@ -729,15 +599,13 @@ def test_actions_outside_their_space_are_not_stored(space: Any, good: Any, bad: 
     buffer.add(obs, np.array([good, good], dtype), np.zeros(2), obs, no, no)
     text = f"ReplayBuffer.action: must lie in {space}; env 1 is {shown}"
     for action in (np.array([good, bad], dtype), torch.tensor(np.array([good, bad])).to(as_tensor)):
-        with pytest.raises(SpaceError) as error:
+        with raises(SpaceError, text):
             buffer.add(obs, action, np.zeros(2), obs, no, no)
-        assert str(error.value) == text
     rows = [([cell(0, 0.0, 1), cell(100, 0.0, 101)], [True, True]) for _ in range(2)]
     rollout = make_rollout(rows)
     rollout.action = torch.tensor(np.array([[good, good], [bad, good]])).to(as_tensor)
-    with pytest.raises(SpaceError) as error:
+    with raises(SpaceError, f"ReplayBuffer.action: must lie in {space}; transition 2 is {shown}"):
         buffer.add_rollout(rollout)
-    assert str(error.value) == f"ReplayBuffer.action: must lie in {space}; transition 2 is {shown}"
     assert len(buffer) == 2
     # What is in a cell that is not valid does not matter.
     rollout.valid[1, 0] = False

@@ -24,6 +24,7 @@ from tests.unit.data.reference import (
     found,
     make_buffer,
     make_rollout,
+    raises,
 )
 
 
@@ -126,18 +127,6 @@ def test_unfilled_rows_are_not_written(tmp_path: Path) -> None:
     assert same(buffer, ReplayBuffer.load(tmp_path / "b"))
 
 
-@pytest.mark.parametrize(("num_steps", "capacity", "num_envs"), [(20, 6, 3), (20, 102, 3), (20, 100, 2), (2, 100, 1)])
-def test_another_layout_keeps_the_transitions(tmp_path: Path, num_steps: int, capacity: int, num_envs: int) -> None:
-    buffer, _ = filled(num_steps)
-    buffer.save(tmp_path / "b")
-    loaded = ReplayBuffer.load(tmp_path / "b", capacity=capacity, num_envs=num_envs)
-    assert (loaded.capacity, loaded.num_envs) == (capacity, num_envs)
-    assert torch.equal(loaded.generator.get_state(), buffer.generator.get_state())
-    mine, its = (found(b.sample(2000, n_step=2)) for b in (buffer, loaded))
-    assert its.items() <= mine.items()
-    assert len(its) == min(len(mine), capacity)
-
-
 def test_a_short_file_of_a_huge_buffer_loads_into_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, _ = filled(2, capacity=3_000_000)
     buffer.save(tmp_path / "b")
@@ -198,21 +187,14 @@ def test_a_generator_of_another_device_starts_from_its_state() -> None:
     [
         (lambda: make_buffer(24, 3), "capacity: expected 24, found 21"),
         (lambda: make_buffer(21, 7), "num_envs: expected 7, found 3"),
-        (
-            lambda: ReplayBuffer(21, OBS, gym.spaces.Discrete(3), 3),
-            "action_space: expected Discrete(3), found Discrete(5)",
-        ),
-        (
-            lambda: make_buffer(21, 3, extra={"x": ((), torch.bool)}),
-            "extra: expected {'x': ((), torch.bool)}, found {}",
-        ),
+        (lambda: ReplayBuffer(21, OBS, gym.spaces.Discrete(3), 3), "action_space: expected Discrete(3), found Disc"),
+        (lambda: make_buffer(21, 3, extra={"x": ((), torch.bool)}), "extra: expected {'x': ((), torch.bool)}, foun"),
     ],
 )
 def test_the_state_of_another_kind_of_buffer_is_refused(other: Any, text: str) -> None:
     buffer, _ = filled(4)
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, f"ReplayBuffer.load_state_dict: {text}"):
         other().load_state_dict(buffer.state_dict())
-    assert str(error.value) == f"ReplayBuffer.load_state_dict: {text}"
 
 
 def damage(state: Any, path: tuple[Any, ...], value: Any) -> None:
@@ -256,11 +238,7 @@ DAMAGES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("rows", 0, "final_obs"), {}, "rows.0.final_obs: expected the leaves ['']"),
     (("rows", 0, "final_obs", ""), lambda x: x[1:], "rows.0.final_obs: expected torch.float32 ("),
     (("rows", 0, "final_index"), lambda x: x.flip(0), "rows.0.final_index: names no rows"),
-    (
-        ("rows", 0, "final_index"),
-        lambda x: torch.cat([x[:-1], torch.tensor([24])]),
-        "rows.0.final_index: names no rows",
-    ),
+    (("rows", 0, "final_index"), lambda x: torch.cat([x[:-1], torch.tensor([24])]), "rows.0.final_index: names no"),
     (("rows", 0, "final_index"), lambda x: torch.cat([torch.tensor([-1]), x[1:]]), "final_index: expected int64"),
     (("rows", 0, "final_index"), lambda x: x.reshape(1, -1), "rows.0.final_index: expected int64 numbers"),
     (("generator",), torch.zeros(3, dtype=torch.uint8), "generator: not the state of a generator (3 bytes)"),
@@ -279,9 +257,8 @@ def test_a_damaged_state_changes_nothing_and_a_damaged_file_names_its_path(
     damage(state, path, value)
     buffer, _ = filled(4, seed=2)
     before = copy.deepcopy(buffer.state_dict())
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, text):
         buffer.load_state_dict(state)
-    assert text in str(error.value)
     unchanged, _ = filled(0)
     unchanged.load_state_dict(before)
     assert same(buffer, unchanged, ignored="")
@@ -290,9 +267,8 @@ def test_a_damaged_state_changes_nothing_and_a_damaged_file_names_its_path(
         ReplayBuffer.load(tmp_path / "b")
     assert str(error.value).startswith(f"{tmp_path / 'b'}: ")
     assert text in str(error.value)
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, f"{tmp_path / 'b'}: "):
         ReplayBuffer.load(tmp_path / "b", capacity=60)
-    assert str(error.value).startswith(f"{tmp_path / 'b'}: ")
 
 
 def test_an_episode_end_without_its_final_observation_is_refused() -> None:
@@ -338,13 +314,11 @@ def test_actions_outside_their_space_are_refused(
     state["rows"][-1]["data"]['["action"]'][1] = bad
     write_state(tmp_path / "bad", "replay_buffer", state)
     text = f"rows.{len(state['rows']) - 1}.action: must lie in {space}; transition 1 is {shown}"
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, f"ReplayBuffer.load_state_dict: {text}"):
         ReplayBuffer(20, OBS, space).load_state_dict(state)
-    assert str(error.value) == f"ReplayBuffer.load_state_dict: {text}"
     for num_envs in (None, 2):
-        with pytest.raises(ReplayBufferError) as error:
+        with raises(ReplayBufferError, f"{tmp_path / 'bad'}: {text}"):
             ReplayBuffer.load(tmp_path / "bad", num_envs=num_envs)
-        assert str(error.value) == f"{tmp_path / 'bad'}: {text}"
 
 
 def test_a_state_with_other_bounds_of_actions_is_refused() -> None:

@@ -100,16 +100,6 @@ def test_each_row_is_written_once_and_files_older_than_the_ring_are_dropped() ->
         assert files.num_written == 0
 
 
-def test_rows_of_a_long_gap_are_written_as_far_as_they_are_held() -> None:
-    run, files = Run(3, 2), Files()
-    run.go_on(30, clears=False)
-    files.save(run.buffer)
-    run.go_on(200, clears=False)
-    state = files.save(run.buffer)
-    assert files.num_written == len(run.buffer) - 2
-    assert same(loaded(run.buffer, state), run.buffer, ignored="")
-
-
 def test_a_trajectory_that_ends_after_its_save_ends_in_the_next() -> None:
     buffer, files = make_buffer(10), Files()
     add_step(buffer, None, [Cell(1, 0, 0.0, 2, False, False)])

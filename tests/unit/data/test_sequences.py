@@ -10,19 +10,16 @@ import rltrainer as rl
 from rltrainer.errors import ReplayBufferError
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
 from tests.unit.collect.test_memory import Counts
-from tests.unit.data.reference import ACTION, OBS, Cell, Reference, World, add_step, as_obs, make_buffer
+from tests.unit.data.reference import ACTION, OBS, Cell, Reference, as_obs, fill, make_buffer, played, raises
 
 
 def cell(obs: int, truncated: bool = False) -> Cell:
     return Cell(obs, 0, float(obs), obs + 1, False, truncated)
 
 
-def two_traces() -> rl.ReplayBuffer:
+def two_traces() -> Any:
     """Return a buffer with the traces 0 1 2 3 and 10 11; the first ends in a truncation, the second goes on."""
-    buffer = make_buffer(8)
-    for step in (cell(0), cell(1), cell(2), cell(3, truncated=True), cell(10), cell(11)):
-        add_step(buffer, None, [step])
-    return buffer
+    return fill(make_buffer(8), cell(0), cell(1), cell(2), cell(3, truncated=True), cell(10), cell(11))
 
 
 def by_start(batch: rl.Sequences, burn_in: int) -> dict[int, Any]:
@@ -81,27 +78,17 @@ def test_several_batches_are_those_of_several_calls() -> None:
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_equal_brute_force(seed: int, num_envs: int) -> None:
-    world, rng = World(seed, num_envs), np.random.default_rng(seed)
     buffer, reference = make_buffer(9 * num_envs, num_envs), Reference(9, num_envs)
-    for step in range(40):
-        if rng.random() < 0.1:
-            buffer.end_trajectory()
-            for env in range(num_envs):
-                reference.end_trajectory(env)
-        add_step(buffer, reference, world.step()[0])
+    for step in played(buffer, reference, seed, 40):
         if step % 9 not in (4, 5):
             continue
         for length, burn_in in ((1, 0), (3, 0), (2, 3), (4, 5)):
             expected = {}
-            for stream in reference.streams:
-                begins = [0] + [i + 1 for i, c in enumerate(stream) if c.terminated or c.truncated or c.broken]
-                for i, c in enumerate(stream):
-                    begin = max(b for b in begins if b <= i)
-                    end = min([b for b in begins if b > i], default=len(stream)) - 1
-                    places = range(i - burn_in, i + length)
-                    obs = [stream[min(max(place, begin), end)].obs for place in places]
-                    weight = [float(i <= place <= end) for place in places]
-                    expected[c.obs] = (obs, weight, [min(place, end) <= begin for place in places])
+            for stream, i, begin, end in reference.spans():
+                places = range(i - burn_in, i + length)
+                obs = [stream[min(max(place, begin), end)].obs for place in places]
+                weight = [float(i <= place <= end) for place in places]
+                expected[stream[i].obs] = (obs, weight, [min(place, end) <= begin for place in places])
             assert by_start(buffer.sample_sequences(500, length, burn_in), burn_in) == expected
 
 
@@ -121,8 +108,7 @@ def test_memory_is_that_of_the_first_transition_alone() -> None:
 
 def test_priorities_decide_where_training_begins() -> None:
     buffer = rl.PrioritizedReplayBuffer(8, OBS, ACTION, seed=0, alpha=1.0, beta=1.0)
-    for step in (cell(0), cell(1), cell(2), cell(3)):
-        add_step(buffer, None, [step])
+    fill(buffer, cell(0), cell(1), cell(2), cell(3))
     buffer.update_priorities(torch.arange(4), torch.tensor([0.0, 1.0, 2.0, 0.0]))
     batch = buffer.sample_sequences(3, 2, 1)
     assert batch.obs[..., 0].tolist() == [[0, 1, 1], [1, 2, 2], [2, 3, 3]]
@@ -171,10 +157,7 @@ def test_an_algorithm_trains_on_sequences(ratio: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (
-            {"length": 7, "burn_in": 2},
-            "length: must with burn_in=2 be at most the 8 transitions that each env keeps; got",
-        ),
+        ({"length": 7, "burn_in": 2}, "length: must with burn_in=2 be at most the 8 transitions that each env keep"),
         ({"length": 0}, "length: must be a positive integer; got 0 (int)"),
         ({"burn_in": -1}, "burn_in: must be a non-negative integer; got -1 (int)"),
         ({"batch_size": 0}, "batch_size: must be a positive integer; got 0 (int)"),
@@ -182,9 +165,8 @@ def test_an_algorithm_trains_on_sequences(ratio: float) -> None:
     ],
 )
 def test_bad_arguments(arguments: dict[str, int], text: str) -> None:
-    with pytest.raises(ReplayBufferError) as error:
+    with raises(ReplayBufferError, f"ReplayBuffer.sample_sequences.{text}"):
         two_traces().sample_sequences(**{"batch_size": 2, "length": 2, **arguments})
-    assert f"ReplayBuffer.sample_sequences.{text}" in str(error.value)
 
 
 def test_an_empty_buffer_has_no_sequences() -> None:

@@ -55,19 +55,6 @@ def test_what_does_not_fit_is_the_oldest_and_is_counted(tmp_path: Path, caplog: 
     ]
 
 
-def test_envs_that_hold_more_than_others_lose_nothing(tmp_path: Path) -> None:
-    # Env 0 holds 8 cells, env 1 holds 2; 5 per env would lose three of env 0 and leave three places empty.
-    def row(i: int) -> tuple[list[Cell], list[bool]]:
-        return [Cell(n, 0, 1.0, n + 1, False, False) for n in (i, 100 + i)], [True, i < 2]
-
-    rows = [row(i) for i in range(8)]
-    buffer = make_buffer(16, 2)
-    buffer.add_rollout(make_rollout(rows))
-    buffer.save(tmp_path / "b")
-    loaded = ReplayBuffer.load(tmp_path / "b", capacity=10)
-    assert sorted(found(loaded.sample(500))) == [0, 1, 2, 3, 4, 5, 6, 7, 100, 101]
-
-
 def test_the_same_envs_keep_their_streams(tmp_path: Path) -> None:
     world, buffer, reference = World(1, 3), make_buffer(60, 3), Reference(10, 3)
     for _ in range(15):
@@ -86,7 +73,7 @@ def test_the_same_envs_keep_their_streams(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_layout_holds_what_brute_force_says(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr("rltrainer.data.replay_buffer.CHUNK_SIZE", int(rng.choice([1, 5, 1000])))
+    monkeypatch.setattr("rltrainer.data.transition_sources.CHUNK_SIZE", int(rng.choice([1, 5, 1000])))
     num_envs, capacity = int(rng.integers(1, 5)), int(rng.integers(5, 40))
     world, buffer = World(seed, num_envs, 0.5), make_buffer(capacity * num_envs, num_envs)
     for _ in range(int(rng.integers(0, 12))):

@@ -179,18 +179,6 @@ def test_collecting_with_another_buffer_between_leaves_a_gap(num_steps: int) -> 
     assert sample.reward.max() == num_steps
 
 
-def test_a_step_by_hand_between_two_collections_joins_nothing() -> None:
-    envs = numbered_envs(1, np.random.default_rng(3), "sync")
-    buffer = ReplayBuffer(100, OBS_SPACE, gym.spaces.Discrete(2), seed=0)
-    one = rl.Collector(tiny_actor_critic(envs), envs, buffer)
-    no = np.zeros(1, np.bool_)
-    for i in range(6):
-        one.collect(num_steps=1 + i % 2)
-        obs, after = (np.array([[900.0 + i, step]], np.float32) for step in (0, 1))
-        buffer.add(obs, np.zeros(1, int), np.ones(1), after, no, no)
-    assert_true_successors(buffer)
-
-
 COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 
 
