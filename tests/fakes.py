@@ -65,6 +65,18 @@ POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
 """Options without which a policy is none of the algorithm's, or a dull one."""
 
 
+def replay_of(envs: Any, capacity: int = 100, **options: Any) -> rl.ReplayBuffer:
+    """Return a replay buffer for these envs."""
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    return rl.ReplayBuffer(capacity, *spaces, num_envs=envs.num_envs, **options)
+
+
+def rollouts_of(envs: Any, num_steps: int = 4, **options: Any) -> rl.RolloutBuffer:
+    """Return a rollout buffer for these envs."""
+    spaces = (envs.single_observation_space, envs.single_action_space)
+    return rl.RolloutBuffer(num_steps, envs.num_envs, *spaces, **options)
+
+
 class ScriptedOnPolicy(rl.OnPolicyAlgorithm):
     """Trains nothing; reports the losses 1, 2, 3, ... and remembers what it was given."""
 

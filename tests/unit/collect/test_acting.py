@@ -10,16 +10,15 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError
-from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
+from tests.fakes import CountingEnv, counting_envs, replay_of, rollouts_of, tiny_actor_critic
 
 BOX = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32))
 
 
 def buffer_of(kind: Any, envs: Any) -> Any:
-    spaces = (envs.single_observation_space, envs.single_action_space)
     if kind is rl.RolloutBuffer:
-        return rl.RolloutBuffer(10, envs.num_envs, *spaces)
-    return rl.ReplayBuffer(1000, *spaces, num_envs=envs.num_envs)
+        return rollouts_of(envs, 10)
+    return replay_of(envs, 1000)
 
 
 def modes(policy: nn.Module) -> list[bool]:

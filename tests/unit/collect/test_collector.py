@@ -9,17 +9,9 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
-from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, tiny_actor_critic
+from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, replay_of, rollouts_of, tiny_actor_critic
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-
-def replay(envs: Any, capacity: int = 100) -> rl.ReplayBuffer:
-    return rl.ReplayBuffer(capacity, envs.single_observation_space, envs.single_action_space, num_envs=envs.num_envs)
-
-
-def rollout_buffer(envs: Any) -> rl.RolloutBuffer:
-    return rl.RolloutBuffer(4, envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
 
 def collector(num_envs: int = 2, stores: Any = None, **options: Any) -> rl.Collector:
@@ -58,39 +50,24 @@ def test_running_episodes_go_on_in_the_next_collection() -> None:
     assert one.collect(num_steps=3).lengths.tolist() == [5]
 
 
-def test_episodes_are_shared_and_exact() -> None:
+@pytest.mark.parametrize("stores", [rollouts_of, replay_of])
+def test_episodes_are_shared_and_exact(stores: Any) -> None:
     envs = varied_envs([2, 9])
-    one = rl.Collector(tiny_actor_critic(envs), envs, rollout_buffer(envs))
+    one = rl.Collector(tiny_actor_critic(envs), envs, stores(envs))
+    one.collect(num_steps=3)  # episodes under way are not continued
     stats = one.collect(num_episodes=5)
     # Three episodes of the short env, two of the long one, however long they are.
     assert sorted(stats.lengths.tolist()) == [2, 2, 2, 9, 9]
     assert stats.num_collected_steps == stats.num_env_steps == 24
     rollout = one.rollout()
+    assert rollout.obs[0, :, 1].tolist() == [0, 0]
     assert rollout.valid.sum(0).tolist() == [6, 18]
     assert rollout.done[rollout.valid].sum() == 5
-
-
-def test_fewer_episodes_than_envs() -> None:
-    stats = collector(num_envs=4, length=3).collect(num_episodes=2)
-    assert (stats.lengths.tolist(), stats.num_collected_steps) == ([3, 3], 6)
-
-
-def test_episodes_start_all_envs_anew() -> None:
-    one = collector(num_envs=1, length=5, stores=rollout_buffer)
-    one.collect(num_steps=3)
-    assert one.collect(num_episodes=1).lengths.tolist() == [5]
-    assert one.rollout().obs[0, 0, 1] == 0
-
-
-def test_steps_past_a_quota_are_not_stored_in_a_replay_buffer() -> None:
-    envs = varied_envs([2, 9])
-    one = rl.Collector(tiny_actor_critic(envs), envs, replay(envs))
-    one.collect(num_episodes=2)
-    assert len(one.buffer) == 11
+    assert len(one.buffer) == (24 if stores is rollouts_of else 4 + 24)  # no step past a quota
 
 
 def test_a_reset_cuts_the_trace() -> None:
-    one = collector(num_envs=1, length=50, stores=replay)
+    one = collector(num_envs=1, length=50, stores=replay_of)
     one.collect(num_steps=3)
     one.reset()
     one.collect(num_steps=3)
@@ -102,7 +79,7 @@ def test_a_reset_cuts_the_trace() -> None:
 
 
 def test_reset_can_empty_the_buffer() -> None:
-    one = collector(stores=replay)
+    one = collector(stores=replay_of)
     one.collect(num_steps=10)
     one.reset(reset_buffer=True)
     assert len(one.buffer) == 0
@@ -113,7 +90,7 @@ def test_a_replay_buffer_stores_what_the_env_received() -> None:
     policy = tiny_actor_critic(envs)
     with torch.no_grad():
         policy.actor[-1].linear.bias.fill_(5.0)  # far outside the bounds
-    on, off = rl.Collector(policy, envs, rollout_buffer(envs)), rl.Collector(policy, envs, replay(envs))
+    on, off = rl.Collector(policy, envs, rollouts_of(envs)), rl.Collector(policy, envs, replay_of(envs))
     on.collect(num_steps=4)
     off.collect(num_steps=4)
     assert on.rollout().action.min() > 1
@@ -122,7 +99,7 @@ def test_a_replay_buffer_stores_what_the_env_received() -> None:
 
 
 def test_explore_false_is_deterministic_and_explore_true_is_not() -> None:
-    one = collector(num_envs=8, stores=rollout_buffer)
+    one = collector(num_envs=8, stores=rollouts_of)
     one.collect(num_steps=80, explore=False)
     assert torch.equal(one.rollout().action.flatten(), greedy(one))
     one.collect(num_steps=80)
@@ -133,7 +110,7 @@ def test_exploration_replaces_the_policys_own() -> None:
     envs = counting_envs(8)
     policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,))
     policy.exploration = rl.EpsilonGreedy(0.0)
-    one = rl.Collector(policy, envs, replay(envs, 800), exploration=rl.EpsilonGreedy(1.0))
+    one = rl.Collector(policy, envs, replay_of(envs, 800), exploration=rl.EpsilonGreedy(1.0))
     one.collect(num_steps=400)
     assert 0.4 < one.rollout().action.float().mean() < 0.6
     one.collect(num_steps=80, explore=False)
@@ -141,7 +118,7 @@ def test_exploration_replaces_the_policys_own() -> None:
 
 
 def test_random_actions_do_not_ask_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = collector(stores=replay)
+    one = collector(stores=replay_of)
     monkeypatch.setattr(one.policy, "decide", lambda *args, **kwargs: pytest.fail("asked"))
     one.collect(num_steps=10, random=True)
     assert len(one.buffer) == 10
@@ -150,7 +127,7 @@ def test_random_actions_do_not_ask_the_policy(monkeypatch: pytest.MonkeyPatch) -
 def test_seed_makes_collections_repeat() -> None:
     def actions() -> torch.Tensor:
         rl.seed(3)
-        one = collector(stores=rollout_buffer)
+        one = collector(stores=rollouts_of)
         one.seed(5)
         one.collect(num_steps=40)
         return one.rollout().action.clone()
@@ -198,7 +175,7 @@ class BadEnv(CountingEnv):
 def test_what_is_not_finite_is_named_and_not_stored(what: str, text: str) -> None:
     makers = iter([lambda: CountingEnv(length=10), lambda: BadEnv(what)])
     envs = rl.make_vec(lambda: next(makers)(), 2, backend="sync", seed=1)
-    one = rl.Collector(tiny_actor_critic(envs), envs, replay(envs))
+    one = rl.Collector(tiny_actor_critic(envs), envs, replay_of(envs))
     envs.envs[1].what = ""
     one.collect(num_steps=20)
     envs.envs[1].what = what
@@ -209,12 +186,6 @@ def test_what_is_not_finite_is_named_and_not_stored(what: str, text: str) -> Non
     envs.envs[1].what = ""
     one.collect(num_steps=10)
     assert len(one.buffer) == 30
-
-
-def test_a_test_collector_names_a_reward_that_is_not_finite() -> None:
-    envs = rl.make_vec(lambda: BadEnv("reward"), 1, backend="sync")
-    with pytest.raises(NonFiniteError, match="env 0, step 3: reward = inf$"):
-        rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=1)
 
 
 class TwoAgents(CountingEnv):
@@ -251,7 +222,7 @@ def test_rewards_of_several_agents_are_counted_but_not_stored() -> None:
     stats = rl.Collector(policy, envs).collect(num_episodes=2)
     assert stats.returns.tolist() == [[3.0, 6.0], [9.0, 12.0]]
     with pytest.raises(SpaceError, match=r"rewards of shape \(2, 2\) are several agents'"):
-        rl.Collector(policy, envs, replay(envs)).collect(num_steps=2)
+        rl.Collector(policy, envs, replay_of(envs)).collect(num_steps=2)
 
 
 def test_a_policy_for_other_spaces_is_refused() -> None:
@@ -295,7 +266,7 @@ def test_an_exception_in_an_env_leaves_the_collector_usable() -> None:
             return super().step(action)
 
     envs = rl.make_vec(Fails, 2, backend="sync", seed=1)
-    one = rl.Collector(tiny_actor_critic(envs), envs, replay(envs))
+    one = rl.Collector(tiny_actor_critic(envs), envs, replay_of(envs))
     one.collect(num_steps=6)
     Fails.fails = True
     with pytest.raises(rl.errors.EnvError, match="broken"):
@@ -308,7 +279,7 @@ def test_an_exception_in_an_env_leaves_the_collector_usable() -> None:
 def test_native_envs_lose_the_cell_of_a_reset() -> None:
     envs = rl.make_vec("CartPole-v1", 4, backend="native", seed=1)
     policy = tiny_actor_critic(envs)
-    one = rl.Collector(policy, envs, replay(envs, 4000))
+    one = rl.Collector(policy, envs, replay_of(envs, 4000))
     stats = one.collect(num_steps=2000)
     num_resets = int((~one.rollout().valid).sum())
     assert num_resets > 20
@@ -318,7 +289,7 @@ def test_native_envs_lose_the_cell_of_a_reset() -> None:
 
 
 def test_a_rollout_says_which_envs_were_started_anew() -> None:
-    one = collector(num_envs=2, stores=rollout_buffer, length=5)
+    one = collector(num_envs=2, stores=rollouts_of, length=5)
     one.collect(num_steps=6)
     assert one.rollout().starts.tolist() == [True, True]
     one.collect(num_steps=6)

@@ -14,7 +14,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.trainers.run_state import LastEpisodes
-from tests.fakes import CountingEnv, ScriptedOnPolicy, tiny_actor_critic
+from tests.fakes import CountingEnv, ScriptedOnPolicy, replay_of, rollouts_of, tiny_actor_critic
 
 INFO_KEYS = ("is_success", "number", "steps")
 
@@ -87,7 +87,7 @@ def test_collections_and_streams_are_those_without() -> None:
         rl.seed(3)
         envs = telling_envs(length=4)
         collector = collector_of(envs, keys)
-        collector.attach_buffer(rl.RolloutBuffer(6, 2, envs.single_observation_space, envs.single_action_space))
+        collector.attach_buffer(rollouts_of(envs, 6))
         collector.seed(5)
         found.append([(collector.collect(num_steps=12), collector.rollout()) for _ in range(2)])
     for (one, one_rollout), (other, other_rollout) in zip(*found, strict=True):
@@ -152,8 +152,7 @@ def test_a_copy_reads_its_own_envs() -> None:
 def test_workers_that_collect_while_training() -> None:
     envs = telling_envs(1, length=3)
     policy = tiny_actor_critic(envs)
-    spaces = envs.single_observation_space, envs.single_action_space
-    buffer = rl.ReplayBuffer(100, *spaces, num_envs=2)
+    buffer = replay_of(envs, 100)
     make_envs = functools.partial(telling_envs, 1, length=3)
     collector = rl.AsyncCollector(policy, make_envs, 2, buffer, info_keys=["number", "steps"])
     try:

@@ -13,7 +13,7 @@ from rltrainer.collect.weight_sync import CopyElsewhere
 from rltrainer.errors import ParamsError
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import leaves
-from tests.fakes import counting_envs
+from tests.fakes import counting_envs, rollouts_of
 from tests.unit.collect.async_parts import BOX
 from tests.unit.collect.test_async_collector import Make, assert_same, make, parts_of
 
@@ -75,8 +75,7 @@ def test_a_batched_collector_stores_float32(policy_class: Any) -> None:
     policy = policy_class.for_envs(envs, hidden_sizes=(8,))
     policy.set_weight_dtype(torch.float64)
     extra = {name: spec for name, spec in policy.columns.items() if name != "version"}
-    spaces = envs.single_observation_space, envs.single_action_space
-    collector = rl.BatchedCollector(policy, envs, rl.RolloutBuffer(8, 2, *spaces, extra=extra))
+    collector = rl.BatchedCollector(policy, envs, rollouts_of(envs, 8, extra=extra))
     collector.seed(1)
     collector.collect(num_steps=8)
     found = collector.rollout()

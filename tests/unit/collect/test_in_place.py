@@ -13,6 +13,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.tree import leaves
+from tests.fakes import replay_of
 
 MAKERS: dict[str, Any] = {
     "sync": lambda env: rl.make_vec(env, 2, backend="sync", seed=1),
@@ -75,7 +76,7 @@ def collector(envs: Any, replays: bool, cls: Any = rl.Collector) -> Any:
     rl.seed(3)
     policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
     spaces = envs.single_observation_space, envs.single_action_space
-    made = rl.ReplayBuffer(100, *spaces, num_envs=2) if replays else rl.RolloutBuffer(
+    made = replay_of(envs, 100) if replays else rl.RolloutBuffer(
         8, 2, *spaces, extra={"log_prob": policy.columns["log_prob"]}
     )  # fmt: skip
     one = cls(policy, envs, made)
@@ -154,7 +155,7 @@ class Shifting(rl.ActorCritic):
 def test_a_policy_that_changes_its_observations_is_named(make: str) -> None:
     envs = MAKERS[make](partial(Halving, False))
     policy = Shifting.for_envs(envs, hidden_sizes=(4,))
-    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    buffer = replay_of(envs, 10)
     one = rl.Collector(policy, envs, buffer)
     for _ in range(2):
         with pytest.raises(ParamsError) as caught:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
-from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, tiny_actor_critic
+from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, replay_of, rollouts_of, tiny_actor_critic
 from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -53,11 +53,10 @@ class Walk:
 def collector(num_envs: int = 2, length: int = 3, columns: tuple[str, ...] = ("state",), kind: Any = None) -> Any:
     envs = counting_envs(num_envs, length=length)
     policy = Counts.for_envs(envs)
-    spaces = (envs.single_observation_space, envs.single_action_space)
     extra = {name: policy.columns[name] for name in columns}
-    buffer = rl.RolloutBuffer(4, num_envs, *spaces, extra=extra)
+    buffer = rollouts_of(envs, 4, extra=extra)
     if kind is rl.ReplayBuffer:
-        buffer = rl.ReplayBuffer(100, *spaces, num_envs=num_envs, extra=extra)  # type: ignore[assignment]
+        buffer = replay_of(envs, 100, extra=extra)  # type: ignore[assignment]
     return rl.Collector(policy, envs, buffer)
 
 
@@ -87,8 +86,7 @@ def test_each_env_forgets_at_its_own_end() -> None:
 def test_valid_cells_are_acted_on_with_the_same_memory_in_every_autoreset_mode(mode: Any) -> None:
     envs: Any = ScriptedVectorEnv(3, mode)
     policy = Counts.for_envs(envs)
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    one = rl.Collector(policy, envs, rl.RolloutBuffer(40, 3, *spaces, extra={"state": ((2,), torch.float32)}))
+    one = rl.Collector(policy, envs, rollouts_of(envs, 40, extra={"state": ((2,), torch.float32)}))
     one.adapter.seed(SEED)
     one.collect(num_steps=120)
     rollout = one.rollout()
@@ -140,7 +138,7 @@ def test_random_actions_are_the_same_with_and_without_a_memory() -> None:
     spaces = (envs.single_observation_space, envs.single_action_space)
     actions = []
     for policy in (Counts(*spaces), rl.QNetwork(*spaces)):
-        one = rl.Collector(policy, counting_envs(2), rl.RolloutBuffer(10, 2, *spaces))
+        one = rl.Collector(policy, counting_envs(2), rollouts_of(envs, 10))
         one.seed(7)
         one.collect(num_steps=20, random=True)
         actions.append(one.rollout().action.clone())
@@ -232,8 +230,7 @@ def test_stochastic_policies_tell_log_probabilities(cls: Any) -> None:
     rl.seed(1)  # an action that is nearly squashed to a bound tells its sample within rounding only
     envs = counting_envs(2, action_space=BOX)
     policy = cls.for_envs(envs, hidden_sizes=(8,), normalize_obs=True)
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    one = rl.Collector(policy, envs, rl.RolloutBuffer(4, 2, *spaces, extra=policy.columns))
+    one = rl.Collector(policy, envs, rollouts_of(envs, 4, extra=policy.columns))
     one.collect(num_steps=8)
     rollout = one.rollout()
     with torch.no_grad():
@@ -267,8 +264,7 @@ def test_log_probabilities_are_not_computed_for_buffers_without_the_column() -> 
 
 def test_a_column_that_is_declared_otherwise_is_an_error() -> None:
     envs = counting_envs(2)
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    buffer = rl.RolloutBuffer(4, 2, *spaces, extra={"log_prob": ((1,), torch.float32)})
+    buffer = rollouts_of(envs, 4, extra={"log_prob": ((1,), torch.float32)})
     text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that the policy fills; ActorCritic fills {"
     with pytest.raises(ParamsError, match=text):
         rl.Collector(tiny_actor_critic(envs), envs, buffer)
@@ -300,8 +296,7 @@ def test_exploration_can_remember() -> None:
     envs = counting_envs(2, length=3, action_space=BOX)
     policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
     policy.exploration = Walk()
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    one = rl.Collector(policy, envs, rl.RolloutBuffer(4, 2, *spaces))
+    one = rl.Collector(policy, envs, rollouts_of(envs, 4))
     one.collect(num_steps=8)
     assert one.rollout().action[:, 0, 0].tolist() == [0.125, 0.25, 0.375, 0.125]
     one.collect(num_steps=2, explore=False)
@@ -313,8 +308,7 @@ def test_exploration_can_remember() -> None:
 def test_exploration_of_the_collector_can_remember_too() -> None:
     envs = counting_envs(2, length=3, action_space=BOX)
     policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    one = rl.Collector(policy, envs, rl.RolloutBuffer(4, 2, *spaces))
+    one = rl.Collector(policy, envs, rollouts_of(envs, 4))
     one.collect(num_steps=2)
     one.exploration = Walk()  # in the middle of an episode
     one.collect(num_steps=4)
@@ -371,8 +365,7 @@ def test_a_trainer_makes_the_columns_that_its_algorithm_reads() -> None:
 def test_a_buffer_without_the_columns_that_an_algorithm_reads_is_an_error() -> None:
     envs = counting_envs(2)
     algorithm = NeedsLogProb(tiny_actor_critic(envs))
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    one = rl.Collector(algorithm.policy, envs, rl.RolloutBuffer(4, 2, *spaces))
+    one = rl.Collector(algorithm.policy, envs, rollouts_of(envs, 4))
     text = r"OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which NeedsLogProb reads; got"
     with pytest.raises(ParamsError, match=text + r" \[\]. Make the buffer with extra={'log_prob': \(\(\), torch.fl"):
         on_policy(algorithm, one)
@@ -384,7 +377,7 @@ def test_offline_data_without_the_columns_that_an_algorithm_reads_is_an_error() 
 
     envs = counting_envs(2)
     algorithm = Needs(rl.QNetwork.for_envs(envs))
-    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    buffer = replay_of(envs, 10)
     rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=4)
     with pytest.raises(ParamsError, match="OfflineTrainerParams.buffer: must have the column 'version', which Needs"):
         rl.OfflineTrainerParams(buffer=buffer).create_trainer(algorithm)

@@ -8,7 +8,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError
-from tests.fakes import counting_envs, tiny_actor_critic
+from tests.fakes import counting_envs, replay_of, rollouts_of, tiny_actor_critic
 
 
 def twice(rollout: rl.Rollout) -> rl.Rollout:
@@ -17,8 +17,7 @@ def twice(rollout: rl.Rollout) -> rl.Rollout:
 
 def collector(stores: str) -> rl.Collector:
     envs = counting_envs(2)
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    buffer: Any = rl.ReplayBuffer(60, *spaces, num_envs=2) if stores == "replay" else rl.RolloutBuffer(4, 2, *spaces)
+    buffer: Any = replay_of(envs, 60) if stores == "replay" else rollouts_of(envs, 4)
     return rl.Collector(tiny_actor_critic(envs), envs, buffer)
 
 

@@ -16,7 +16,7 @@ from rltrainer.collect import faults
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
-from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
+from tests.fakes import CountingEnv, counting_envs, replay_of, rollouts_of, tiny_actor_critic
 from tests.unit.trainers.test_order_and_counts import on_policy_trainer
 
 
@@ -40,34 +40,29 @@ def counts(envs: Any, name: str) -> list[int]:
     return list(envs.get_attr(name))
 
 
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [2, 9, 4], [1, 1, 3]])
-def test_one_reset_per_episode_and_no_step_after_the_last(lengths: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "num_episodes", "num_resets", "num_steps"),
+    [
+        ([5, 5, 5], 3, [1, 1, 1], [5, 5, 5]),
+        ([2, 9, 4], 3, [1, 1, 1], [2, 9, 4]),
+        ([2, 9], 5, [3, 2], [6, 18]),
+        ([2, 9], 1, [1, 1], [2, 2]),  # an env without a quota is reset and stepped with the others, and not counted
+    ],
+)
+def test_one_reset_per_episode_and_no_step_after_the_last(
+    lengths: list[int], num_episodes: int, num_resets: list[int], num_steps: list[int]
+) -> None:
     envs = make(lengths, "sync")
     one = rl.Collector(tiny_actor_critic(envs), envs)
     for k in range(1, 4):
-        stats = one.collect(num_episodes=3, explore=False)
-        assert sorted(stats.lengths.tolist()) == sorted(lengths)
-        assert counts(envs, "num_resets") == [k] * 3
-        assert counts(envs, "num_steps") == [k * length for length in lengths]
-
-
-def test_several_episodes_per_env() -> None:
-    envs = make([2, 9], "sync")
-    one = rl.Collector(tiny_actor_critic(envs), envs)
-    one.collect(num_episodes=5)  # three of the first, two of the second
-    assert counts(envs, "num_resets") == [3, 2]
-    assert counts(envs, "num_steps") == [6, 18]
-
-
-def test_fewer_episodes_than_envs_step_nobody_else() -> None:
-    """The envs without a quota are reset with the others, as a vector env is reset as a whole."""
-    envs = make([2, 9], "sync")
-    rl.Collector(tiny_actor_critic(envs), envs).collect(num_episodes=1)
-    assert counts(envs, "num_resets") == [1, 1]
+        stats = one.collect(num_episodes=num_episodes, explore=False)
+        assert (len(stats.lengths), stats.num_collected_steps) == (num_episodes, stats.lengths.sum())
+        assert counts(envs, "num_resets") == [k * number for number in num_resets]
+        assert counts(envs, "num_steps") == [k * number for number in num_steps]
 
 
 def test_a_reset_just_before_is_enough() -> None:
-    envs = make([3], "sync")
+    envs = make([5], "sync")
     one = rl.Collector(tiny_actor_critic(envs), envs)
     one.reset()
     one.collect(num_episodes=1)
@@ -75,14 +70,9 @@ def test_a_reset_just_before_is_enough() -> None:
     one.reset(first_episode=True)
     one.collect(num_episodes=1)
     assert counts(envs, "num_resets") == [2]
-
-
-def test_an_env_that_was_stepped_is_not_fresh() -> None:
-    envs = make([5], "sync")
-    one = rl.Collector(tiny_actor_critic(envs), envs)
-    one.collect(num_steps=2)
+    one.collect(num_steps=2)  # resets, and is not fresh afterwards
     assert one.collect(num_episodes=1).lengths.tolist() == [5]
-    assert counts(envs, "num_resets") == [2]
+    assert counts(envs, "num_resets") == [4]
 
 
 def test_three_test_steps_make_three_resets() -> None:
@@ -108,7 +98,7 @@ def test_gymnasiums_envs_are_not_reset_after_the_last_episode(mode: AutoresetMod
 def test_the_same_episodes_in_every_mode(backend: str) -> None:
     """Episodes past a quota use up no seeds, so collections by episodes agree where envs go on and where they rest."""
     envs = make([2, 9, 4], backend)
-    buffer = rl.RolloutBuffer(9, 3, envs.single_observation_space, envs.single_action_space)
+    buffer = rollouts_of(envs, 9)
     one = rl.Collector(tiny_actor_critic(envs), envs, buffer)
     one.adapter._clock.seed = 7
     # `CountingEnv` observes its seed. The first env has two episodes in each collection, the others one.
@@ -148,19 +138,6 @@ def test_workers_rest_too() -> None:
         envs.close()
 
 
-def test_workers_are_reset_once_per_episode() -> None:
-    envs = rl.make_vec(CountingEnv, 3, backend="workers", seed=1, num_workers=2)
-    try:
-        one = rl.Collector(tiny_actor_critic(envs), envs)
-        for k in range(1, 3):
-            one.reset(first_episode=True)
-            one.collect(num_episodes=4)  # two of the first, one of each other
-            assert counts(envs, "num_resets") == [2 * k, k, k]
-            assert counts(envs, "num_steps") == [10 * k, 5 * k, 5 * k]
-    finally:
-        envs.close()
-
-
 def test_envs_that_rest_wait_for_a_reset() -> None:
     """Whoever steps the envs by hand afterwards is told, and does not look at a frozen observation for ever."""
     envs = make([2, 9], "sync")
@@ -181,7 +158,7 @@ class Endless(CountingEnv):
 def test_a_limit_truncates_what_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
     todo = iter([3, 10**9])
     envs = rl.make_vec(lambda: StrictEnv(next(todo)), 2, backend="sync", seed=1)
-    buffer = rl.ReplayBuffer(100, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    buffer = replay_of(envs, 100)
     one = rl.Collector(tiny_actor_critic(envs), envs, buffer, max_episode_steps=7)
     stats = one.collect(num_episodes=4)
     assert sorted(stats.lengths.tolist()) == [3, 3, 7, 7]
@@ -209,7 +186,7 @@ def test_a_limit_in_gymnasiums_envs(mode: AutoresetMode) -> None:
 
 def test_an_episode_that_ends_at_the_limit_is_not_truncated(caplog: pytest.LogCaptureFixture) -> None:
     envs = counting_envs(2, length=5)
-    buffer = rl.RolloutBuffer(5, 2, envs.single_observation_space, envs.single_action_space)
+    buffer = rollouts_of(envs, 5)
     one = rl.Collector(tiny_actor_critic(envs), envs, buffer, max_episode_steps=5)
     assert one.collect(num_episodes=2).lengths.tolist() == [5, 5]
     assert not one.rollout().truncated.any()

@@ -1,6 +1,5 @@
 """What callbacks may return, and what is said when they fail."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -49,13 +48,6 @@ def test_a_score_that_is_no_number_names_the_field(score: Any, text: str) -> Non
     with pytest.raises(ParamsError) as caught:
         trainer(compute_score_fn=lambda stats: score).run()
     assert str(caught.value) == f"OnPolicyTrainerParams.compute_score_fn: must return a number; {text}"
-
-
-@pytest.mark.parametrize("number", [math.nan, np.float64("nan")])
-def test_nan_is_never_best(number: float) -> None:
-    scores = iter([number, 2.0, number])
-    result = trainer(compute_score_fn=lambda stats: next(scores)).run()
-    assert (result.best_score, result.best_epoch) == (2.0, 1)
 
 
 @pytest.mark.parametrize("answer", [True, np.bool_(True), np.array(True), torch.tensor(True)])

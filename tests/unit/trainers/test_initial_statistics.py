@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
 
 NORMALIZES = {"normalize_obs": True, "normalize_reward": True}
 
@@ -102,8 +102,7 @@ def test_envs_actions_and_buffers_go_on_as_if_nothing_had_been(backend: str, see
             envs = gym.vector.SyncVectorEnv([Fixed] * 2, autoreset_mode=gym.vector.AutoresetMode(backend))
         rl.seed(3)
         policy = rl.QNetwork.for_envs(envs, hidden_sizes=(4,), normalize_obs=True)
-        spaces = (envs.single_observation_space, envs.single_action_space)
-        collector = rl.Collector(policy, envs, rl.ReplayBuffer(100, *spaces, num_envs=2))
+        collector = rl.Collector(policy, envs, replay_of(envs, 100))
         params = rl.OffPolicyTrainerParams(
             training_collector=collector, initial_statistics_num_env_steps=num_statistics, warmup_num_env_steps=60,
             max_epochs=1, epoch_num_steps=60, collection_step_num_env_steps=2, seed=seed, show_progress=False,

@@ -11,7 +11,7 @@ import torch
 import rltrainer as rl
 from benchmarks.one_update_old import OneUpdateOld
 from rltrainer.errors import ParamsError
-from tests.fakes import counting_envs
+from tests.fakes import counting_envs, rollouts_of
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 POLICIES: dict[Any, Any] = {
@@ -71,15 +71,14 @@ def test_ppo_begins_from_the_policy_that_acted(algorithm: Any) -> None:
 
 def test_a_buffer_that_tells_no_probabilities_is_refused() -> None:
     envs = counting_envs(2, action_space=BOX)
-    spaces = (envs.single_observation_space, envs.single_action_space)
     text = (
         r"^OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which PPO reads; got \[\]. "
         r"Make the buffer with extra={'log_prob': \(\(\), torch.float32\)}\.$"
     )
     with pytest.raises(ParamsError, match=text):
-        trainer(rl.PPO, buffer=rl.RolloutBuffer(8, 2, *spaces))
-    trainer(rl.PPO, rl.Collector, rl.RolloutBuffer(8, 2, *spaces))
-    trainer(rl.PPO, buffer=rl.RolloutBuffer(8, 2, *spaces, extra={"log_prob": ((), torch.float32)}))
+        trainer(rl.PPO, buffer=rollouts_of(envs, 8))
+    trainer(rl.PPO, rl.Collector, rollouts_of(envs, 8))
+    trainer(rl.PPO, buffer=rollouts_of(envs, 8, extra={"log_prob": ((), torch.float32)}))
 
 
 @pytest.mark.parametrize("algorithm", [rl.A2C, rl.TRPO, rl.REINFORCE])

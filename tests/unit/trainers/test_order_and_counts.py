@@ -8,8 +8,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.loggers import terminal as progress
-from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
 
 
 def on_policy_trainer(**changes: Any) -> rl.OnPolicyTrainer:
@@ -31,8 +30,7 @@ def on_policy_trainer(**changes: Any) -> rl.OnPolicyTrainer:
 def off_policy_trainer(num_envs: int = 1, **changes: Any) -> rl.OffPolicyTrainer:
     envs = counting_envs(num_envs=num_envs, length=5)
     algorithm = ScriptedOffPolicy(tiny_actor_critic(envs))
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    buffer = rl.ReplayBuffer(1000, *spaces, num_envs=num_envs)
+    buffer = replay_of(envs, 1000)
     options: dict[str, Any] = {
         "training_collector": rl.Collector(algorithm.policy, envs, buffer),
         "max_epochs": 1,
@@ -124,18 +122,17 @@ def test_warmup_counts_env_steps_and_owes_nothing() -> None:
     assert result.gradient_step == 300 - 90
 
 
-def test_losses_are_means_over_all_gradient_steps() -> None:
-    # Two repetitions of two minibatches with losses 1, 2, 3, 4.
-    trainer = on_policy_trainer(max_epochs=1, epoch_num_steps=10, batch_size=5, update_step_num_repetitions=2)
-    update = trainer.run().epochs[0].update
-    assert (update.metrics["loss"], update.num_gradient_steps) == (2.5, 4)
-
-
-def test_means_hold_over_the_whole_epoch() -> None:
-    # Two training steps with one gradient step each: losses 1 and 2.
-    trainer = on_policy_trainer(max_epochs=1, batch_size=None)
-    update = trainer.run().epochs[0].update
-    assert (update.metrics["loss"], update.num_gradient_steps) == (1.5, 2)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # Two repetitions of two minibatches with losses 1, 2, 3, 4.
+        ({"epoch_num_steps": 10, "batch_size": 5, "update_step_num_repetitions": 2}, (2.5, 4)),
+        ({"batch_size": None}, (1.5, 2)),  # two training steps with one gradient step each: losses 1 and 2
+    ],
+)
+def test_losses_are_means_over_all_gradient_steps_of_an_epoch(options: Any, expected: tuple[float, int]) -> None:
+    update = on_policy_trainer(max_epochs=1, **options).run().epochs[0].update
+    assert (update.metrics["loss"], update.num_gradient_steps) == expected
 
 
 def test_stop_fn_sees_the_score_of_this_test_step() -> None:
@@ -151,31 +148,20 @@ def test_stop_fn_sees_the_score_of_this_test_step() -> None:
     assert (result.epoch, result.stop_reason, result.best_score, result.best_epoch) == (2, "stop_fn", 10.0, 0)
 
 
-def test_the_first_of_equal_scores_is_the_best() -> None:
-    scores, saved = iter([2.0, 3.0, 3.0]), []
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "num_saved"),
+    [([2.0, 3.0, 3.0], (3.0, 1), 2), ([NAN, 3.0, NAN], (3.0, 1), 1), ([NAN, NAN, NAN], (None, None), 0)],
+)
+def test_the_best_is_strictly_better_than_all_before_and_a_number(scores: Any, best: Any, num_saved: int) -> None:
+    given, saved = iter(scores), []
     result = on_policy_trainer(
-        compute_score_fn=lambda stats: next(scores), save_best_fn=lambda algorithm: saved.append(1)
+        compute_score_fn=lambda stats: next(given), save_best_fn=lambda algorithm: saved.append(1)
     ).run()
-    assert (result.best_score, result.best_epoch, len(saved)) == (3.0, 1, 2)
-
-
-def test_nan_is_never_best() -> None:
-    nan = float("nan")
-    scores, saved = iter([nan, 3.0, nan]), []
-    result = on_policy_trainer(
-        compute_score_fn=lambda stats: next(scores), save_best_fn=lambda algorithm: saved.append(1)
-    ).run()
-    assert (result.best_score, result.best_epoch, len(saved)) == (3.0, 1, 1)
-
-
-def test_no_score_but_nan_leaves_best_empty() -> None:
-    result = on_policy_trainer(compute_score_fn=lambda stats: float("nan")).run()
-    assert (result.best_score, result.best_return, result.best_return_std, result.best_epoch) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    assert ((result.best_score, result.best_epoch), len(saved)) == (best, num_saved)
+    assert (result.best_return is None) == (result.best_return_std is None) == (best[0] is None)
 
 
 def test_test_in_training_stops_without_updating() -> None:
@@ -238,12 +224,6 @@ def test_verbose_prints_a_line_per_epoch(capfd: pytest.CaptureFixture[str]) -> N
     assert lines[1].startswith("epoch 2, score 5, best 5 (epoch 0), 20 env steps, 2 gradient steps in ")
 
 
-def test_progress_bar_reaches_its_end(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "is_watched", lambda: True)
-    on_policy_trainer(show_progress=True).run()
-    assert "40.0/40.0" in capfd.readouterr().err
-
-
 def test_run_called_twice_starts_again_with_the_trained_networks() -> None:
     trainer = on_policy_trainer()
     first, second = trainer.run(), trainer.run()
@@ -278,18 +258,15 @@ def test_buffers_are_kept_or_emptied_on_reset() -> None:
     assert len(trainer.buffer) == 300
 
 
-def test_an_exception_closes_the_envs_and_comes_through() -> None:
+def test_an_exception_closes_the_envs_and_a_run_leaves_them_open() -> None:
+    trainer = on_policy_trainer()
+    trainer.run()
+    assert not trainer.params.training_collector.envs.closed
     trainer = on_policy_trainer(training_fn=lambda epoch, env_step: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer.run()
     assert trainer.params.training_collector.envs.closed
     assert trainer.params.test_collector.envs.closed
-
-
-def test_a_run_leaves_the_envs_open() -> None:
-    trainer = on_policy_trainer()
-    trainer.run()
-    assert not trainer.params.training_collector.envs.closed
 
 
 def test_a_foreign_policy_is_refused() -> None:
@@ -301,12 +278,13 @@ def test_a_foreign_policy_is_refused() -> None:
 
 def test_a_trainer_names_the_kind_of_algorithm_it_needs_and_the_trainer_for_what_it_got() -> None:
     on, off = on_policy_trainer(), off_policy_trainer()
-    with pytest.raises(ParamsError, match="^OffPolicyTrainer.algorithm: must be of class OffPolicyA.* Use OnPolicyTr"):
-        rl.OffPolicyTrainer(on.algorithm, off.params)
-    with pytest.raises(ParamsError, match="^OnPolicyTrainer.algorithm: must be of class OnPolicyAl.* Use OffPolicyTr"):
-        rl.OnPolicyTrainer(off.algorithm, on.params)
-    with pytest.raises(ParamsError, match=r"^OffPolicyTrainer.params: .* Write OffPolicyTrainer\(algorithm, OffP"):
-        rl.OffPolicyTrainer(off.algorithm, on.params)
+    for trainer, algorithm, params, text in (
+        (rl.OffPolicyTrainer, on.algorithm, off.params, "algorithm: must be of class OffPolicyA.* Use OnPolicyTr"),
+        (rl.OnPolicyTrainer, off.algorithm, on.params, "algorithm: must be of class OnPolicyAl.* Use OffPolicyTr"),
+        (rl.OffPolicyTrainer, off.algorithm, on.params, r"params: .* Write OffPolicyTrainer\(algorithm, OffP"),
+    ):
+        with pytest.raises(ParamsError, match=f"^{trainer.__name__}.{text}"):
+            trainer(algorithm, params)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_run_training_makes_the_trainer() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from tests.fakes import CountingEnv, ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.fakes import CountingEnv, ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
 
 QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 1}
 
@@ -49,8 +49,7 @@ def on_policy(**options: Any) -> Any:
 def off_policy(**options: Any) -> Any:
     envs = counting_envs(num_envs=2, length=5)
     algorithm = OffPolicyWithRates(tiny_actor_critic(envs))
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    collector = rl.Collector(algorithm.policy, envs, rl.ReplayBuffer(100, *spaces, num_envs=2))
+    collector = rl.Collector(algorithm.policy, envs, replay_of(envs, 100))
     common = {"training_collector": collector, "collection_step_num_env_steps": 10}
     return rl.OffPolicyTrainer(algorithm, rl.OffPolicyTrainerParams(**(common | QUIET | options)))
 

@@ -15,7 +15,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rltrainer as rl
-from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.loggers import terminal as progress
 from rltrainer.trainers.run_log import ProgressBar
 from tests.resume.runs import build
@@ -247,18 +246,6 @@ def test_the_last_episodes_are_part_of_a_checkpoint(tmp_path: Path) -> None:
     assert [values["return"] for _, values in logger.of("training")] == [40 / 6, 50 / 8]
 
 
-def test_an_old_checkpoint_has_no_episodes(tmp_path: Path) -> None:
-    trainer = on_policy_trainer()
-    trainer.run()
-    trainer.save(tmp_path / "checkpoint")
-    states = read_checkpoint(tmp_path / "checkpoint")
-    del states["trainer"]["log"]
-    write_checkpoint(tmp_path / "checkpoint", states, overwrite=True)
-    again = on_policy_trainer(max_epochs=3)
-    again.restore(tmp_path / "checkpoint")
-    assert again.run().epoch == 3
-
-
 @pytest.mark.parametrize(
     ("name", "names"),
     [
@@ -292,27 +279,18 @@ def test_an_optimizer_of_any_name_and_kind_has_its_rate() -> None:
 
 
 def test_exploration_is_logged() -> None:
-    for name, key, values in (("dqn", "epsilon", [1.0, 0.05]), ("td3", "exploration_noise", [0.1, 0.1])):
+    """A collector's own is, instead of the policy's; a function has nothing to log."""
+    own = rl.EpsilonGreedy(0.25), lambda action, space, progress, generator: action
+    for name, exploration, key, values in (
+        ("dqn", None, "epsilon", [1.0, 0.05]), ("td3", None, "exploration_noise", [0.1, 0.1]),
+        ("dqn", own[0], "epsilon", [0.25, 0.25]), ("dqn", own[1], "epsilon", [None, None]),
+    ):  # fmt: skip
         logger = Rows(training_interval=1)
-        build(name, logger=logger).run()
-        found = [row[key] for _, row in logger.of("training")]
-        assert [found[0], found[-1]] == pytest.approx(values), name
-
-
-def test_exploration_of_the_collector_is_what_is_logged() -> None:
-    logger = Rows(training_interval=1)
-    trainer = build("dqn", logger=logger)
-    trainer.params.training_collector.exploration = rl.EpsilonGreedy(0.25)
-    trainer.run()
-    assert {row["epsilon"] for _, row in logger.of("training")} == {0.25}
-
-
-def test_exploration_of_a_users_own_has_nothing_to_tell() -> None:
-    logger = Rows(training_interval=1)
-    trainer = build("dqn", logger=logger)
-    trainer.params.training_collector.exploration = lambda action, space, progress, generator: action
-    trainer.run()
-    assert "epsilon" not in logger.of("training")[0][1]
+        trainer = build(name, logger=logger)
+        trainer.params.training_collector.exploration = exploration
+        trainer.run()
+        found = [row.get(key) for _, row in logger.of("training")]
+        assert [found[0], found[-1]] == (values if values[0] is None else pytest.approx(values)), name
 
 
 def test_ppo_logs_how_far_the_policy_moved() -> None:
@@ -497,10 +475,12 @@ def test_the_bar_shows_return_and_losses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (shown["return"], shown["length"], shown["loss"]) == (5.0, 5.0, 3.5)
 
 
-def test_the_bar_is_drawn_with_the_return(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_is_drawn_to_its_end(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "is_watched", lambda: True)
     on_policy_trainer(show_progress=True).run()
-    assert "score=5, best=5, return=5, length=5, loss=3.5]" in capfd.readouterr().err.split("\r")[-1]
+    last = capfd.readouterr().err.split("\r")[-1]
+    assert "40.0/40.0" in last
+    assert "score=5, best=5, return=5, length=5, loss=3.5]" in last
 
 
 def test_epochs_by_hand_print_their_lines(capfd: pytest.CaptureFixture[str]) -> None:

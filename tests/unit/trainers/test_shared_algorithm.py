@@ -5,7 +5,7 @@ from typing import Any
 
 import rltrainer as rl
 from rltrainer.nets.normalizer import running_moments
-from tests.fakes import counting_envs
+from tests.fakes import counting_envs, replay_of
 
 
 class Counting(rl.TrainerHook):
@@ -85,7 +85,7 @@ def test_statistics_of_offline_data_are_taken_once() -> None:
     envs = counting_envs(2)
     policy = rl.QNetwork.for_envs(envs, hidden_sizes=(4,), normalize_obs=True)
     algorithm = rl.DQN(policy)
-    buffer = rl.ReplayBuffer(100, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    buffer = replay_of(envs, 100)
     collector = rl.Collector(policy, envs, buffer)
     collector.collect(num_steps=20, random=True)
     quiet: Any = {"show_progress": False, "verbose": False, "max_epochs": 2, "batch_size": 4}

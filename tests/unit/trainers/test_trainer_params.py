@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
+from tests.fakes import ScriptedOffPolicy, counting_envs, replay_of, tiny_actor_critic
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 
@@ -22,7 +22,7 @@ def online(cls: type[Any], **changes: Any) -> Any:
     policy = tiny_actor_critic(envs)
     buffer = None
     if cls is rl.OffPolicyTrainerParams:
-        buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+        buffer = replay_of(envs, 10)
     options = {
         "training_collector": rl.Collector(policy, envs, buffer),
         "test_collector": rl.Collector(policy, counting_envs()),
@@ -33,7 +33,7 @@ def online(cls: type[Any], **changes: Any) -> Any:
 def offline(cls: type[Any], **changes: Any) -> Any:
     envs = counting_envs()
     policy = tiny_actor_critic(envs)
-    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    buffer = replay_of(envs, 10)
     rl.Collector(policy, envs, buffer).collect(num_steps=10)
     return cls(**({"buffer": buffer, "test_collector": rl.Collector(policy, envs)} | changes))
 
@@ -78,10 +78,9 @@ def test_the_text_of_the_contract() -> None:
 
 def test_exactly_one_measure_of_a_collection_step() -> None:
     rule = "collection_step_num_episodes: exactly one of collection_step_num_env_steps and collection_step_num_episodes"
-    with pytest.raises(ParamsError, match=rule):
-        online(rl.OnPolicyTrainerParams, collection_step_num_episodes=3)
-    with pytest.raises(ParamsError, match=rule):
-        online(rl.OnPolicyTrainerParams, collection_step_num_env_steps=None)
+    for options in ({"collection_step_num_episodes": 3}, {"collection_step_num_env_steps": None}):
+        with pytest.raises(ParamsError, match=rule):
+            online(rl.OnPolicyTrainerParams, **options)
     online(rl.OnPolicyTrainerParams, collection_step_num_env_steps=None, collection_step_num_episodes=3)
 
 
@@ -104,41 +103,30 @@ def test_test_episodes_are_kept_apart_from_training() -> None:
         with pytest.raises(ParamsError, match="OnPolicyTrainerParams.test_collector: must have envs of its own; got"):
             rl.OnPolicyTrainerParams(training_collector=shared, test_collector=training)
     other = counting_envs()
-    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
+    buffer = replay_of(envs, 10)
     with pytest.raises(ParamsError, match="test_collector: must have no buffer; got .*Test episodes are not data"):
         rl.OnPolicyTrainerParams(training_collector=training, test_collector=rl.Collector(policy, other, buffer))
 
 
-def test_test_in_training_needs_a_stop_fn() -> None:
-    with pytest.raises(ParamsError, match="OnPolicyTrainerParams.test_in_training: needs a stop_fn; got True"):
-        online(rl.OnPolicyTrainerParams, test_in_training=True)
+def test_fields_that_need_another() -> None:
+    for options, text in (
+        ({"test_in_training": True}, "test_in_training: needs a stop_fn; got True"),
+        ({"resume_from_log": True}, "resume_from_log: needs a logger; got True"),
+    ):
+        with pytest.raises(ParamsError, match=f"OnPolicyTrainerParams.{text}"):
+            online(rl.OnPolicyTrainerParams, **options)
 
 
-def test_resume_from_log_needs_a_logger() -> None:
-    with pytest.raises(ParamsError, match="OnPolicyTrainerParams.resume_from_log: needs a logger; got True"):
-        online(rl.OnPolicyTrainerParams, resume_from_log=True)
-
-
-def test_off_policy_needs_a_replay_buffer() -> None:
+def test_each_trainer_needs_its_kind_of_buffer() -> None:
     envs = counting_envs()
     collector = rl.Collector(tiny_actor_critic(envs), envs)
     with pytest.raises(ParamsError, match="OffPolicyTrainerParams.training_collector: must have a ReplayBuffer"):
         online(rl.OffPolicyTrainerParams, training_collector=collector)
-
-
-def test_on_policy_refuses_a_replay_buffer() -> None:
-    envs = counting_envs()
-    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)
-    collector = rl.Collector(tiny_actor_critic(envs), envs, buffer)
+    collector = rl.Collector(tiny_actor_critic(envs), envs, replay_of(envs, 10))
     with pytest.raises(ParamsError, match="must have no buffer, or a RolloutBuffer"):
         online(rl.OnPolicyTrainerParams, training_collector=collector)
-
-
-def test_offline_refuses_an_empty_buffer() -> None:
-    envs = counting_envs()
-    buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space)
     with pytest.raises(ParamsError, match="OfflineTrainerParams.buffer: must hold transitions; got .* It is empty"):
-        offline(rl.OfflineTrainerParams, buffer=buffer)
+        offline(rl.OfflineTrainerParams, buffer=replay_of(envs, 10))
 
 
 def test_offline_refuses_a_buffer_from_other_spaces() -> None:
