@@ -90,8 +90,8 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("collect(NaN)", NonFiniteError, "env 0, reset", "obs = nan", "after 0 steps"),
     ("collect(NoReward)", SpaceError, "env 0 reward", "got NoneType None", "does the env compute one in every case?"),
     # collectors and buffers
-    ("rl.Collector(policy, Walk())", ParamsError, "Collector.envs", "(Walk)", "Make one with rl.make_vec"),
-    ("rl.Collector(envs, policy)", ParamsError, "Collector.envs", "ActorCritic", "Collector(policy, envs)"),
+    ("rl.Collector(policy, Walk())", ParamsError, "Collector.envs", "(Walk)", "rl.make_vec(env_id"),
+    ("rl.Collector(envs, policy)", ParamsError, "Collector.envs", "ActorCritic", "Write Collector(policy, rl.make_vec"),
     ("rl.Collector(ppo, envs)", ParamsError, "Collector.policy", "(PPO)", "Pass algorithm.policy"),
     ("rl.Collector(policy, turns)", SpaceError, "Collector.policy.action_space", "Discrete(2)", "Build the policy for"),
     ("rl.Collector(policy, envs).collect()", ParamsError, "Collector.collect", "num_steps=None", "Write collect(num_ste"),

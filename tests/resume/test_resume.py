@@ -159,37 +159,6 @@ def test_a_missing_and_an_added_file_are_named(tmp_path: Path) -> None:
         build("dqn").restore(tmp_path / "checkpoint")
 
 
-def test_no_checkpoint_there(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
-        build("dqn").restore(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match="is no checkpoint: it has no manifest"):
-        build("dqn").restore(tmp_path)
-
-
-def test_saving_again_replaces_if_it_is_asked_to(tmp_path: Path) -> None:
-    trainer = finished("dqn")
-    trainer.save(tmp_path / "checkpoint")
-    with pytest.raises(CheckpointError, match="checkpoint: exists, and is not replaced. Save to another path, or with"):
-        trainer.save(tmp_path / "checkpoint")
-    trainer.save(tmp_path / "checkpoint", overwrite=True)
-    build("dqn").restore(tmp_path / "checkpoint")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_a_save_that_fails_is_loud_and_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = finished("dqn")
-    trainer.save(tmp_path / "checkpoint")
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("rltrainer.checkpoint.folder.write_member", full)
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        trainer.save(tmp_path / "checkpoint", overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-    build("dqn").restore(tmp_path / "checkpoint")
-
-
 def forget_what_led_there(trainer: Any, path: Path) -> None:
     """Write a checkpoint as earlier releases did, without what brings envs to the middle of an episode."""
     trainer.save(path)
@@ -198,17 +167,6 @@ def forget_what_led_there(trainer: Any, path: Path) -> None:
     collector["adapter"] = {name: collector["adapter"][name] for name in ("is_started", "clock")}
     del collector["episodes"], collector["is_stored"]
     write_checkpoint(path, parts, overwrite=True)
-
-
-def test_an_env_in_the_middle_of_an_episode_starts_anew_with_a_warning(tmp_path: Path) -> None:
-    trainer = build("dqn")
-    trainer.reset()
-    trainer.params.training_collector.collect(num_steps=4)
-    forget_what_led_there(trainer, tmp_path / "checkpoint")
-    other = build("dqn")
-    with pytest.warns(UserWarning, match="start a new episode"):
-        other.restore(tmp_path / "checkpoint")
-    other.run()
 
 
 def test_the_best_survives_a_resume(tmp_path: Path) -> None:
@@ -222,26 +180,6 @@ def test_the_best_survives_a_resume(tmp_path: Path) -> None:
     other.restore(tmp_path / "checkpoint")
     assert other.run().best_score == 1000.0
     assert saved == []
-
-
-def test_the_log_goes_on_without_doubled_rows(tmp_path: Path) -> None:
-    def logger(name: str) -> rl.JSONLinesLogger:
-        return rl.JSONLinesLogger(tmp_path / name, training_interval=1, update_interval=1)
-
-    def rows(name: str) -> list[str]:
-        lines = (tmp_path / name).read_text().splitlines()
-        return [line for line in lines if "per_second" not in line]
-
-    build("ppo", logger=logger("whole.jsonl")).run()
-    stopped = build("ppo", logger=logger("stopped.jsonl"))
-    stopped.execute_epoch()
-    stopped.save(tmp_path / "checkpoint")
-    stopped.execute_epoch()  # rows that the resumed run writes again
-    resumed = build("ppo", logger=logger("stopped.jsonl"))
-    resumed.restore(tmp_path / "checkpoint")
-    resumed.run()
-    assert len(rows("stopped.jsonl")) > 5
-    assert rows("stopped.jsonl") == rows("whole.jsonl")
 
 
 def test_resume_from_log(tmp_path: Path) -> None:

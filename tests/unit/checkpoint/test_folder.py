@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -132,24 +132,6 @@ def test_whatever_the_system_refuses_is_an_error_with_path_and_cause(
         call += 1
 
 
-def test_between_the_two_renames_the_old_one_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, replace, done = tmp_path / "checkpoint", os.replace, []
-    write(path, 1)
-
-    def interrupt(source: Any, target: Any) -> None:
-        replace(source, target)
-        if str(target).endswith(".old"):
-            done.append(os.path.lexists(path))
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write(path, 2)
-    assert done == [False]
-    assert names(tmp_path) == ["checkpoint"]
-    assert number_in(path) == 1
-
-
 def save_and_die(path: Path, when: str) -> None:
     """Save once, and die while the second save puts its directory into place."""
     replace = os.replace
@@ -196,14 +178,6 @@ def test_what_other_saves_are_writing_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".checkpoint.99999999.new").mkdir()
     write(path, 2)
     assert names(tmp_path) == sorted(["checkpoint", *others])
-
-
-def test_the_leftovers_of_another_name_are_never_put_back(tmp_path: Path) -> None:
-    write(tmp_path / "a.b", 1)
-    os.replace(tmp_path / "a.b", tmp_path / ".a.b.99999999.old")
-    with pytest.raises(CheckpointError, match="there is no such checkpoint"):
-        read_checkpoint(tmp_path / "a")
-    assert number_in(tmp_path / "a.b") == 1
 
 
 def test_a_part_of_a_checkpoint_is_not_put_back(tmp_path: Path) -> None:
@@ -257,51 +231,23 @@ def test_threads_that_save_to_one_path_leave_one_of_theirs(tmp_path: Path) -> No
     assert names(tmp_path) == ["checkpoint"]
 
 
-def make_file(path: Path) -> None:
-    path.write_text("precious")
-
-
-def make_folder(path: Path) -> None:
+def make(path: Path, **contents: str) -> None:
+    """Make a folder of these files of text, of which `manifest` is the manifest."""
     path.mkdir()
-    (path / "thesis.txt").write_text("precious")
+    for name, text in contents.items():
+        (path / ("manifest.json" if name == "manifest" else f"{name}.txt")).write_text(text)
 
 
-def make_link(path: Path) -> None:
-    write(path.with_name("elsewhere"), 1)
-    path.symlink_to("elsewhere")
-
-
-def make_dangling_link(path: Path) -> None:
-    path.symlink_to("nowhere")
-
-
-def make_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def make_mixed(path: Path) -> None:
+def make_with(path: Path, act: Callable[[Path], object]) -> None:
+    """Write a checkpoint, and do something to it."""
     write(path, 1)
-    (path / "best.safetensors").write_text("precious")
-
-
-def make_subfolder(path: Path) -> None:
-    write(path, 1)
-    (path / "logs").mkdir()
-
-
-def make_foreign_manifest(path: Path) -> None:
-    path.mkdir()
-    (path / "manifest.json").write_text('{"files": {"thesis.txt": {}}}')
-    (path / "thesis.txt").write_text("precious")
+    act(path)
 
 
 def make_lying_manifest(path: Path) -> None:
-    path.mkdir()
-    files = {"thesis.txt": {"size": 8, "sha256": ""}}
     plain = {"rltrainer": "checkpoint", "version": 3, "rows": {}, "serial": 0, "step": None, "score": None}
-    (path / "manifest.json").write_text(json.dumps(plain | {"checksum": ""}))
-    edit_manifest(path, files=files)
-    (path / "thesis.txt").write_text("precious")
+    make(path, manifest=json.dumps(plain | {"checksum": ""}), thesis="precious")
+    edit_manifest(path, files={"thesis.txt": {"size": 8, "sha256": ""}})
 
 
 def make_linked_member(path: Path) -> None:
@@ -310,30 +256,32 @@ def make_linked_member(path: Path) -> None:
     (path / "a.safetensors").symlink_to("../moved")
 
 
-def make_newer(path: Path) -> None:
-    write(path, 1)
-    edit_manifest(path, version=7)
+def make_link(path: Path) -> None:
+    write(path.with_name("elsewhere"), 1)
+    path.symlink_to("elsewhere")
 
 
-def make_older(path: Path) -> None:
-    write(path, 1)
-    edit_manifest(path, version=2)
-
-
-MAKERS = [
-    (make_file, "is no folder, and only a checkpoint is replaced. Save to another path."),
-    (make_folder, "is no checkpoint, and only a checkpoint is replaced. Save to another path."),
-    (make_link, "is a symbolic link, and only a checkpoint is replaced. Save to another path."),
-    (make_dangling_link, "is a symbolic link, and only a checkpoint is replaced."),
-    (make_pipe, "is no folder, and only a checkpoint is replaced."),
-    (make_mixed, "holds 'best.safetensors' beside a checkpoint, and would be replaced as a whole. Move it away"),
-    (make_subfolder, "holds 'logs' beside a checkpoint, and would be replaced as a whole. Move it away"),
-    (make_foreign_manifest, "manifest.json: damaged (KeyError"),
+ONLY = "and only a checkpoint is replaced. Save to another path."
+MAKERS: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: path.write_text("precious"), f"is no folder, {ONLY}"),
+    (lambda path: make(path, thesis="precious"), f"is no checkpoint, {ONLY}"),
+    (make_link, f"is a symbolic link, {ONLY}"),
+    (lambda path: path.symlink_to("nowhere"), f"is a symbolic link, {ONLY}"),
+    (os.mkfifo, f"is no folder, {ONLY}"),
+    (
+        lambda path: make_with(path, lambda made: (made / "best.safetensors").write_text("precious")),
+        "holds 'best.safetensors' beside a checkpoint, and would be replaced as a whole. Move it away",
+    ),
+    (lambda path: make_with(path, lambda made: (made / "logs").mkdir()), "holds 'logs' beside a checkpoint, and would"),
+    (lambda path: make(path, manifest='{"files": {"thesis.txt": {}}}'), "manifest.json: damaged (KeyError"),
     (make_lying_manifest, "manifest.json: damaged (CheckpointError"),
     (make_linked_member, "holds 'a.safetensors' beside a checkpoint"),
-    (make_newer, "written in format 7, this release reads format 3. Upgrade it."),
     (
-        make_older,
+        lambda path: make_with(path, lambda made: edit_manifest(made, version=7)),
+        "written in format 7, this release reads format 3. Upgrade it.",
+    ),
+    (
+        lambda path: make_with(path, lambda made: edit_manifest(made, version=2)),
         "written in format 2 by a version before 0.1.0, this release reads format 3. Load it with the version",
     ),
 ]
@@ -358,7 +306,7 @@ def test_what_is_no_checkpoint_is_never_replaced(make: Any, text: str, tmp_path:
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("make", [make_file, make_folder, make_link, make_dangling_link, lambda path: write(path, 1)])
+@pytest.mark.parametrize("make", [*(make for make, _ in MAKERS[:4]), lambda path: write(path, 1)])
 def test_nothing_is_replaced_unasked(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "path")
     before = snapshot(tmp_path)
@@ -371,7 +319,7 @@ def test_what_comes_to_be_there_during_a_save_is_not_replaced(tmp_path: Path, mo
     path, replace = tmp_path / "path", os.replace
 
     def be_late(source: Any, target: Any) -> None:
-        make_folder(path)
+        make(path, thesis="precious")
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", be_late)
@@ -516,16 +464,6 @@ def test_a_member_that_lies_about_its_own_sizes_is_refused_even_if_it_is_signed(
     edit_manifest(tmp_path / "c", files=files)
     with pytest.raises(CheckpointError, match="a.safetensors: not a readable a file"):
         read_checkpoint(tmp_path / "c")
-
-
-def test_what_was_read_does_not_change_with_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "c", 1)
-    states = read_checkpoint(tmp_path / "c")
-    file = tmp_path / "c" / "a.safetensors"
-    file.write_bytes(b"\xff" * file.stat().st_size)
-    assert states["a"]["w"].tolist() == [1.0, 1.0, 1.0]
-    os.truncate(file, 0)
-    assert states["a"]["w"].tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.fixture
