@@ -3,9 +3,8 @@
 from functools import partial
 from typing import Any, Unpack, cast
 
-import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.distributions import Distribution
@@ -91,7 +90,7 @@ class Actor(Policy):
         return cast(StateDependentHead, self.actor[2]).initial_state(num_envs) if self.use_sde else None
 
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Sample an action, or take the likeliest one."""
         if explore and self.use_sde:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeGuard, Unpack, cast
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.nets.distributions import DiagonalGaussian, SquashedGaussian
@@ -136,7 +136,7 @@ class DeterministicActorCritic(ContinuousActorCritic):
         return nn.Sequential(Linear(in_features, num_actions), nn.Tanh())
 
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Take the actor's action, in the env's scale; exploration is added later."""
         return Decision(self.scale(self.actor(obs)))
@@ -185,7 +185,7 @@ class SquashedActorCritic(ContinuousActorCritic):
         return cast(StateDependentHead, self.actor[2]).initial_state(num_envs) if self.use_sde else None
 
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Sample, or take tanh of the mean, in the env's scale."""
         if explore and self.use_sde:
@@ -216,7 +216,7 @@ class GaussianActorCritic(ContinuousActorCritic):
         return value.squeeze(-1)
 
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Sample within the bounds, or take the mean, in the env's scale."""
         distribution = self.distribution(obs)

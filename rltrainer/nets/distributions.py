@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
@@ -26,7 +26,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 class Distribution(Protocol):
     """A batch of B distributions over actions."""
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw one action each [B, ...]."""
 
     def mode(self) -> Tensor:
@@ -110,7 +110,7 @@ class Categorical:
         """Return the distribution over the choices that a mask [B, A] allows."""
         return Categorical(excluded(self.logits, mask), self.start)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw choices [B]: argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
         exponential = torch.empty_like(self.logits, dtype=torch.float32).exponential_(generator=generator)
         if self.logits.is_cpu:  # a call of NumPy's costs half of one of torch's
@@ -162,7 +162,7 @@ class MultiCategorical:
         masks = torch.split(mask, [part.logits.shape[-1] for part in self.parts], -1)
         return MultiCategorical([part.masked(flags) for part, flags in zip(self.parts, masks, strict=True)])
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw choices [B, D]."""
         return torch.stack([part.sample(generator) for part in self.parts], dim=-1)
 
@@ -209,7 +209,7 @@ class Bernoulli:
         fixed = torch.where(may_be_0 == may_be_1, 0.0, torch.where(may_be_1, -EXCLUDED, EXCLUDED))
         return Bernoulli(torch.where(may_be_0 & may_be_1, self.logits, fixed.to(self.logits.dtype)))
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw flags [B, D]."""
         uniform = torch.empty_like(self.logits, dtype=torch.float32).uniform_(generator=generator)
         return self._flags(uniform < self.logits.sigmoid())
@@ -262,7 +262,7 @@ class DiagonalGaussian:
     def __post_init__(self) -> None:
         self.mean, self.log_std = full_precision(self.mean), full_precision(self.log_std)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw actions [B, A], unbounded."""
         noise = torch.empty_like(self.mean, dtype=torch.float32).normal_(generator=generator)
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
@@ -304,7 +304,7 @@ class SquashedGaussian(DiagonalGaussian):
     Its divergences are the Gaussian's, which a one-to-one function does not change.
     """
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw actions [B, A] in (-1, 1)."""
         return DiagonalGaussian.sample(self, generator).tanh()
 

@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, TypeGuard
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Generator, Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.schedules import value_at
@@ -22,9 +22,7 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Ru
 class Exploration(Protocol):
     """Replaces a greedy action by one that explores. The numbers of `settings(progress)`, if it has it, are logged."""
 
-    def __call__(
-        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
-    ) -> Tensor:
+    def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Return the explored actions [N, ...], given the greedy ones and the share of the training done."""
 
 
@@ -35,7 +33,7 @@ class StatefulExploration(Exploration, Protocol):
         """Return the memory at the start of an episode [num_envs, S] float32."""
 
     def step(
-        self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
+        self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Return the explored actions [N, ...], and the next memory [N, S]."""
 
@@ -57,9 +55,7 @@ class EpsilonGreedy(Params):
     epsilon: UnitFloat | Scheduled = 0.1
     """Probability in [0, 1], or a schedule of it."""
 
-    def __call__(
-        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
-    ) -> Tensor:
+    def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Replace some choices [N]."""
         if not isinstance(action_space, spaces.Discrete):
             hint = "Explore continuous actions with GaussianNoise."
@@ -85,9 +81,7 @@ class GaussianNoise(Params):
     std: NonNegativeFloat | Scheduled = 0.1
     """Standard deviation as a share of half the action's range, or a schedule of it."""
 
-    def __call__(
-        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
-    ) -> Tensor:
+    def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Add noise to actions [N, ...]."""
         noise = torch.empty_like(action).normal_(generator=generator)
         return self._add(action, noise, value_at(self.std, progress), action_space)
@@ -136,14 +130,12 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         """Return zeros [num_envs, A]."""
         return torch.zeros(num_envs, math.prod(leaf_shape(action_space)))
 
-    def __call__(
-        self, action: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
-    ) -> Tensor:
+    def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Add the noise of an episode's first step to actions [N, ...]."""
         return self.step(action, torch.zeros_like(action).flatten(1), action_space, progress, generator)[0]
 
     def step(
-        self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: torch.Generator | None
+        self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Let the noise [N, A] drift, and add it to actions [N, ...]."""
         growth = torch.empty_like(state).normal_(generator=generator)
@@ -151,7 +143,7 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         return self._add(action, state.view(action.shape), 1.0, action_space), state
 
 
-def allowed(action: Tensor, mask: Tensor, space: Space, generator: torch.Generator | None) -> Tensor:
+def allowed(action: Tensor, mask: Tensor, space: Space, generator: Generator | None) -> Tensor:
     """Replace choices [N], or [N, D] for D choices, that are not allowed by uniform ones among those that are.
 
     So uniform choices become uniform among the allowed ones. `mask` is [N, A] bool; of D choices one after the other.

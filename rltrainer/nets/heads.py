@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.nets.distributions import (
@@ -177,7 +177,7 @@ class StateDependentHead(nn.Module):
         return torch.zeros(num_envs, 1 + self.log_std.numel(), device=self.log_std.device)
 
     def explore(
-        self, features: Tensor, state: Tensor, generator: torch.Generator | None
+        self, features: Tensor, state: Tensor, generator: Generator | None
     ) -> tuple[DiagonalGaussian | SquashedGaussian, Tensor, Tensor]:
         """Return distributions for features [N, F], actions [N, A] by each env's theta, and the next memory."""
         num_steps, theta = state[:, :1], state[:, 1:]
@@ -193,7 +193,7 @@ class StateDependentHead(nn.Module):
         return distribution, action.tanh() if self.squashes else action, torch.cat([num_steps, theta], 1)
 
 
-def explored(actor: nn.Sequential, obs: Tree, state: Tensor | None, generator: torch.Generator | None) -> Decision:
+def explored(actor: nn.Sequential, obs: Tree, state: Tensor | None, generator: Generator | None) -> Decision:
     """Return the decision of an actor with a `StateDependentHead`, in the scale of its networks."""
     features, head = actor[:-1](obs), actor[-1]
     assert isinstance(head, StateDependentHead)

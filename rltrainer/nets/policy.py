@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.files.atomic_write import write_errors
@@ -194,7 +194,7 @@ class Policy(nn.Module, metaclass=Constructed):
 
     @abstractmethod
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Decide for normalised observations, a tree [N, ...]; gradients are off.
 
@@ -204,15 +204,15 @@ class Policy(nn.Module, metaclass=Constructed):
         """
 
     @overload
-    def act(self, obs: Tree, *, explore: bool = False, generator: torch.Generator | None = None) -> Tensor: ...
+    def act(self, obs: Tree, *, explore: bool = False, generator: Generator | None = None) -> Tensor: ...
 
     @overload
     def act(
-        self, obs: Tree, state: Tensor, *, explore: bool = False, generator: torch.Generator | None = None
+        self, obs: Tree, state: Tensor, *, explore: bool = False, generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]: ...
 
     def act(
-        self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: torch.Generator | None = None
+        self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: Generator | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Choose actions [N, ...] for raw observations, a tree [N, ...], in the modes (train or eval) of the networks.
 
@@ -244,7 +244,7 @@ class Policy(nn.Module, metaclass=Constructed):
         state: Tensor | None = None,
         *,
         explore: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
         exploration: Exploration | None = None,
     ) -> Decision:
         """Normalise raw observations, decide, and explore: `act` for collectors, with all of the decision, unclipped.
@@ -273,7 +273,7 @@ class Policy(nn.Module, metaclass=Constructed):
         return decision
 
     def predict(
-        self, obs: Tree, state: Any = None, *, explore: bool = False, generator: torch.Generator | None = None
+        self, obs: Tree, state: Any = None, *, explore: bool = False, generator: Generator | None = None
     ) -> Any:
         """Choose actions as `act` does, for NumPy observations, in eval mode; the modes are restored.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Unpack
 
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
 from rltrainer.nets.distributions import best_choice, excluded
@@ -93,7 +93,7 @@ class QNetwork(Policy):
         return output if self.num_outputs == 1 else output.mean(-1)
 
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Take the choice of the highest value [N]."""
         return Decision(self.scale(best_choice(self.q_values(obs))))

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.compiler import is_exporting
 
 from rltrainer.nets.distributions import Distribution
@@ -286,7 +286,7 @@ class RecurrentActorCritic(Policy):
         return value.squeeze(-1)
 
     def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: torch.Generator | None
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Advance the memory, and sample an action or take the likeliest one."""
         state = self.next_state(obs, self.initial_state(len(leaves(obs)[0])) if state is None else state)
