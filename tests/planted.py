@@ -93,7 +93,7 @@ MUTANTS = [
            "return loss + self.params.conservative_coef", "return loss - self.params.conservative_coef",
            f"{ALGORITHMS}/offline/test_cql.py"),
     mutant("quantiles: tau of the other side", "functional/losses.py",
-           "(error < 0).to(error.dtype)", "(error > 0).to(error.dtype)", f"{UNIT}/functional/test_distributional.py"),
+           "(error < 0).to(error.dtype)", "(error > 0).to(error.dtype)", LOSSES),
     # Minibatches and weights
     mutant("means: padding counts", "functional/losses.py",
            "(weight.sum() if total is None else total)", "weight.numel()", LOSSES),

@@ -10,6 +10,9 @@ from rltrainer.functional.losses import (
     expectile,
     explained_variance,
     huber,
+    midpoints,
+    project,
+    quantile_huber,
     standardize,
     weighted_mean,
 )
@@ -18,35 +21,22 @@ from rltrainer.functional.losses import (
 def test_weighted_mean_by_hand() -> None:
     # (1 * 1 + 2 * 3) / 4 = 1.75
     assert weighted_mean(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])).item() == 1.75
+    x = torch.tensor([[1.0, 3.0, 99.0], [5.0, 7.0, 99.0]], requires_grad=True)
+    means = weighted_mean(x, torch.tensor([1.0, 1.0, 0.0]))
+    assert means.tolist() == [2.0, 6.0]
+    (gradient,) = torch.autograd.grad(means.sum(), x)
+    assert gradient.tolist() == [[0.5, 0.5, 0.0]] * 2, "padding has no gradient"
 
 
-def test_weighted_mean_over_the_last_axis_of_an_ensemble() -> None:
-    x = torch.tensor([[1.0, 3.0, 99.0], [5.0, 7.0, 99.0]])
-    assert weighted_mean(x, torch.tensor([1.0, 1.0, 0.0])).tolist() == [2.0, 6.0]
-
-
-def test_weighted_mean_gives_padding_no_gradient() -> None:
-    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    weighted_mean(x, torch.tensor([1.0, 1.0, 0.0])).backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [0.5, 0.5, 0.0]
-
-
-def test_standardize_is_torchs_mean_and_std() -> None:
+def test_standardize_is_torchs_mean_and_std_without_padding() -> None:
     x = torch.tensor([1.0, 2.0, 6.0])
     expected = (x - x.mean()) / (x.std() + 1e-8)
     torch.testing.assert_close(standardize(x, torch.ones(3)), expected)
-
-
-def test_standardize_with_padding_equals_without() -> None:
-    x = torch.tensor([1.0, 2.0, 6.0])
     padded = standardize(torch.cat([x, torch.tensor([100.0, -7.0])]), torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0]))
-    torch.testing.assert_close(padded[:3], standardize(x, torch.ones(3)))
-
-
-@pytest.mark.parametrize("x", [[3.0], [3.0, 3.0]], ids=["one cell", "all equal"])
-def test_standardize_without_spread_is_zero(x: list[float]) -> None:
-    assert standardize(torch.tensor(x), torch.ones(len(x))).tolist() == [0.0] * len(x)
+    torch.testing.assert_close(padded[:3], expected)
+    for without_spread in ([3.0], [3.0, 3.0]):
+        zeros = [0.0] * len(without_spread)
+        assert standardize(torch.tensor(without_spread), torch.ones(len(zeros))).tolist() == zeros
 
 
 @pytest.mark.parametrize(
@@ -94,17 +84,12 @@ def test_expectile_by_hand() -> None:
     assert error.grad.tolist() == pytest.approx([2.8, -1.2, 0.0])
 
 
-def test_expectile_one_half_is_half_the_square() -> None:
-    error = torch.tensor([3.0, -3.0])
-    assert expectile(error, 0.5).tolist() == [4.5, 4.5]
-
-
 def test_expectile_is_smallest_at_the_expectile() -> None:
+    assert expectile(torch.tensor([3.0, -3.0]), 0.5).tolist() == [4.5, 4.5]
     # Of 0 and 1 the 0.7 expectile v solves 0.7 (1 - v) = 0.3 v: v = 0.7.
     value = torch.tensor(0.7, requires_grad=True)
-    expectile(torch.tensor([0.0, 1.0]) - value, 0.7).sum().backward()
-    assert value.grad is not None
-    assert value.grad.item() == pytest.approx(0.0, abs=1e-6)
+    (gradient,) = torch.autograd.grad(expectile(torch.tensor([0.0, 1.0]) - value, 0.7).sum(), value)
+    assert gradient.item() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_explained_variance_by_hand() -> None:
@@ -115,7 +100,84 @@ def test_explained_variance_by_hand() -> None:
     assert explained_variance(target + 5, target, weight).item() == pytest.approx(1.0)
     assert explained_variance(torch.zeros(4), target, weight).item() == 0.0
     assert explained_variance(-target, target, weight).item() == pytest.approx(-3.0)
+    assert explained_variance(torch.randn(3), torch.ones(3), torch.ones(3)).item() == 0.0, "no variance"
 
 
-def test_explained_variance_of_a_target_that_does_not_vary() -> None:
-    assert explained_variance(torch.randn(3), torch.ones(3), torch.ones(3)).item() == 0.0
+# Distributions of returns
+
+SUPPORT = torch.arange(-2.0, 3.0)
+PROBABILITY = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("reward", "discount", "expected"),
+    [
+        # Atoms move to -1.3, -0.4, 0.5, 1.4, 2.3 (clipped to 2). -1 gets 0.7 * 0.1 + 0.4 * 0.2 = 0.15, and so on.
+        (0.5, 0.9, [0.03, 0.15, 0.32, 0.32, 0.18]),
+        (0.0, 1.0, [0.1, 0.2, 0.4, 0.2, 0.1]),  # each atom lands on itself
+        (1.0, 1.0, [0.0, 0.1, 0.2, 0.4, 0.3]),  # each on the next, the last is clipped
+        (1.0, 0.0, [0.0, 0.0, 0.0, 1.0, 0.0]),  # terminal: the reward alone
+        (5.0, 0.9, [0.0, 0.0, 0.0, 0.0, 1.0]),  # all beyond the support
+        (-5.0, 0.9, [1.0, 0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_projection_by_hand(reward: float, discount: float, expected: list[float]) -> None:
+    moved = project(SUPPORT, PROBABILITY.unsqueeze(0), torch.tensor([reward]), torch.tensor([discount]))
+    assert moved[0].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_projection_keeps_mass_and_mean_within_the_support() -> None:
+    support = torch.linspace(-10.0, 10.0, 51)
+    probability = torch.randn(64, 51, generator=torch.Generator().manual_seed(0)).softmax(1)
+    reward = torch.linspace(-1.0, 1.0, 64)
+    moved = project(support, probability, reward, torch.full((64,), 0.9))
+    torch.testing.assert_close(moved.sum(1), torch.ones(64))
+    torch.testing.assert_close(project(support, probability[7:8], reward[7:8], torch.full((1,), 0.9))[0], moved[7])
+    torch.testing.assert_close(moved @ support, reward + 0.9 * (probability @ support), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("current", "tau", "target", "kappa", "loss"),
+    [
+        # Errors [[.5, 2], [-.5, 1]]: huber [[.125, 1.5], [.125, .5]], weights [[.25, .25], [.25, .75]]:
+        # [[.03125, .375], [.03125, .375]]. The mean over targets is .203125 twice; summed over quantiles .40625.
+        ([0.0, 1.0], [0.25, 0.75], [0.5, 2.0], 1.0, 0.40625),
+        # Errors [[1, 2], [0, 1], [-2, -1]]: huber [[.5, 1.5], [0, .5], [1.5, .5]], weights .1; .5; .1:
+        # means over targets .1, .125, .1. Summing over targets and averaging over quantiles would give .2167.
+        ([-1.0, 0.0, 2.0], [0.1, 0.5, 0.9], [0.0, 1.0], 1.0, 0.325),
+        # .5 * kappa * (3 - kappa / 2) / kappa = .5 * 2 for kappa = 2; .5 * 4.5 / 3 for kappa = 3
+        ([0.0], [0.5], [3.0], 2.0, 1.0),
+        ([0.0], [0.5], [3.0], 3.0, 0.75),
+    ],
+)
+def test_quantile_huber_by_hand(
+    current: list[float], tau: list[float], target: list[float], kappa: float, loss: float
+) -> None:
+    found = quantile_huber(torch.tensor(current), torch.tensor(tau), torch.tensor(target), kappa)
+    assert found.item() == pytest.approx(loss)
+
+
+def test_quantile_huber_is_per_distribution_and_has_a_gradient_for_each_quantile() -> None:
+    current = torch.tensor([[[0.0, 1.0], [5.0, 5.0]]], requires_grad=True)  # [E, B, N]
+    target = torch.tensor([[0.5, 2.0], [5.0, 5.0]])
+    loss = quantile_huber(current, torch.tensor([0.25, 0.75]), target)
+    assert loss.tolist() == [[pytest.approx(0.40625), 0.0]]
+    loss.sum().backward()
+    assert current.grad is not None
+    # -mean over targets of weight * clip(error, -1, 1): -(.25 * .5 + .25 * 1) / 2, -(.25 * -.5 + .75 * 1) / 2
+    assert current.grad[0, 0].tolist() == pytest.approx([-0.1875, -0.3125])
+
+
+def test_quantiles_of_a_sample_are_where_the_loss_is_least() -> None:
+    target = torch.linspace(0.0, 1.0, 1001)
+    current = torch.tensor([0.5, 0.5], requires_grad=True)
+    optimizer = torch.optim.SGD([current], lr=0.1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        quantile_huber(current, torch.tensor([0.25, 0.75]), target, kappa=0.01).backward()
+        optimizer.step()
+    assert current.tolist() == pytest.approx([0.25, 0.75], abs=0.02)
+
+
+def test_midpoints_of_equal_shares() -> None:
+    assert midpoints(torch.zeros(3, 4)).tolist() == [0.125, 0.375, 0.625, 0.875]

@@ -27,6 +27,10 @@ ADVANTAGE = {
 }
 
 
+def column(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float32).unsqueeze(1)
+
+
 @pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
 def test_gae_by_hand(lambda_: float) -> None:
     advantage, return_ = gae(REWARD, VALUE, NEXT_VALUE, TERMINATED, DONE, GAMMA, lambda_)
@@ -43,30 +47,23 @@ def test_gae_that_takes_truncation_for_termination_is_wrong(lambda_: float) -> N
     assert not torch.equal(wrong[:, 0], expected[:, 0])
 
 
-@pytest.mark.parametrize("lambda_", [0.5, 1.0])
-def test_gae_that_does_not_cut_the_trace_is_wrong(lambda_: float) -> None:
-    uncut, _ = gae(REWARD, VALUE, NEXT_VALUE, TERMINATED, torch.zeros_like(DONE), GAMMA, lambda_)
-    assert not torch.equal(uncut, torch.tensor(ADVANTAGE[lambda_]))
-
-
-def test_gae_never_looks_at_the_value_after_a_termination() -> None:
-    next_value = NEXT_VALUE.masked_fill(TERMINATED, torch.nan)
-    advantage, _ = gae(REWARD, VALUE, next_value, TERMINATED, DONE, GAMMA, 0.5)
+def test_gae_never_looks_at_the_value_after_a_termination_and_changes_no_input() -> None:
+    inputs = [REWARD, VALUE, NEXT_VALUE.masked_fill(TERMINATED, torch.nan), TERMINATED, DONE]
+    before = [x.clone() for x in inputs]
+    advantage, _ = gae(*inputs, GAMMA, 0.5)
     assert advantage.tolist() == ADVANTAGE[0.5]
+    torch.testing.assert_close(inputs, before, equal_nan=True)
 
 
 def test_gae_with_lambda_one_is_the_discounted_sum_with_a_bootstrap() -> None:
     no = torch.zeros(3, 1, dtype=torch.bool)
-    reward, value, next_value = (
-        torch.tensor(x).unsqueeze(1) for x in ([1.0, 2.0, 4.0], [7.0, 8.0, 9.0], [8.0, 9.0, 16.0])
-    )
-    _, return_ = gae(reward, value, next_value, no, no, 0.5, 1.0)
+    _, return_ = gae(column(1, 2, 4), column(7, 8, 9), column(8, 9, 16), no, no, 0.5, 1.0)
     # 4 + 8 = 12; 2 + 6 = 8; 1 + 4 = 5
     assert return_.squeeze(1).tolist() == [5.0, 8.0, 12.0]
 
 
 @pytest.mark.parametrize("few", [0, 100])
-@pytest.mark.parametrize("num_rows", [1, 2, 5, 23])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 23])
 def test_a_recurrence_row_by_row_and_in_rounds(few: int, num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rltrainer.functional.returns.FEW_ROWS", few)
     generator = torch.Generator().manual_seed(0)
@@ -75,26 +72,8 @@ def test_a_recurrence_row_by_row_and_in_rounds(few: int, num_rows: int, monkeypa
     for t in reversed(range(num_rows)):
         expected[t] = x[t] + keep[t] * expected[t + 1]
     torch.testing.assert_close(backward_recurrence(x, keep), expected[:-1])
-
-
-@pytest.mark.parametrize("few", [0, 100])
-def test_a_recurrence_has_a_gradient(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.functional.returns.FEW_ROWS", few)
-    x, keep = (torch.rand(5, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradcheck(backward_recurrence, (x, keep))
-
-
-@pytest.mark.parametrize("few", [0, 100])
-def test_a_recurrence_over_no_rows_has_none(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.functional.returns.FEW_ROWS", few)
-    assert backward_recurrence(torch.zeros(0, 3), torch.zeros(0, 3)).shape == (0, 3)
-
-
-def test_gae_leaves_its_inputs_alone() -> None:
-    inputs = [x.clone() for x in (REWARD, VALUE, NEXT_VALUE, TERMINATED, DONE)]
-    gae(*inputs, GAMMA, 0.5)
-    for before, after in zip((REWARD, VALUE, NEXT_VALUE, TERMINATED, DONE), inputs, strict=True):
-        assert torch.equal(before, after)
+    if num_rows == 5:
+        assert torch.autograd.gradcheck(backward_recurrence, (x.requires_grad_(), keep.requires_grad_()))
 
 
 def test_discounted_returns_by_hand() -> None:
@@ -106,12 +85,6 @@ def test_discounted_returns_by_hand() -> None:
     assert following.tolist() == [5.5]
 
 
-def test_discounted_returns_start_anew_after_a_done_in_the_last_row() -> None:
-    done = torch.tensor([[False, False], [True, False]])
-    _, following = discounted_returns(torch.ones(2, 2), done, torch.zeros(2), 0.5)
-    assert following.tolist() == [0.0, 1.5]
-
-
 def test_discounted_returns_of_two_halves_are_those_of_the_whole() -> None:
     generator = torch.Generator().manual_seed(0)
     reward = torch.randn(10, 3, generator=generator)
@@ -121,10 +94,6 @@ def test_discounted_returns_of_two_halves_are_those_of_the_whole() -> None:
     second, end_of_second = discounted_returns(reward[4:], done[4:], middle, 0.9)
     torch.testing.assert_close(torch.cat([first, second]), whole)
     torch.testing.assert_close(end_of_second, end)
-
-
-def column(*numbers: float) -> torch.Tensor:
-    return torch.tensor(numbers).unsqueeze(1)
 
 
 NOWHERE = torch.zeros(3, 1, dtype=torch.bool)

@@ -79,17 +79,12 @@ def test_trees_of_arrays_numbers_and_lists() -> None:
         (spaces.Box(-1, 1, (), np.float32), 0.5),
     ],
 )
-def test_what_is_near_enough(space: Any, obs: Any) -> None:
+def test_lists_arrays_and_tensors_of_near_dtypes(space: Any, obs: Any) -> None:
     policy = policy_for(BOX, space)
     assert policy.predict(obs).shape == (2,)
-    assert policy.predict(np.stack([obs, obs])).shape == (2, 2)
-
-
-def test_read_only_arrays_and_tensors() -> None:
-    obs = np.zeros(3, np.float32)
-    obs.flags.writeable = False
-    assert policy_for(BOX).predict(obs).shape == (2,)
-    assert policy_for(BOX).predict(torch.zeros(7, 3)).shape == (7, 2)
+    several = np.stack([obs, obs])
+    several.flags.writeable = False
+    assert policy.predict(several).shape == policy.predict(torch.from_numpy(several.copy())).shape == (2, 2)
 
 
 class ModeSeen(nn.Module):
@@ -98,21 +93,15 @@ class ModeSeen(nn.Module):
         return x
 
 
-def test_the_modes_are_left_as_they_were() -> None:
-    policy = policy_for(BOX, activation=ModeSeen)
+def test_modes_and_statistics_are_left_as_they_were() -> None:
+    policy = policy_for(BOX, activation=ModeSeen, normalize_obs=True)
     policy.critic.eval()
     before = [module.training for module in policy.modules()]
-    policy.predict(np.zeros(3))
+    policy.predict(np.ones((9, 3)))
     assert policy.actor[1].activations[0].modes == [False, False]
-    assert [module.training for module in policy.modules()] == before
     with pytest.raises(SpaceError):
         policy.predict(np.zeros(4))
     assert [module.training for module in policy.modules()] == before
-
-
-def test_statistics_do_not_change() -> None:
-    policy = policy_for(BOX, normalize_obs=True)
-    policy.predict(np.ones((9, 3)))
     assert policy.obs_normalizer.moments["0"].count == 0
 
 
@@ -128,14 +117,19 @@ def test_what_only_the_critic_sees_may_be_missing() -> None:
         policy.predict({"far": full["far"]})
 
 
+VECTOR = "obs: expected float32 (3,), or ('N', 3) for several"
+UNEQUAL = "obs: expected leaves of one number of observations, got"
+PAIR = spaces.Tuple((OBS, OBS))
+
+
 @pytest.mark.parametrize(
     ("space", "obs", "text"),
     [
-        (OBS, np.zeros(4), "obs: expected float32 (3,), or ('N', 3) for several; got float64 (4,)"),
-        (OBS, np.zeros((2, 2, 3)), "obs: expected float32 (3,), or ('N', 3) for several; got float64 (2, 2, 3)"),
-        (OBS, ["a", "b", "c"], "obs: expected float32 (3,), or ('N', 3) for several; got <U1 (3,)"),
-        (OBS, {"a": 1}, "obs: expected float32 (3,), or ('N', 3) for several; got {'a': 1}"),
-        (OBS, None, "obs: expected float32 (3,), or ('N', 3) for several; got None. Pass what env.reset() or"),
+        (OBS, np.zeros(4), f"{VECTOR}; got float64 (4,)"),
+        (OBS, np.zeros((2, 2, 3)), f"{VECTOR}; got float64 (2, 2, 3)"),
+        (OBS, ["a", "b", "c"], f"{VECTOR}; got <U1 (3,)"),
+        (OBS, {"a": 1}, VECTOR + "; got {'a': 1}"),
+        (OBS, None, f"{VECTOR}; got None. Pass what env.reset() or"),
         (IMAGE, np.zeros((36, 36, 3)), "obs: expected uint8 (36, 36, 3), or ('N', 36, 36, 3) for several; got float64"),
         (spaces.Discrete(3), 1.0, "obs: expected int64 (), or ('N',) for several; got float64 ()"),
         (spaces.Discrete(3), 3, "obs: expected choices of Discrete(3), got array(3)"),
@@ -143,35 +137,31 @@ def test_what_only_the_critic_sees_may_be_missing() -> None:
         (spaces.Dict(a=OBS), np.zeros(3), "obs: expected a dict with the keys ['a'], got array([0., 0., 0.])"),
         (spaces.Dict(a=OBS), {"b": 1}, "obs: expected a dict with the keys ['a'], got {'b': 1}"),
         (spaces.Dict(a=OBS), {"a": 1}, 'obs["a"]: expected float32 (3,), or'),
-        (spaces.Tuple((OBS, OBS)), (np.zeros(3),), "obs: expected a tuple of 2, got (array([0., 0., 0.]),)"),
-        (
-            spaces.Tuple((OBS, OBS)),
-            (np.zeros((2, 3)), np.zeros((4, 3))),
-            "obs: expected leaves of one number of observations, got [(2,), (4,)]",
-        ),
-        (
-            spaces.Tuple((OBS, OBS)),
-            (np.zeros((2, 3)), np.zeros(3)),
-            "obs: expected leaves of one number of observations, got [(), (2,)]",
-        ),
+        (PAIR, (np.zeros(3),), "obs: expected a tuple of 2, got (array([0., 0., 0.]),)"),
+        (PAIR, (np.zeros((2, 3)), np.zeros((4, 3))), f"{UNEQUAL} [(2,), (4,)]"),
+        (PAIR, (np.zeros((2, 3)), np.zeros(3)), f"{UNEQUAL} [(), (2,)]"),
+        (OBS, (np.zeros(3), {}), "obs: expected an array, got (array([0., 0., 0.]), {}). env.reset() returns"),
     ],
-)
-def test_what_is_no_observation(space: Any, obs: Any, text: str) -> None:
+)  # fmt: skip
+def test_values_that_are_no_observation(space: Any, obs: Any, text: str) -> None:
     with pytest.raises(SpaceError) as caught:
         policy_for(BOX, space).predict(obs)
     assert str(caught.value).startswith(f"ActorCritic.predict: {text}")
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_numbers_that_are_not_finite(bad: float) -> None:
-    with pytest.raises(NonFiniteError, match=r'^ActorCritic.predict: obs\["a"\]: holds NaN or infinity: array'):
-        policy_for(BOX, spaces.Dict(a=OBS)).predict({"a": [0.0, bad, 0.0]})
-
-
-def test_a_number_that_float32_cannot_hold() -> None:
-    with pytest.raises(NonFiniteError, match="^ActorCritic.predict: obs: holds a number that is infinite in float32: "):
-        policy_for(BOX, OBS).predict([0.0, 1e39, 0.0])
-    policy_for(BOX, OBS).predict([0.0, 1e38, 0.0])
+@pytest.mark.parametrize(
+    ("obs", "text"),
+    [
+        ([0.0, np.nan, 0.0], r'obs\["a"\]: holds NaN or infinity: array'),
+        ([0.0, np.inf, 0.0], r'obs\["a"\]: holds NaN or infinity: array'),
+        ([0.0, 1e39, 0.0], r'obs\["a"\]: holds a number that is infinite in float32: '),
+    ],
+)
+def test_numbers_that_are_not_finite(obs: list[float], text: str) -> None:
+    policy = policy_for(BOX, spaces.Dict(a=OBS))
+    with pytest.raises(NonFiniteError, match=f"^ActorCritic.predict: {text}"):
+        policy.predict({"a": obs})
+    policy.predict({"a": [0.0, 1e38, 0.0]})
 
 
 def test_masks_are_obeyed() -> None:
@@ -235,7 +225,7 @@ def test_memory_that_greedy_actions_do_without_is_not_asked_for() -> None:
     assert (action.tolist(), state.tolist()) == ([1, 1], [2])
 
 
-def test_recurrent_policies_go_on_step_by_step() -> None:
+def test_recurrent_policies_continue_step_by_step() -> None:
     rl.seed(1)
     policy = rl.RecurrentActorCritic(OBS, BOX, cell="lstm", cell_size=3, hidden_sizes=(4,))
     obs, state, memory = np.random.default_rng(1).uniform(-1, 1, (5, 2, 3)), None, policy.initial_state(2)
