@@ -1,4 +1,4 @@
-"""Every field of every algorithm's params against every kind of wrong value."""
+"""Every field of the params of algorithms and updates against every kind of wrong value."""
 
 import dataclasses
 import math
@@ -24,11 +24,12 @@ ACCEPTED: dict[str, list[Any]] = {
     "learn_temperature": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
-    "huber_delta": [None],
+    "huber_delta": [None], "max_grad_value": [None], "grad_norm_type": [math.inf], "balance_grad_norms": [True],
+    "amp": [None], "tf32": [None, True],
 }  # fmt: skip
 CASES = [
     (cls, field.name, value)
-    for cls in CLASSES
+    for cls in [*CLASSES, rl.UpdateParams, rl.PrecisionParams]
     for field in dataclasses.fields(cls)
     for value in BAD_VALUES
     if not any(value is ok or (value == ok and type(value) is type(ok)) for ok in ACCEPTED.get(field.name, []))

@@ -152,28 +152,6 @@ def test_the_norm_of_a_delayed_actor_is_a_mean_over_its_steps() -> None:
     assert "actor_grad_norm" in update(algorithm).metrics
 
 
-FIELDS: dict[tuple[type[Any], str], list[Any]] = {
-    (rl.UpdateParams, "max_grad_norm"): [None], (rl.UpdateParams, "max_grad_value"): [None],
-    (rl.UpdateParams, "grad_norm_type"): [INF], (rl.UpdateParams, "balance_grad_norms"): [True],
-    (rl.UpdateParams, "accumulate"): [], (rl.UpdateParams, "nonfinite"): [], (rl.PrecisionParams, "amp"): [None],
-    **{(rl.PrecisionParams, name): [] for name in (
-        "initial_loss_scale", "loss_scale_growth", "loss_scale_growth_interval", "loss_scale_backoff", "min_loss_scale",
-        "weights",
-    )},
-}  # fmt: skip
-"""Fields, and the values below that each of them accepts."""
-
-
-@pytest.mark.parametrize(("cls", "field"), FIELDS)
-@pytest.mark.parametrize("value", [-1, 0, INF, math.nan, "", None, True, []])
-def test_a_bad_value_is_refused_by_name(cls: Any, field: str, value: Any) -> None:
-    if any(value is ok or (value == ok and value is not True) for ok in FIELDS[cls, field]):
-        cls(**{field: value})
-        return
-    with pytest.raises(ParamsError, match=rf"^{cls.__name__}\.{field}: must be .*; got .* \({type(value).__name__}\)"):
-        cls(**{field: value})
-
-
 def test_the_rule_of_a_norm_is_told() -> None:
     rule = r"grad_norm_type: must be a number of at least 1, or infinity; got 0\.5 \(float\)"
     with pytest.raises(ParamsError, match=rule):
