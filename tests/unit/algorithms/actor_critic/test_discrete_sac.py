@@ -1,6 +1,7 @@
 """Discrete SAC's losses by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from gymnasium import spaces
 
 import rltrainer as rl
 from tests.unit.algorithms.q_learning.test_dqn import OBS, transitions
-from tests.unit.nets.test_discrete import with_outputs
 
 PI = [0.5, 0.3, 0.2]
 Q = [[1.0, 2.0, 3.0], [2.0, 1.0, 4.0]]
@@ -18,8 +18,19 @@ Q = [[1.0, 2.0, 3.0], [2.0, 1.0, 4.0]]
 ENTROPY, VALUE = 1.029653, 1.605931
 
 
+def with_outputs(policy: Any) -> Any:
+    """Return the policy, which gives actions these probabilities and values whatever is observed."""
+    with torch.no_grad():
+        policy.actor[2].linear.weight.zero_()
+        policy.actor[2].linear.bias.copy_(torch.tensor(PI).log())
+        last = policy.critic[1].layers[-1]
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor(Q).unsqueeze(1))
+    return policy
+
+
 def algorithm(**params: float) -> rl.DiscreteSAC:
-    policy = with_outputs(rl.DiscreteActorCritic(OBS, spaces.Discrete(3), hidden_sizes=()), PI, Q)
+    policy = with_outputs(rl.DiscreteActorCritic(OBS, spaces.Discrete(3), hidden_sizes=()))
     return rl.DiscreteSAC(policy, rl.DiscreteSACParams(temperature=0.2, **params))
 
 
@@ -39,7 +50,7 @@ def test_critic_loss_by_hand() -> None:
 
 
 def test_choices_may_start_anywhere() -> None:
-    policy = with_outputs(rl.DiscreteActorCritic(OBS, spaces.Discrete(3, start=5), hidden_sizes=()), PI, Q)
+    policy = with_outputs(rl.DiscreteActorCritic(OBS, spaces.Discrete(3, start=5), hidden_sizes=()))
     batch = transitions(action=torch.tensor([5, 7]))
     _, td_error = rl.DiscreteSAC(policy).critic_loss(batch, torch.tensor([4.0, 4.0]), None)
     assert td_error.tolist() == pytest.approx([2.5, 0.5])  # of [[3, 1], [2, 0]]

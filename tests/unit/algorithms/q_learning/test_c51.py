@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 import rltrainer as rl
 from tests.unit.algorithms.q_learning.test_dqn import OBS, transitions
-from tests.unit.nets.test_value_distributions import with_outputs
+from tests.unit.nets.test_q_network import with_outputs
 
 # Odds .1 : .2 : .4 : .2 : .1 of the returns -2 to 2 after an action, and others of a lower mean.
 LOGITS = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1]).log().tolist()

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 import rltrainer as rl
 from tests.unit.algorithms.q_learning.test_dqn import OBS, transitions
-from tests.unit.nets.test_value_distributions import with_outputs
+from tests.unit.nets.test_q_network import with_outputs
 
 
 def algorithm(online: list[list[float]], target: list[list[float]], **params: Any) -> rl.QRDQN:
