@@ -48,6 +48,7 @@ def test_time_is_the_mean_of_the_update_steps_that_ended(monkeypatch: pytest.Mon
         with use:
             device.now += milliseconds
         device.now += 1000.0  # a collection
+    assert len(use._under_way) == 0  # what has ended is not kept
     assert use.values() == MEMORY | {"update_seconds": 0.02}
     assert use.values() == MEMORY  # none since
     device.reached = False
@@ -58,30 +59,17 @@ def test_time_is_the_mean_of_the_update_steps_that_ended(monkeypatch: pytest.Mon
     assert use.values() == MEMORY | {"update_seconds": 0.05}
 
 
-def test_nothing_is_kept_of_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    Device(monkeypatch)
-    use = GpuUse(torch.device("cuda"))
-    for _ in range(1000):
-        with use:
-            pass
-    assert len(use._under_way) == 0
-
-
 def test_a_run_on_a_gpu_has_a_row_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    Device(monkeypatch)
     trainer = build("ppo", logger=(logger := Rows()))
+    trainer.run()
+    assert logger.of("gpu") == []  # without one
+    Device(monkeypatch)
     trainer.algorithm.device = torch.device("cuda")
     log = type(trainer._log)(trainer.params, trainer.algorithm, "env_step")
     trainer.algorithm.device = torch.device("cpu")
     trainer._log = log
     trainer.run()
     assert logger.of("gpu") == [(step, MEMORY | {"update_seconds": 0.0}) for step in (20, 40, 60)]
-
-
-def test_a_run_without_one_has_none() -> None:
-    trainer = build("ppo", logger=(logger := Rows()))
-    trainer.run()
-    assert logger.of("gpu") == []
 
 
 def test_a_run_without_a_logger_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

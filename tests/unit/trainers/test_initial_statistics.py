@@ -214,20 +214,17 @@ def test_they_are_said_and_logged(capfd: pytest.CaptureFixture[str], caplog: pyt
     assert text in [record.message for record in caplog.records]
 
 
-def test_envs_that_go_on_are_left_alone() -> None:
-    """`run(reset_collectors=False)` after a collection by hand: the episodes go on where they are."""
+def test_envs_in_the_middle_of_episodes_are_left_alone() -> None:
+    """`run(reset_collectors=False)` after a collection by hand continues the episodes; before one it takes them."""
     one = trainer(envs=counting_envs(2, length=7))
     collector = one.params.training_collector
     collector.collect(num_steps=6)
     one.reset(reset_collectors=False)
     assert int(one.algorithm.policy.obs_normalizer.moments["0"].count) == 0
     assert collector.collect(num_steps=8).lengths.tolist() == [7, 7]
-
-
-def test_a_collector_that_never_collected_is_not_in_the_way() -> None:
-    one = trainer()
-    one.reset(reset_collectors=False)
-    assert int(one.algorithm.policy.obs_normalizer.moments["0"].count) == 1000
+    fresh = trainer()
+    fresh.reset(reset_collectors=False)
+    assert int(fresh.algorithm.policy.obs_normalizer.moments["0"].count) == 1000
 
 
 def test_an_algorithm_observes_them_as_it_does_all_data() -> None:

@@ -53,7 +53,7 @@ def test_no_test_step_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "rltrainer"):
         profiled("ppo", tmp_path / "none", max_epochs=2, wait=0, warmup=2, active=1).run()
     text = (
-        "RuntimeParams.profiler: the epoch ended within the 2 training steps of warm-up; they begin anew with the next"
+        "RuntimeParams.profiler: the epoch ended within the 2 training steps of warm-up; they begin again with the next"
     )
     assert caplog.messages == [text, text]
     assert not (tmp_path / "none").exists()

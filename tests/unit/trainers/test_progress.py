@@ -12,30 +12,26 @@ from tests.fakes import CountingEnv, ScriptedOffPolicy, ScriptedOnPolicy, counti
 QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 1}
 
 
-class OnPolicyWithRates(ScriptedOnPolicy):
+class Rates:
     """Remembers the learning rate of each gradient step, in percent of the first."""
 
     def __init__(self, policy: rl.Policy) -> None:
-        super().__init__(policy)
+        super().__init__(policy)  # type: ignore[call-arg]  # of the algorithm
         self.optimizer = rl.Optimizer({"policy": policy}, rl.LinearSchedule(100.0, 0.0))
         self.rates: list[float] = []
 
-    def gradient_step(self, batch: Any) -> rl.UpdateResult:
+    def gradient_step(self, *args: Any) -> rl.UpdateResult:
         self.rates.append(self.optimizer.method.lr)
-        return super().gradient_step(batch)
+        result: rl.UpdateResult = super().gradient_step(*args)  # type: ignore[misc]  # of the algorithm
+        return result
 
 
-class OffPolicyWithRates(ScriptedOffPolicy):
-    """The same, off policy."""
+class OnPolicyWithRates(Rates, ScriptedOnPolicy):
+    pass
 
-    def __init__(self, policy: rl.Policy) -> None:
-        super().__init__(policy)
-        self.optimizer = rl.Optimizer({"policy": policy}, rl.LinearSchedule(100.0, 0.0))
-        self.rates: list[float] = []
 
-    def gradient_step(self, batch: Any, noise: Any = None) -> rl.UpdateResult:
-        self.rates.append(self.optimizer.method.lr)
-        return super().gradient_step(batch, noise)
+class OffPolicyWithRates(Rates, ScriptedOffPolicy):
+    pass
 
 
 def on_policy(**options: Any) -> Any:
@@ -69,48 +65,49 @@ def rates(trainer: Any) -> list[float]:
     return trainer.algorithm.rates
 
 
-def test_on_policy_goes_from_1_to_1_nth() -> None:
-    # Two epochs of 20 env steps in collections of 10: four updates.
-    assert rates(on_policy(max_epochs=2, epoch_num_steps=20)) == pytest.approx([100, 75, 50, 25])
+EPISODES = {"collection_step_num_env_steps": None, "collection_step_num_episodes": 2}
 
 
-def test_one_update_learns_at_the_full_rate() -> None:
-    assert rates(on_policy(max_epochs=1, epoch_num_steps=10)) == [100]
-
-
-def test_all_gradient_steps_of_an_update_step_have_one_rate() -> None:
-    trainer = on_policy(max_epochs=1, epoch_num_steps=20, batch_size=5, update_step_num_repetitions=2)
-    assert rates(trainer) == [100] * 4 + [50] * 4
-
-
-def test_off_policy_counts_env_steps_before_the_collection() -> None:
-    # 30 env steps in collections of 10, with two gradient steps each.
-    trainer = off_policy(max_epochs=1, epoch_num_steps=30, update_step_num_gradient_steps_per_sample=0.2)
-    assert rates(trainer) == pytest.approx([100, 100, 200 / 3, 200 / 3, 100 / 3, 100 / 3])
-
-
-def test_warm_up_is_part_of_the_progress() -> None:
-    trainer = off_policy(
-        max_epochs=1, epoch_num_steps=40, warmup_num_env_steps=20, update_step_num_gradient_steps_per_sample=0.1
-    )
-    assert rates(trainer) == [50, 25]
-
-
-def test_offline_counts_gradient_steps() -> None:
-    assert rates(offline(max_epochs=2, epoch_num_steps=2)) == [100, 75, 50, 25]
-
-
-def test_collections_by_episodes_never_reach_the_end_before_the_last_update() -> None:
-    # Two episodes of 5 steps are 10 env steps, of which an epoch has planned 8: each epoch counts as done after one.
-    trainer = on_policy(
-        max_epochs=4, epoch_num_steps=8, collection_step_num_env_steps=None, collection_step_num_episodes=2
-    )
-    assert rates(trainer) == [100, 75, 50, 25]
-    # And as done after two where 18 are planned; the first is 10 / 18 of it.
-    trainer = on_policy(
-        max_epochs=2, epoch_num_steps=18, collection_step_num_env_steps=None, collection_step_num_episodes=2
-    )
-    assert rates(trainer) == pytest.approx([100, 100 - 50 * 10 / 18, 50, 50 - 50 * 10 / 18])
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        # Two epochs of 20 env steps in collections of 10: four updates.
+        (on_policy, {"max_epochs": 2, "epoch_num_steps": 20}, [100, 75, 50, 25]),
+        (on_policy, {"max_epochs": 1, "epoch_num_steps": 10}, [100]),
+        # All gradient steps of an update step have one rate.
+        (
+            on_policy,
+            {"max_epochs": 1, "epoch_num_steps": 20, "batch_size": 5, "update_step_num_repetitions": 2},
+            [100] * 4 + [50] * 4,
+        ),
+        # 30 env steps in collections of 10, with two gradient steps each: env steps before the collection count.
+        (
+            off_policy,
+            {"max_epochs": 1, "epoch_num_steps": 30, "update_step_num_gradient_steps_per_sample": 0.2},
+            [100, 100, 200 / 3, 200 / 3, 100 / 3, 100 / 3],
+        ),
+        # Warm-up is part of the progress.
+        (
+            off_policy,
+            {
+                "max_epochs": 1, "epoch_num_steps": 40, "warmup_num_env_steps": 20,
+                "update_step_num_gradient_steps_per_sample": 0.1,
+            },
+            [50, 25],
+        ),
+        (offline, {"max_epochs": 2, "epoch_num_steps": 2}, [100, 75, 50, 25]),
+        # Two episodes of 5 steps are 10 env steps, and an epoch has planned 8: each epoch counts as done after one.
+        (on_policy, {"max_epochs": 4, "epoch_num_steps": 8, **EPISODES}, [100, 75, 50, 25]),
+        # And as done after two where 18 are planned; the first is 10 / 18 of it.
+        (
+            on_policy,
+            {"max_epochs": 2, "epoch_num_steps": 18, **EPISODES},
+            [100, 100 - 50 * 10 / 18, 50, 50 - 50 * 10 / 18],
+        ),
+    ],
+)  # fmt: skip
+def test_rates_of_gradient_steps(make: Any, options: dict[str, Any], expected: list[float]) -> None:
+    assert rates(make(**options)) == pytest.approx(expected)
 
 
 def test_exploration_sees_the_same_progress_as_the_update() -> None:
