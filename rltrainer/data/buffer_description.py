@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rltrainer.data.ring import Ring
 from rltrainer.data.storage import Array, to_array
+from rltrainer.data.transition_sources import CHUNK_SIZE
 from rltrainer.errors import escaped
 from rltrainer.spaces import num_choices
 from rltrainer.tree import named_leaves
@@ -29,22 +30,17 @@ ReferenceScores = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisodes:
-    """The E trajectories of M transitions: env by env, in each env the oldest first.
+    """The E trajectories of M transitions: env by env, in each env the oldest first."""
 
-    Attributes:
-        slots: [M] the flat indices of all transitions.
-        last: [M] bool, at which of them a trajectory ends.
-        length, return_: [E] transitions of each trajectory, and float64 the sum of their rewards.
-        terminated, truncated: [E] bool, how it ended; both False if it is unfinished.
-        is_whole: [E] bool, False where the ring has overwritten its beginning.
-    """
-
+    # [M]: the flat indices of all transitions, and at which of them a trajectory ends.
     slots: Array
     last: Array
+    # [E]: transitions of each trajectory, the sum of their rewards (float64), and how it ended: unfinished if neither.
     length: Array
     return_: Array
     terminated: Array
     truncated: Array
+    # [E]: False where the ring has overwritten the beginning.
     is_whole: Array
 
     @property
@@ -204,7 +200,7 @@ class BufferDescription:
         return "\n".join(map(escaped, _rows(self)))
 
 
-def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any, chunk_size: int) -> BufferDescription:
+def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any) -> BufferDescription:
     """Describe a ring; see `ReplayBuffer.describe`."""
     rule = ReferenceScores | None
     reference_scores = checked("ReplayBuffer.describe", "reference_scores", reference_scores, rule)
@@ -223,24 +219,24 @@ def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any, ch
         returns=Quantiles.of(episodes.return_[finished]),
         lengths=Quantiles.of(length),
         reference_scores=None if reference_scores is None else (reference_scores[0], reference_scores[1]),
-        actions=action_coverage(ring.columns["action"].flat, episodes.slots, action_space, chunk_size),
+        actions=action_coverage(ring.columns["action"].flat, episodes.slots, action_space),
         observations=tuple(
             ObservationRange(
                 name, low.size, float(low.min()), float(high.max()), tuple(np.flatnonzero(low == high).tolist())
             )
             for name, leaf in named_leaves(ring.columns["obs"].flat)
-            for low, high in _extremes(leaf, episodes.slots, chunk_size)
+            for low, high in _extremes(leaf, episodes.slots)
             if low.size
         ),
     )
 
 
-def action_coverage(column: Tensor, slots: Array, space: gym.Space[Any], chunk_size: int) -> ActionCoverage | None:
-    """Return the coverage of an action space by a column at slots [M], read in chunks; None without any."""
+def action_coverage(column: Tensor, slots: Array, space: gym.Space[Any]) -> ActionCoverage | None:
+    """Return the coverage of an action space by a column at slots [M]; None without any."""
     if not len(slots):
         return None
     if isinstance(space, gym.spaces.Box):
-        [(low, high)] = _extremes(column, slots, chunk_size)
+        [(low, high)] = _extremes(column, slots)
         bounds = np.stack([space.low, space.high]).reshape(2, -1).astype(np.float64)
         width = bounds[1] - bounds[0]
         is_bounded = np.isfinite(width) & (width > 0)
@@ -256,11 +252,11 @@ def action_coverage(column: Tensor, slots: Array, space: gym.Space[Any], chunk_s
     return ActionCoverage(tuple(tuple(share.tolist()) for share in shares), None, None, float(covered.mean()))
 
 
-def _extremes(leaf: Tensor, slots: Array, chunk_size: int) -> list[tuple[Array, Array]]:
+def _extremes(leaf: Tensor, slots: Array) -> list[tuple[Array, Array]]:
     """Return the smallest and the largest values of a leaf's numbers, flat; none without slots."""
     lows, highs = [], []
-    for start in range(0, len(slots), chunk_size):
-        values = to_array(leaf)[slots[start : start + chunk_size]]
+    for start in range(0, len(slots), CHUNK_SIZE):
+        values = to_array(leaf)[slots[start : start + CHUNK_SIZE]]
         lows.append(values.min(0).reshape(-1))
         highs.append(values.max(0).reshape(-1))
     return [(np.min(lows, 0), np.max(highs, 0))] if lows else []

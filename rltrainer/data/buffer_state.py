@@ -61,21 +61,17 @@ class OfflineState(SamplingState):
 
 @dataclass
 class RowsState:
-    """Transitions of each env, in the order of `numbered`.
+    """M transitions in the order of `numbered`."""
 
-    Attributes:
-        start, stop: [N] of each env the first number, and the first one after them.
-        data: the columns' tensors [M, ...], by path.
-        final_index: [K] those of the M that end a trajectory, ascending.
-        final_obs: their successors [K, ...], by path.
-        file: the `RowFile` that holds them, if there is one.
-    """
-
+    # [N]: of each env the first number, and the first one after them.
     start: Numbers
     stop: Numbers
+    # The columns' tensors [M, ...], by path.
     data: dict[str, Any]
+    # Those of the M that end a trajectory [K], ascending, and their successors [K, ...], by path.
     final_index: Numbers
     final_obs: dict[str, Any]
+    # The `RowFile` that holds them, if there is one.
     file: Any = None
 
 

@@ -289,7 +289,7 @@ class ReplayBuffer:
 
     def describe(self, reference_scores: tuple[float, float] | None = None) -> BufferDescription:
         """Return a description to be printed; `reference_scores`: returns that are 0 and 1 of its behaviour score."""
-        return describe(self._ring, self.action_space, reference_scores, CHUNK_SIZE)
+        return describe(self._ring, self.action_space, reference_scores)
 
     def check_finite(self) -> None:
         """Raise a `NonFiniteError` that names leaf and `index` of the first transition with NaN or infinity."""

@@ -31,20 +31,15 @@ MEMORY = "state"
 
 @dataclass(slots=True)
 class NewTransitions:
-    """M transitions on their way into a ring, in each env the oldest first.
+    """M transitions on their way into a ring, in each env the oldest first."""
 
-    Attributes:
-        columns: trees [S, ...] by name, of which `source` [M] says where each one is; None takes all in order.
-        env: [M] int64, the env that each goes to.
-        ended: [M] bool, whether its trajectory ends there.
-        final_obs: tree [K, ...], the successors of those that ended, in their order.
-        last_obs: tree [N, ...], the successor of each env's last one; unused where that one ended.
-    """
-
+    # Trees [S, ...] by name, and where in S each transition is [M]; None takes all in order.
     columns: dict[str, Tree]
     source: Array | None
+    # [M]: the env that each goes to, and whether its trajectory ends there.
     env: Array
     ended: Array
+    # The successors of those that ended, in their order [K, ...], and of each env's last one [N, ...], unless it ended.
     final_obs: Tree
     last_obs: Tree
 
@@ -76,13 +71,6 @@ class Ring:
 
     The exception are stacked frames: of an env that has forgotten some, the k - 1 oldest cannot be drawn, as the first
     frames of their stacks are gone.
-
-    Attributes:
-        written: [N] transitions that each env ever stored; the row of the next one is this modulo R.
-        saved: the files that hold its transitions, and up to which number of each env [N]; see `RowLog`.
-        memory: a new object after each `clear`.
-        token: stands for the run of the envs whose steps were stored last.
-        pending_end: [N] bool, whether an env's trajectory ends before its next transition.
     """
 
     def __init__(
@@ -104,14 +92,20 @@ class Ring:
         self._writer = RowWriter(self.columns, actions)
         self.final = FinalObservations(specs["obs"], shape, device)
         self.sampler: Sampler | None = None
+        # The files that hold its transitions, and up to which number of each env [N]; see `RowLog`.
         self.saved: dict[Any, Array] = {}
+        # A new object after each `clear`, by which caches of the contents notice one.
         self.memory = object()
         self.frames = frames
         self.num_frameless = 0 if frames is None else frames.num_frames - 1  # an env's oldest, once it forgets
+        # Stands for the run of the envs whose steps were stored last.
         self.token: object | None = None
+        # Whether an env's trajectory ends before its next transition.
         self.pending_end = np.zeros(num_envs, np.bool_)
+        # Transitions that each env ever stored: the next one's row is this modulo R. Where all envs are in step, which
+        # is most often, one number stands for all of them, and draws and rows need no table of envs.
         self.written = np.zeros(num_envs, np.int64)
-        self._level: int | None = 0  # `written` as one number; None if it differs between envs
+        self._level: int | None = 0
         self._envs = np.arange(num_envs)
         self._table: Tensor | None = None
 
@@ -139,10 +133,6 @@ class Ring:
         """Return how many transitions of each env, its newest, can be drawn [N]."""
         forgets = written > self.env_capacity
         return np.asarray(np.minimum(written, self.env_capacity) - self.num_frameless * forgets)
-
-    def stored_slots(self, written: Array) -> Tensor:
-        """Return the flat indices of all transitions, ascending."""
-        return self._newest(written, np.minimum(written, self.env_capacity))
 
     def drawable_slots(self, written: Array) -> Tensor:
         """Return the flat indices of the transitions that can be drawn, ascending."""
@@ -260,7 +250,7 @@ class Ring:
     def clear(self) -> None:
         """Forget all transitions; the memory is kept."""
         if self.sampler is not None:
-            self.sampler.forgotten(self.stored_slots(self.written))
+            self.sampler.forgotten(self._newest(self.written, self.sizes()))
         self.final.clear()
         self.pending_end[:] = False
         self.saved, self.memory = {}, object()

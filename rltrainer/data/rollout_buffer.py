@@ -1,6 +1,5 @@
 """The rollout buffer: the steps of one collection, in time order."""
 
-from operator import is_not
 from typing import Any
 
 import gymnasium as gym
@@ -66,9 +65,7 @@ class RolloutBuffer:
         self._is_ragged = False  # whether steps came by `add_steps`
         self._lengths = np.zeros(num_envs, np.int64)  # of each env, in such steps
         self._first_row: tuple[Any, ...] | None = None
-        self._views: tuple[tuple[int, int], tuple[Tensor, Tensor], tuple[dict[str, Tree], dict[str, Tree]]] | None = (
-            None
-        )
+        self._views: tuple[tuple[int, int], dict[str, Tree], dict[str, Tree]] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._token: object | None = None
 
@@ -215,6 +212,7 @@ class RolloutBuffer:
         if num_rows + 1 > self._columns["obs"].shape[0]:
             self._reserve(num_rows + 1)
         if num_final > self._final_obs.shape[0]:
+            self._views = None
             self._final_obs.grow(num_final)
         for name, column in self._columns.items():
             map_tree(lambda mine, new: mine.copy_(new), column.rows(num_rows), getattr(rollout, name))
@@ -256,16 +254,15 @@ class RolloutBuffer:
         if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
         num_final = len(self._final_index)
-        # Memory is compared by the tensors themselves: an address or id may be that of memory that is gone.
-        size, memory = (self.num_rows, num_final), (self._valid.tensor, self._final_obs.leaves[0].tensor)
-        if self._views is None or size != self._views[0] or any(map(is_not, memory, self._views[1])):
+        size = (self.num_rows, num_final)
+        if self._views is None or size != self._views[0]:
             views = self._view(*size)
             plain = {name: view for name, view in views.items() if isinstance(view, Tensor)}
             trees = {name: view for name, view in views.items() if name not in plain}
-            self._views = size, memory, (plain, trees)
+            self._views = size, plain, trees
         # Most rollouts are one row in the same memory, so the last one's views are used again. Its dicts are not, as
         # callers may add to them.
-        plain, trees = self._views[2]
+        _, plain, trees = self._views
         found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
         if num_final:
             found["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
@@ -283,7 +280,7 @@ class RolloutBuffer:
         self._reserve(2 * self._columns["obs"].shape[0] - 1)
 
     def _reserve(self, rows: int) -> None:
-        self._first_row = None
+        self._first_row = self._views = None
         # Observations last: their shape decides whether there is room, so an interrupted call is repeated.
         for column in reversed(self._columns.values()):
             column.grow(rows)
@@ -292,6 +289,7 @@ class RolloutBuffer:
         """Keep the successors of these envs' steps, whose rows will be overwritten."""
         first, last = len(self._final_index), len(self._final_index) + len(envs)
         if last > self._final_obs.shape[0]:
+            self._views = None
             self._final_obs.grow(max(last, 2 * self._final_obs.shape[0]))
         for kept, leaf in zip(self._final_obs.leaves, self._columns["obs"].leaves, strict=True):
             kept.target[first:last] = leaf.target[rows + 1, envs]

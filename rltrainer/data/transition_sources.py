@@ -1,6 +1,5 @@
 """Transitions for a ring that come from logged arrays, or from another ring."""
 
-import heapq
 import logging
 from bisect import bisect_right
 from typing import Any
@@ -222,16 +221,13 @@ def _by_trajectory(ring: Ring, kept: Array) -> tuple[Array, Array]:
 
 def _place(lengths: Array, filled: Array, limit: int) -> tuple[Array, Array]:
     """Return the env and the length of each piece of the trajectories, given how full the envs are."""
-    heap = [(size, env) for env, size in enumerate(filled.tolist())]
-    heapq.heapify(heap)
-    pieces: list[tuple[int, int]] = []
-    for length in lengths.tolist():
-        left = length
+    filled, pieces = filled.copy(), []
+    for left in lengths.tolist():
         while left:
-            size, env = heap[0]
-            piece = min(left, limit - size)
+            env = int(filled.argmin())
+            piece = min(left, limit - int(filled[env]))
             pieces.append((env, piece))
-            heapq.heapreplace(heap, (size + piece, env))
+            filled[env] += piece
             left -= piece
     placed = np.array(pieces, np.int64).reshape(-1, 2)
     return placed[:, 0], placed[:, 1]

@@ -161,7 +161,7 @@ def test_observations_leaf_by_leaf() -> None:
 def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = one_env(FOUR)
     whole = buffer.describe()
-    monkeypatch.setattr("rltrainer.data.replay_buffer.CHUNK_SIZE", 2)
+    monkeypatch.setattr("rltrainer.data.buffer_description.CHUNK_SIZE", 2)
     assert buffer.describe() == whole
 
 
