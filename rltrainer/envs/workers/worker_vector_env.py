@@ -134,6 +134,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             raise
         # Envs whose episode was cut outside of a step: the next step reports it.
         self._cut: set[int] = set()
+        self._reward_shape: tuple[int, ...] | None = None  # of several agents, once it was seen
 
     def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
         infos: dict[str, Any] = {}
@@ -166,6 +167,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
             _merge_infos(infos, result.infos, worker.rows, self.num_envs)
         if by_agent := [(worker, result.rewards) for worker, result in told if result.rewards is not None]:
             reward = _stack_rewards(by_agent, self.num_envs)
+            self._reward_shape = reward.shape
+        elif self._reward_shape is not None:  # all that rewarded agents were restarted
+            reward = np.zeros(self._reward_shape)
         if cut := (restarted | self._cut) - self._parked:
             rows = sorted(cut)
             copy_rows(obs, self._obs, rows)

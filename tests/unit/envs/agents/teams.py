@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -94,13 +95,15 @@ class Strangers(Visitors):
 
 
 class Failing(Visitors):
-    """Raises in the second step of the first episode of every process."""
+    """Raises in the second step of its first episode, if it is the first to make the file."""
 
-    num_steps_ever = 0
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
 
     def step(self, actions: dict[str, Any]) -> Any:
-        Failing.num_steps_ever += 1
-        if Failing.num_steps_ever == 2:
+        if self.num_steps == 1 and not self.path.exists():
+            self.path.touch()
             raise RuntimeError("broken")
         return super().step(actions)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -298,9 +299,9 @@ def test_nothing_that_was_returned_is_overwritten() -> None:
     assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(returned, before, strict=True))
 
 
-def test_a_copy_that_fails_is_made_anew() -> None:
+def test_a_copy_that_fails_is_restarted(tmp_path: Path) -> None:
     options = {"backend": "workers", "num_workers": 1, "on_env_error": "restart", "max_restarts": 1}
-    envs = rl.AgentsAsEnvs(Failing, 1, **options)
+    envs = rl.AgentsAsEnvs(partial(Failing, tmp_path / "failed"), 1, **options)
     collector = rl.Collector(rl.ActorCritic.for_envs(envs), envs)
     collector.seed(1)
     stats = collector.collect(num_steps=2 * 7)
