@@ -93,6 +93,7 @@ class RewardNormalizer(TrainerHook):
         squares = self.decay * squares + (x - x.mean()).square().sum() + delta.square() * past * len(x) / count
         self.state.moments = torch.stack([count, mean + delta * len(x) / count, squares])
 
+    # Without a wait for the device: `clamp_min` stands for the branches on the count and the variance.
     @torch.no_grad()
     def __call__(self, reward: Tensor) -> Tensor:
         """Return standardised rewards, of any shape; zeros where nothing is known of their variance."""
@@ -167,7 +168,7 @@ class SelectKeys(TrainerHook):
 
 
 def _keys_read(algorithm: Algorithm, space: spaces.Dict) -> list[str]:
-    """Return the keys of the observation that an update reads, as far as our networks tell."""
+    # Return the keys of the observation that an update reads, as far as our networks tell.
     if algorithm.policy.obs_normalizer is not None:
         return list(space.spaces)
     networks = [value for value in vars(algorithm).values() if isinstance(value, nn.Module)]

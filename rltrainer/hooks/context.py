@@ -123,7 +123,7 @@ class TrainerContext:
 
     @contextmanager
     def _in_test_step(self) -> Iterator[None]:
-        """Measure intervals from the beginning of this epoch on, those of seconds from the last test step on."""
+        # Measure intervals from the beginning of this epoch on, those of seconds from the last test step on.
         here, record = self._here, self._state.record
         self._here = since, _ = self._look("test_step")
         if record is not None:
@@ -138,7 +138,7 @@ class TrainerContext:
             self._here = here  # `test_in_training` makes a test step within a training step
 
     def _look(self, place: str) -> tuple[dict[Unit, float], float]:
-        """Return where intervals begin that are looked at from this place, and the clock's reading now."""
+        # Return where intervals begin that are looked at from this place, and the clock's reading now.
         since = self._counts()
         clock, since["second"] = since["second"], self._looked_at[place]
         self._looked_at[place] = clock

@@ -100,7 +100,8 @@ class Evaluate(TrainerHook):
         envs = self.envs
         if not isinstance(envs, gym.vector.VectorEnv):
             envs = make_vec(envs, min(self.num_episodes, MOST_ENVS), backend="sync")
-        with torch.random.fork_rng(devices=[]):  # a collector draws a seed until it has one
+        # A collector without a seed draws one, which must not change the random numbers of the run.
+        with torch.random.fork_rng(devices=[]):
             collector = Collector(ctx.algorithm.policy, with_success(envs, self.info_keys))
         collector.seed(self._seed)
         trained_in = ctx.params.collectors().get("training_collector")

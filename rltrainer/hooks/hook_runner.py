@@ -162,11 +162,13 @@ class HookRunner:
         return self._minibatch
 
     def _on_loss(self, name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor:
+        # A clone keeps its graph; a change of it in place leaves the loss that is differentiated alone.
         self.context.losses[name] = loss.clone() if self._has_users else loss
         self.act("post_loss", self._minibatch)
         is_taken = False
 
         def step_once() -> None:
+            # `step` takes the loss as it is when a hook calls it: after the replacements of the hooks before it.
             nonlocal is_taken
             if not is_taken:
                 step(loss)
@@ -205,7 +207,7 @@ class HookRunner:
         return values, shown
 
     def _show(self, hook: TrainerHook, point: str, *data: Any) -> Any:
-        """Call a point with data that the run uses afterwards."""
+        # Call a point with data that the run uses afterwards.
         return self._call(hook, point, *(data if is_ours(getattr(hook, point)) else map(lent, data)))
 
     def _call(self, hook: TrainerHook, point: str, *args: Any) -> Any:
@@ -253,7 +255,6 @@ def _is_loss(found: Any, name: str) -> bool:
 
 
 def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
-    """Return the hooks by the names of their states."""
     named: dict[str, TrainerHook] = {}
     for hook in hooks:
         kind = type(hook).__name__

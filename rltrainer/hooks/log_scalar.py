@@ -75,8 +75,6 @@ class _Summary:
 
     def merge(self, x: Tensor) -> None:
         """Merge numbers [M] in float64 (Chan et al. 1979); waits for their device."""
-        if len(x) == 0:
-            return
         x = x.double()
         mean = x.mean()
         part_mean, squares, low, high = torch.stack([mean, (x - mean).square().sum(), x.min(), x.max()]).tolist()
@@ -168,7 +166,7 @@ class LogScalar(TrainerHook):
             self._waiting, self._num_waiting = [], 0
 
     def _reduced(self, numbers: Tensor) -> tuple[Any, Any]:
-        """Return the reduction of numbers and their deviation, as tensors for which no device is waited for."""
+        # Return the reduction of numbers and their deviation, as tensors for which no device is waited for.
         if numbers.numel() == 1:  # one env step with its update: in a third of the time
             return float(numbers) if numbers.is_cpu else numbers.reshape(()).to(torch.float32, copy=True), 0.0
         numbers = numbers.float()
@@ -181,7 +179,7 @@ class LogScalar(TrainerHook):
         return values | {"log_pbar": True} if self.log_pbar else values
 
     def _find(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
-        """Return the numbers of the key, of any shape; None if there are none in this training step."""
+        # Return the numbers of the key, of any shape; None if there are none in this training step.
         value: Tree = batch
         for part in self._path:
             value = _part(value, part)
@@ -202,7 +200,7 @@ def _names(batch: Any) -> list[str]:
 
 
 def _part(value: Any, name: str) -> Any:
-    """Return a part of a batch or tree, of a batch also a column of its `extra`; None if there is none."""
+    # Return a part of a batch or tree, of a batch also a column of its `extra`; None if there is none.
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, tuple):

@@ -177,7 +177,6 @@ class SystemStats(TrainerHook):
             self._thread = None
 
     def _measure(self, probes: list[_Probe]) -> None:
-        """Measure what is due, one probe after the other, until the run ends."""
         while probes:
             probe = min(probes, key=lambda each: each.due)
             if self._stop.wait(max(probe.due - time.monotonic(), 0)):
@@ -226,7 +225,7 @@ class CpuProbe:
         return {"cpu_percent": percent, "memory_percent": 100 * used, "process_memory_gb": held / GB}
 
     def _times(self) -> tuple[float, float]:
-        """Return the busy and the total time of all cores, in seconds or ticks."""
+        # Return the busy and the total time of all cores, in seconds or ticks.
         if self._psutil is not None:
             times = self._psutil.cpu_times()
             return sum(times) - times.idle - getattr(times, "iowait", 0.0), sum(times)
@@ -235,7 +234,6 @@ class CpuProbe:
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
     def _memory(self) -> tuple[float, float]:
-        """Return the share of memory in use, and the bytes of this process."""
         if self._psutil is not None:
             return self._psutil.virtual_memory().percent / 100, self._psutil.Process().memory_info().rss
         lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())

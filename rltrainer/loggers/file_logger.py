@@ -125,15 +125,13 @@ class FileLogger(Logger):
         """Return the small file of counters of the log at a path."""
 
     def _is_used(self, path: Path) -> bool:
-        """Return whether a run has written to a path, or beside it."""
         return self._is_log(path) or self._counters_of(path).exists()
 
     def _size(self, file: Path) -> int:
-        """Return the size of all whole pieces of a file."""
+        # Return the size of all whole pieces of a file.
         return file.stat().st_size
 
     def _current(self) -> Path:
-        """Return the path of this run; before it begins, that of the last of all runs."""
         return self.path if self._state.has_log else self._runs.newest(self._is_log)
 
     def _counters_file(self) -> Path | None:
@@ -141,12 +139,13 @@ class FileLogger(Logger):
         return None if self._is_unclaimed or not self._is_log(path) else self._counters_of(path)
 
     def _append(self, data: bytes) -> None:
-        """Write a piece, all or nothing: an `OSError` leaves the file as before."""
+        # Write a piece, all or nothing: an `OSError` leaves the file as before.
         if self._is_unclaimed:
             self._begin_log()
         if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(f"{self.path}: the log was deleted during the run")
         self._cut()
+        # Appended to, so that a file which another program truncates or moves is still written at its end.
         self._file = self._file or self._open()
         before = self._file.seek(0, os.SEEK_END)
         data = (self._header() if before == 0 else b"") + data
@@ -162,7 +161,7 @@ class FileLogger(Logger):
         self._cuts = {}
 
     def _move(self, path: Path, cuts: dict[Path, int], last_step: int | None) -> None:
-        """Write to a log from now on, after its rows up to a step; None: to a new one."""
+        # Write to a log from now on, after its rows up to a step; None: to a new one.
         self._close()
         self.path, self._is_unclaimed, self._cuts = path, False, cuts
 
@@ -232,13 +231,13 @@ class LineLogger(FileLogger):
 
     def _claim(self, path: Path) -> None:
         if not path.is_char_device():  # /dev/null serves any number of runs
-            path.touch(exist_ok=False)
+            path.touch(exist_ok=False)  # O_EXCL: of processes at once, one succeeds
 
     def _files(self, path: Path) -> dict[str, Path]:
         return {"log": path}
 
     def _size(self, file: Path) -> int:
-        """Return the position after the last whole line; 0 where there is no file."""
+        # Return the position after the last whole line; 0 where there is no file.
         if not file.is_file() or file.stat().st_size == 0:
             return 0
         # A map reads the pages behind the last line break only, however long the log is.
@@ -300,6 +299,6 @@ def _params_file(path: Path) -> Path:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as a CSV field; line breaks, which would break the lines, become spaces."""
+    # Return a name as a CSV field; line breaks, which would break the lines, become spaces.
     name = " ".join(name.splitlines())
     return '"' + name.replace('"', '""') + '"' if '"' in name or "," in name else name

@@ -182,6 +182,7 @@ class Logger(metaclass=ExplainsArguments):
         self.log("epoch", progress, int(progress["env_step"] or progress["gradient_step"] or 0))
         self.flush()
         with self._guarded("write its counters"):
+            # After the flush: a kill between the two leaves counters of an epoch before, never of rows that are lost.
             if (path := self._counters_file()) is not None:
                 row = {name: self._checked("epoch", name, progress[name]) for name in PROGRESS_NAMES}
                 LoggedEpoch.write(path, row, self._measured_state())
@@ -241,7 +242,7 @@ class Logger(metaclass=ExplainsArguments):
         return dataclasses.replace(self._state, files=files, log=self._log_name())
 
     def _prepare(self, found: LoggerState) -> Load:
-        """Return the function that takes over a state; the next row cuts the files."""
+        # Return the function that takes over a state; the next row cuts the files.
         continue_files: Load | None = None
         if found.logger == type(self).__name__:
             with self._guarded("compare its files with the checkpoint's"):
@@ -263,7 +264,6 @@ class Logger(metaclass=ExplainsArguments):
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         """Write the params of the run. May raise anything."""
-        return
 
     def _flush(self) -> None:
         return
@@ -275,7 +275,6 @@ class Logger(metaclass=ExplainsArguments):
 
     def _begin_log(self) -> None:
         """Begin a log that no run has written to."""
-        return
 
     def _log_name(self) -> str | None:
         """Return the name of this run's log."""
@@ -291,19 +290,18 @@ class Logger(metaclass=ExplainsArguments):
 
     def _cut(self) -> None:
         """Remove the rows after the state that was loaded."""
-        return
 
     def _counters_file(self) -> Path | None:
         """Return the small file of counters beside the log; None for a logger without one."""
         return None
 
     def _find_epoch(self) -> LoggedEpoch | None:
-        """Return the end of the last whole epoch in the log."""
+        # Return the end of the last whole epoch in the log.
         path = self._counters_file()
         return LoggedEpoch.read(path) if path is not None and path.exists() else None
 
     def _position(self, kind: Kind, step: int, update_step: int, gradient_step: int | None) -> int:
-        """Return the count that the interval of this kind of row divides."""
+        # Return the count that the interval of this kind of row divides.
         if kind != "update":
             return step
         return gradient_step if self._counts_gradient_steps and gradient_step is not None else update_step
@@ -319,6 +317,7 @@ class Logger(metaclass=ExplainsArguments):
             state.last[kind] = position
 
     def _checked(self, kind: Kind, name: str, value: object) -> int | float | None:
+        # Numbers of NumPy too; a plain int or float is the same text in every format of a log.
         if not isinstance(value, bool) and isinstance(value, numbers.Real):
             return int(value) if isinstance(value, numbers.Integral) else float(value)
         if value is None and kind == "epoch":

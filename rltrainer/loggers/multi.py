@@ -13,7 +13,7 @@ Args = ParamSpec("Args")
 
 
 def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concatenate["MultiLogger", Args], None]:
-    """Return the method that calls this one of each logger, also where one of them raises."""
+    # Return the method that calls this one of each logger, also where one of them raises.
 
     @wraps(method)
     def call_each(self: "MultiLogger", /, *args: Args.args, **kwargs: Args.kwargs) -> None:

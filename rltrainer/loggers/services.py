@@ -64,7 +64,7 @@ class ServiceLogger(Logger):
         return lambda: self._move(state.log)
 
     def _move(self, run_id: str | None) -> None:
-        """Write to the run of this id from now on; None is a new one."""
+        # Write to the run of this id from now on; None is a new one.
         self._close()
         self._id = run_id
 
@@ -116,6 +116,7 @@ class WandbLogger(ServiceLogger):
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         run = self._opened()
+        # W&B refuses rows of earlier steps than its last one.
         if step >= run.step:  # else the service has the row: the run was killed after its checkpoint
             run.log({name: value for name, value in values.items() if value is not None}, step=step)
 
@@ -205,14 +206,13 @@ class MLflowLogger(ServiceLogger):
             self._client.log_batch(run, params=named[start : start + MAX_METRICS // 10])
 
     def _last_step_of(self, name: str) -> int:
-        """Return the last step of a metric in a continued run; -1 for none."""
+        # Return the last step of a metric in a continued run; -1 for none.
         if self._continues and name not in self._last_steps:
             history = self._client.get_metric_history(self._id, name)
             self._last_steps[name] = max((metric.step for metric in history), default=-1)
         return self._last_steps.get(name, -1)
 
     def _opened(self) -> str:
-        """Return the id of the run, which is made or continued."""
         client = self._connected()
         if self._id is None:
             tags = {"mlflow.runName": self.name} if self.name else None
@@ -251,7 +251,7 @@ class MLflowLogger(ServiceLogger):
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON."""
+    # Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON.
     for name, value in params.items():
         if isinstance(value, Mapping) and "fields" in value:
             yield from _flat(value["fields"], f"{prefix}{name}.")
@@ -263,7 +263,7 @@ def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow from announcing its new database: a run prints only its own output."""
+    # Keep MLflow from announcing its new database: a run prints only its own output.
     log = logging.getLogger("mlflow.store.db.utils")
     before = log.level
     log.setLevel(logging.WARNING)

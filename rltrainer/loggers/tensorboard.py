@@ -100,6 +100,7 @@ def _event(step: int, **contents: object) -> bytes:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
+    # A record is framed by its length and checksums: a reader stops before one that a kill broke off.
     stream = io.BytesIO()
     RecordWriter(stream).write(Event(wall_time=time.time(), step=step, **contents).SerializeToString())
     return stream.getvalue()

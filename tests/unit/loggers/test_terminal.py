@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import time
 
 import pytest
 import tqdm.std
@@ -23,7 +24,8 @@ class Terminal(io.StringIO):
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the time as a list of one number, which a test moves."""
     now = [1000.0]
-    monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
+    for module in (tqdm.std, time):
+        monkeypatch.setattr(module, "time", lambda: now[0])
     return now
 
 
