@@ -60,8 +60,8 @@ class AsyncState:
 class AsyncCollector:
     """Collects by worker processes that act with copies of the policy while the learner updates it.
 
-    Each worker has envs of its own and a `Collector` for them. A collection takes as many rows from each worker as from
-    the others, in order, so that all envs are in the data alike; meanwhile workers go on, as far as `max_ahead` lets
+    Each worker has envs of its own and a `Collector` for them. A collection takes equally many rows from all workers,
+    in order, so that all envs have the same share of the data; meanwhile workers continue, as far as `max_ahead` lets
     them, and then wait. So a slow learner gets no more data than it asked for, and a slow env no more gradient steps.
 
     ```
@@ -74,24 +74,24 @@ class AsyncCollector:
     Args:
         policy: whose copies choose the actions.
         make_envs: makes the vector env of one worker, there. Seeds of workers differ, also where `make_envs` gives one.
-        num_workers: W; together they have N envs, those of the first worker first.
+        num_workers: together they have N envs, those of the first worker first.
         buffer: a `ReplayBuffer` or `RolloutBuffer` of N envs; None stores nothing.
         exploration: replaces the policy's own exploration.
-        sync_every: how often the workers are given the policy's weights; None is each training step. A worker takes
-            the newest before each chunk of at most 16 rows.
-        modules: further modules that the workers are given, from their path in a worker's collector, such as
-            `"exploration.target"`, to the module here; under `"policy"`, one that acts in the policy's place.
-        max_ahead: steps that each env may be ahead of what is collected; None for those of one collection, and at least
-            16. 0 keeps workers in step: they wait for each collection, and make it with the weights of its beginning.
-            While actions are random, and of episodes, they always do.
-        step_timeout: seconds that a worker may take for the making, a step or a reset of its envs; None for any time.
+        sync_every: how often the workers get the policy's weights; None is each training step. A worker takes the
+            newest before each chunk of at most 16 rows.
+        modules: further modules whose weights the workers get, from their path in a worker's collector, such as
+            `"exploration.target"`, to the module here; one under `"policy"` acts in the policy's place.
+        max_ahead: steps that each env may be ahead of the last collection; None for those of one collection, and at
+            least 16. With 0, with random actions and with episodes, workers wait for each collection, and make it with
+            the weights of its beginning.
+        step_timeout: seconds that a worker may take to make its envs, for a step or a reset; None for any time.
         start_method: of the processes; None takes forkserver where there is one.
         info_keys: see `Collector`.
 
     Attributes:
         num_envs: N.
-        version_lag: by how many versions the weights of the last collection's actions were older than the newest that
-            were published, in the mean.
+        version_lag: versions between the newest weights and those that chose the last collection's actions, in the
+            mean.
 
     Raises:
         ParamsError: an argument breaks its rule, or cannot travel to another process.
@@ -126,7 +126,7 @@ class AsyncCollector:
         self._info_keys = checked_keys(OWNER, info_keys)
         self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
         self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
-        # Each training step syncs and asks before it updates: what is asked with then are the weights of the sync.
+        # A training step syncs, then asks for rows, then updates: weights that are offered are still those of the sync.
         bring = self._publisher.offer if sync_every in (None, EACH_STEP) else self._publisher.publish
         self._sync = WeightSync(OWNER, sync_every, bring)
         _for_workers(policy)
@@ -162,7 +162,7 @@ class AsyncCollector:
         self._team.call_each("its seed", "seed", seeds)
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Start all envs anew; what workers are ahead is forgotten. Arguments as of `Collector.reset`."""
+        """Reset all envs and drop rows that were not collected; arguments as of `Collector.reset`."""
         self._begun()
         self._forget_ahead()
         self._team.call_all("a reset", "reset", first_episode)
@@ -176,19 +176,14 @@ class AsyncCollector:
         return self._needs_reset
 
     def sync(self, counts: Counts | None = None) -> None:
-        """Publish the policy's weights if they are due by a trainer's counters, at once where there are none.
-
-        Raises:
-            ParamsError: the trainer does not count what `sync_every` is in.
-            EnvError: a worker keeps the weights from being written.
-        """
+        """Publish the policy's weights if they are due by a trainer's counters, at once without counters."""
         self._begun()
         if counts is not None and "gradient_step" in counts:
             if not counts.get("env_step", 1):  # a run begins
                 self._num_samples = 0
             self._utd_ratio = counts["gradient_step"] / self._num_samples if self._num_samples else None
         if self._sync.sync(counts):
-            self._forget_ahead()  # what the weights of another run have led to
+            self._forget_ahead()  # these rows were collected with the weights of another run
         if counts is None:
             self._publisher.give()
 
@@ -198,7 +193,7 @@ class AsyncCollector:
         return self._max_ahead != 0 or self._sync.has_stale_data
 
     def collect_random(self, num_rows: int) -> Rollout:
-        """Return what random actions lead to [T, N]; see `Collector.collect_random`."""
+        """Return a rollout of random actions [T, N]; see `Collector.collect_random`."""
         self._begun()
         self._forget_ahead()
         arrays = self._team.call_all("random actions", "collect_random", num_rows)
@@ -213,11 +208,7 @@ class AsyncCollector:
         explore: bool = True,
         process: Process | None = None,
     ) -> CollectStats:
-        """Take what the workers collected next, and store it; arguments, result and errors as of `Collector.collect`.
-
-        Raises:
-            EnvError: a worker died or does not answer, too; all of them end then.
-        """
+        """Take the workers' next rows, and store them; as `Collector.collect`. A lost worker is an `EnvError`."""
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
         started = time.perf_counter()
         self._begun()
@@ -244,7 +235,7 @@ class AsyncCollector:
         return stats
 
     def rollout(self) -> Rollout:
-        """Return what the last collection stored [T, N]; a `ParamsError` without a buffer, and before it."""
+        """Return the last collection [T, N]; a `ParamsError` without a buffer, and before the first."""
         if self._rollout is None:
             rule = "must be given, and something collected, to look at what was stored"
             raise ParamsError(field_error_text(OWNER, "buffer", rule, self.buffer))
@@ -253,14 +244,14 @@ class AsyncCollector:
         return self._rollout
 
     def settings(self) -> dict[str, float]:
-        """Return what a log tells of it: the version of the weights, its lag, and gradient steps per env step."""
+        """Return its numbers for the log: the version of the weights, its lag, and gradient steps per env step."""
         told = {"policy_version": float(self._sync.version), "version_lag": self.version_lag}
         return told if self._utd_ratio is None else told | {"utd_ratio": self._utd_ratio}
 
     def state_dict(self) -> State:
-        """Return the states of all workers and the version of their weights, when they have done what they are at.
+        """Return the states of all workers, once they have answered, and the version of their weights.
 
-        What they are ahead is not in it: it was not counted, and is collected again.
+        Rows that were not collected are not in it: they were not counted, and are collected again.
         """
         self._begun().settle(keeps=True)
         workers = self._team.call_all("the saving of its state", "state")
@@ -271,11 +262,7 @@ class AsyncCollector:
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it; as of a `Collector`, envs go on or start an episode anew.
-
-        Raises:
-            CheckpointError: the state is of other envs or another number of workers, or none.
-        """
+        """Check a whole state, and return what loads it; envs continue as those of a `Collector` do."""
         found = from_state(AsyncState, state, "collector")
         if len(found.workers) != len(self._begun().workers):
             expected = f"expected those of {len(self._team.workers)} workers, found {len(found.workers)}"
@@ -291,7 +278,7 @@ class AsyncCollector:
             self._team.call_all("the loading of a state", "load_state")
             self._sync.load(found.weights)
             self._num_samples, self._needs_reset = found.num_samples, False
-            self._is_broken = True  # what the workers were ahead is nowhere
+            self._is_broken = True  # the rows that were not collected are missing
 
         return load
 
@@ -309,7 +296,7 @@ class AsyncCollector:
         return TeamWriter(self._team)
 
     def shares_an_env(self, other: DataSource) -> bool:
-        """Return whether a step or reset of the one would move the other: only if they are the same."""
+        """Return whether they are the same: its envs live in its own processes."""
         return other is self
 
     def close(self) -> None:
@@ -321,13 +308,13 @@ class AsyncCollector:
         raise EnvError(f"{OWNER}: cannot be copied, as its envs live in other processes. Make one with its own.")
 
     def _begun(self) -> CollectingTeam:
-        """Return the team when all workers have the policy, and act as this collector is set now."""
+        """Return the team once all workers have the policy and the present settings."""
         if self._publisher.weights is None:
             weights = self._publisher.begin()
             try:
                 self._team.begin(_for_workers(self.policy), weights, self._publisher.give, self._info_keys)
             except BaseException:
-                self._publisher.weights = None  # after an interrupt they are told once more
+                self._publisher.weights = None  # after an interrupt the start is repeated
                 raise
         exploration, buffer, config = self.policy.exploration, self.buffer, self._config
         columns = None if buffer is None else buffer.extra
@@ -341,21 +328,21 @@ class AsyncCollector:
         return self._team
 
     def _set_mode(self, random: bool, explore: bool) -> None:
-        """Forget what workers are ahead if they acted in another way."""
+        """Drop rows that were collected in another mode."""
         if self._mode != (random, explore):
             self._forget_ahead()
             self._mode = random, explore
 
     def _store(self, cells: Arrays, process: Process | None) -> None:
-        """Store what came from the workers, which have looked at it."""
+        """Store rows that the workers have checked."""
         if self._is_broken:
             cells["starts"] = np.ones_like(cells["starts"])
         row = single_row(cells) if process is None and isinstance(self.buffer, ReplayBuffer) else None
-        if isinstance(self.buffer, ReplayBuffer) and row is not None:  # in a fifth of the time
+        if isinstance(self.buffer, ReplayBuffer) and row is not None:  # takes a fifth of the time of a rollout
             if cells["starts"].any():
                 self.buffer.end_trajectory(cells["starts"])
             self.buffer.add(*row, token=self._token)
-            self._rollout = cells  # few look at it
+            self._rollout = cells  # made a rollout when it is asked for
         elif self.buffer is not None:
             rollout = from_arrays(cells) if process is None else processed(process, from_arrays(cells))
             if isinstance(self.buffer, ReplayBuffer):
@@ -367,7 +354,7 @@ class AsyncCollector:
         self._is_broken = False
 
     def _forget_ahead(self) -> None:
-        """Forget what workers are ahead: the next collection continues nothing."""
+        """Drop rows that were not collected: the next collection continues no trajectory."""
         if self._team.workers and self._publisher.weights is not None:
             self._is_broken |= self._team.settle(keeps=False)
 

@@ -18,12 +18,7 @@ MAX_CHUNK = 16
 
 
 class CollectingWorker(Worker):
-    """A process that collects.
-
-    Attributes:
-        queue: rows that came and are not collected yet.
-        num_env_restarts: envs that failed there and were restarted.
-    """
+    """A process that collects; `queue` holds its rows that are not taken yet."""
 
     start_hint = START_HINT
 
@@ -54,19 +49,12 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
 
     Args:
         make_envs: makes the vector env of a worker.
-        num_workers: W.
-        start_method: of the processes; None takes forkserver where there is one.
         timeout: seconds that one step or reset of envs may take; None for any time.
-        seed: from which the seeds of the workers' global generators derive.
+        seed: the root of the seeds of the workers' global generators.
 
     Attributes:
         spaces: of observations and actions of one env.
-        num_envs: of one worker.
-        frame_skip: see `rltrainer.frame_skip`.
-
-    Raises:
-        EnvError: a process cannot be started, or `make_envs` cannot travel or raises.
-        SpaceError: the envs of two workers have different spaces.
+        num_envs, frame_skip: of one worker's envs.
     """
 
     def __init__(
@@ -93,23 +81,15 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
     def begin(
         self, policy: bytes, weights: SharedWeights, before_asking: Callable[[], None], info_keys: Sequence[str] = ()
     ) -> None:
-        """Give all workers their policy, and the memory that its weights come through.
+        """Give all workers their policy, pickled, and the memory that its weights come through.
 
-        Args:
-            policy: pickled.
-            weights: what the workers take before they collect.
-            before_asking: called before a worker is asked for rows: then it takes weights.
-            info_keys: which infos the workers' collectors read.
+        `before_asking` is called before a worker is asked for rows: then it takes weights.
         """
         self._before_asking = before_asking
         self.call_all("its start", "begin", policy, weights.layout, info_keys, file=weights.file)
 
     def collect(self, request: Request, stores: bool) -> list[Rows]:
-        """Let all workers collect at the same time, and wait for them; episodes are shared among all envs.
-
-        Raises:
-            ParamsError: there are fewer episodes than workers, and the transitions are to be stored.
-        """
+        """Let all workers collect at the same time, and wait for them; episodes are shared among all envs."""
         workers, n = self.alive, self.num_envs
         requests = [request] * len(workers)
         if request.num_episodes is not None:
@@ -127,11 +107,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
         return [worker.rows_of(result) for (worker, _), result in zip(asked, results, strict=True)]
 
     def take(self, request: Request, ahead: int) -> list[Rows]:
-        """Take so many rows from all workers, which continue meanwhile and afterwards, up to `ahead` rows.
-
-        Raises:
-            EnvError: a worker was lost; what else is raised in one is raised here, too.
-        """
+        """Take so many rows from all workers, which continue meanwhile and afterwards, up to `ahead` rows."""
         num_rows = request.num_rows or 0
         with self.ended_by_a_loss():
             self._ask(request, num_rows, ahead)
@@ -160,11 +136,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
                 worker.queue.put(rows)
 
     def settle(self, keeps: bool) -> bool:
-        """Wait for rows that were asked for; keep them in the queues, or drop all that is there.
-
-        Returns:
-            whether something was dropped.
-        """
+        """Wait for rows that were asked for; keep all rows, or drop them. Return whether any were dropped."""
         drops, watch = False, partial(check_busy, self.workers)
         for worker in self.alive:
             if worker.is_busy:
@@ -205,11 +177,7 @@ class TeamWriter:
 
 
 def dumped(field: str, value: Any) -> bytes:
-    """Return a value as the bytes that travel to the workers.
-
-    Raises:
-        ParamsError: it cannot; the text names the field.
-    """
+    """Return a value as the bytes that travel to the workers, or raise a `ParamsError` that names the field."""
     try:
         return dumps(value)
     except Exception as error:

@@ -29,19 +29,15 @@ HERE = os.path.realpath(__file__)
 
 @dataclass(frozen=True, slots=True)
 class ActingConfig:
-    """Settings of the learner's collector, by which a worker acts and stores.
-
-    Args:
-        exploration: replaces the policy's own.
-        of_policy: the policy's own.
-        columns: of the buffer; None where nothing is stored.
-        keeps_env_action: the actions that the envs received are stored, not those that were sampled.
-    """
+    """Settings of the learner's collector, by which a worker acts and stores."""
 
     exploration: Exploration | None
+    """Replaces the policy's own, which is `of_policy`."""
     of_policy: Exploration | None
     columns: Extra | None
+    """Of the buffer; None where nothing is stored."""
     keeps_env_action: bool
+    """Store the actions that the envs received, not those that were sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,9 @@ class Request:
 
 
 class CollectingProgram:
-    """Collects in the envs of one worker; the pulse is the number of their steps and resets.
+    """Collects in the envs of one worker; the pulse counts their steps and resets.
 
-    Args:
-        link: to the parent.
-        make_envs: makes the vector env, pickled.
-        number: which worker it is.
-        seed: of all global generators of the process.
+    `make_envs`, pickled, makes the vector env; `seed` is that of all global generators of the process.
     """
 
     collector: Collector

@@ -77,9 +77,7 @@ class EnvQueue:
     def take(self, num_live: int, now: float) -> list[int]:
         """Return the envs of a batch that starts now; none if it is too early.
 
-        Args:
-            num_live: envs that a batch could be of, those that are still busy included.
-            now: the time.
+        `num_live` is how many envs could be in a batch, with those that are still busy.
         """
         size, most = len(self._waiting), self._most(num_live)
         if size < most and self.seconds_left(num_live, now) != 0.0:
@@ -110,9 +108,9 @@ class StreamFaultChecker(FaultChecker):
         super().__init__(adapter, episodes)
         self._steps_before: Any = 0
 
-    def begin(self, held: list[int]) -> None:
-        """Note where a collection begins: each env's first cells are those that were held."""
-        self._steps_before = self._adapter.num_steps - np.array(held)
+    def begin(self, queued: list[int]) -> None:
+        """Note where a collection begins: each env's first steps are the queued ones."""
+        self._steps_before = self._adapter.num_steps - np.array(queued)
 
     def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
         """Raise the first fault of a collection, if it has one."""
@@ -127,7 +125,7 @@ class StreamFaultChecker(FaultChecker):
         self.check_begun(np.arange(self._adapter.num_envs), NOTHING_STORED)
 
     def check_begun(self, envs: Rows, hint: str = "") -> None:
-        """Look at the observations that envs [K] act on next."""
+        """Check the observations that envs [K] act on next."""
         if not all_finite(self._adapter.obs):
             for env in envs.tolist():
                 check_obs(self._adapter.obs, self._only(env), int(self._adapter.num_steps[env]), True, hint)
@@ -143,12 +141,12 @@ class StreamFaultChecker(FaultChecker):
             check_obs(step.next_obs, self._only(env), num_steps, False, "")
 
     def check_masks_of(self, envs: Rows) -> None:
-        """Raise an `EnvError` if one of the envs [K] that act now is allowed nothing by its action mask."""
+        """Raise an `EnvError` if the action mask of one of the envs [K] that act now allows no action."""
         for env in envs[self.is_stuck()[envs]][:1].tolist():
             raise stuck_error(env, int(self._adapter.num_steps[env]) + 1)
 
     def check_progress(self, num_dropped: int) -> None:
-        """Raise an `EnvError` where a collection by episodes finds only such as are too short."""
+        """Raise an `EnvError` if a collection by episodes finds only too short ones."""
         if num_dropped >= MAX_SHORT_EPISODES and not len(self._episodes.lengths):
             limit = self._episodes.min_length
             text = f"{num_dropped} episodes, and no other, were shorter than min_trajectory_length={limit}"
@@ -216,7 +214,7 @@ class BatchedCollector(Collector):
         self.min_trajectory_length, self.max_trajectory_length = shortest, longest
         keys = checked_keys(name, info_keys)
         self._reader = InfoReader(self._last_info, keys) if keys else None
-        # What was chosen for the steps that are under way [N, ...]: actions as they are stored, and further columns.
+        # Of the steps that are under way [N, ...]: actions as they are stored, and further columns.
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
         super().__init__(policy, envs, buffer, exploration, device=device, sync_every=sync_every)
@@ -229,7 +227,7 @@ class BatchedCollector(Collector):
         return self._episodes.num_dropped
 
     def settings(self) -> dict[str, float]:
-        """Return what a log tells of it."""
+        """Return its numbers for the log."""
         return {"num_dropped_episodes": self.num_dropped_episodes} if self.min_trajectory_length > 1 else {}
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
@@ -240,10 +238,14 @@ class BatchedCollector(Collector):
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; see `Collector.attach_buffer`."""
         super().attach_buffer(buffer)
-        self._action, self._extra, self._needs_reset = None, {}, True  # what is under way is of no use to this one
+        self._action, self._extra, self._needs_reset = (
+            None,
+            {},
+            True,
+        )  # steps that are under way have no place in this one
 
     def state_dict(self) -> State:
-        """Return the state; steps that are under way are not part of it, and nobody counts them."""
+        """Return the state; steps that are under way are not part of it, and do not count."""
         streams = StreamState(self.adapter.num_steps.tolist(), self._episodes.num_dropped)
         return super().state_dict() | {"streams": to_state(streams)}
 
@@ -307,7 +309,7 @@ class BatchedCollector(Collector):
         self._checker.begin(self._filter.counts)
 
     def _advance(self) -> int:
-        """Let envs that have answered wait for their next action, or begin their next episode; return how many live."""
+        """Queue envs that have answered, or let them begin an episode; return how many are still to act."""
         adapter, is_open = self.adapter, self._episodes.open
         if (begun := adapter.advance(is_open)) is not None:
             self._selection.forget(begun)

@@ -56,10 +56,7 @@ class SharedWeights:
             sources: the tensors of the layout, on any device.
             version: theirs.
             progress: the share of the training done, on which schedules of exploration depend.
-            timeout: seconds that workers may take to read; None for any time.
-
-        Raises:
-            EnvError: a worker reads for longer than that.
+            timeout: seconds after which a worker that still reads is an `EnvError`; None for any time.
         """
         with _locked(self.file, timeout, is_shared=False):
             torch._foreach_copy_(self._views, list(sources))
@@ -79,15 +76,9 @@ class SharedWeights:
 
 
 class Publisher:
-    """Publishes the weights of modules to workers.
+    """Publishes the weights of modules, by their paths in a worker, and the policy's progress.
 
-    Args:
-        policy: whose progress, by which schedules of exploration go, is published with them.
-        modules: by the paths that they have in a worker.
-        timeout: see `SharedWeights.publish`.
-
-    Attributes:
-        weights: the memory that they go through; None before `begin`.
+    `weights` is the shared memory; None before `begin`.
     """
 
     def __init__(self, policy: Policy, modules: Mapping[str, nn.Module], timeout: float | None) -> None:
@@ -96,7 +87,7 @@ class Publisher:
         self._offered: int | None = None
 
     def begin(self) -> SharedWeights:
-        """Make the memory: from now on the modules keep their tensors."""
+        """Make the memory; from now on the modules must keep their tensors."""
         self._weight_dtype = self._policy.weight_dtype
         named = tensors_of(self.modules)
         self._sources = [tensor for _, tensor in named]
@@ -104,11 +95,7 @@ class Publisher:
         return self.weights
 
     def publish(self, version: int) -> None:
-        """Publish the weights of now.
-
-        Raises:
-            ParamsError: they have another format than when workers were given their copies.
-        """
+        """Publish the present weights."""
         assert self.weights is not None, "begun"
         if self._policy.weight_dtype is not self._weight_dtype:
             rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self._policy.weight_dtype}"
@@ -117,7 +104,7 @@ class Publisher:
         self._offered = None
 
     def offer(self, version: int) -> None:
-        """Publish the weights when `give` is called: a worker is asked for rows in one of several training steps."""
+        """Publish the weights when `give` is called: not every training step asks a worker for rows."""
         self._offered = version
 
     def give(self) -> None:

@@ -31,13 +31,7 @@ class Answers(NamedTuple):
 class EnvStreams:
     """Steps the envs of a `WorkerVectorEnv`, a worker each, by themselves; an env gets no call before it has answered.
 
-    Attributes:
-        obs: tree [N, ...].
-        reward: [N].
-        terminated, truncated: [N] bool. All four hold each env's last answer until its next call.
-
-    Raises:
-        ParamsError: they are other envs, or share workers.
+    `obs` [N, ...], `reward`, `terminated` and `truncated` [N] hold each env's last answer until its next call.
     """
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
@@ -67,16 +61,7 @@ class EnvStreams:
         self._group.alive[env].call(f"reset after {number} steps", "reset", [(env, seed)], None)
 
     def receive(self, timeout: float | None, max_steps: int) -> Answers:
-        """Return which envs have answered, of steps only so many; where none has, wait for the first.
-
-        Args:
-            timeout: seconds to wait at most; None waits as long as it takes.
-            max_steps: further ones are returned by the next call.
-
-        Raises:
-            EnvError: an env failed.
-            SpaceError: an env returned what does not fit its spaces, or the rewards of several agents.
-        """
+        """Return which envs have answered, of steps only `max_steps`; where none has, wait for the first."""
         begun: list[int] = []
         restarted: set[int] = set()
         if busy := self._busy():
@@ -85,7 +70,7 @@ class EnvStreams:
             for env, result in zip([worker.envs.start for worker in ready], results, strict=True):
                 if env not in self._due:
                     if result is not None and result.rewards is not None:
-                        raise several_agents(env, result.rewards.shape[1:])
+                        raise _several_agents(env, result.rewards.shape[1:])
                     self._results[env] = result
                     self._stepped.append((env, env in restarted))
                 elif env in restarted:
@@ -97,12 +82,12 @@ class EnvStreams:
         return Answers([env for env, _ in stepped], [env for env, is_new in stepped if is_new], begun)
 
     def last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        """Return the infos of an env's last step, gathered as gymnasium does, and its row there."""
+        """Return the infos of an env's last step, as gymnasium gathers them, and its row there."""
         result = self._results[env]
         return ({} if result is None else result.infos), 0
 
     def drain(self) -> None:
-        """Wait until all have answered, and drop the answers; errors are those of `receive`."""
+        """Wait until all have answered, and drop the answers."""
         while busy := self._busy():
             self._group.gather(busy, self._envs.lost(set()))
         self._stepped.clear()
@@ -112,8 +97,7 @@ class EnvStreams:
         return [worker for worker in self._group.alive if worker.is_busy]
 
 
-def several_agents(env: int, shape: tuple[int, ...]) -> SpaceError:
-    """Return the error of an env that rewards several agents."""
+def _several_agents(env: int, shape: tuple[int, ...]) -> SpaceError:
     return SpaceError(
         f"env {env} reward: shape {shape} is several agents'; no algorithm trains on them. Reduce them to one reward "
         "in a wrapper, or test with a Collector."
@@ -132,17 +116,14 @@ class StreamAdapter(EnvAdapter):
     ```
 
     Args:
-        envs: made by `make_vec`, with a worker process for each.
+        envs: a `WorkerVectorEnv` with a process for each; others are a `ParamsError`.
         device: where the policy is.
 
     Attributes:
         num_steps: steps that each env has taken since its very first episode began [N].
         num_sent: steps that were sent and are not received.
         stepped: the envs whose steps came with the last `receive` [K].
-        waiting: those that `advance` has brought to where they wait for an action [K]; all after a reset.
-
-    Raises:
-        ParamsError: the envs cannot be stepped each by itself.
+        waiting: the envs that wait for an action since the last `advance` [K]; all after a reset.
     """
 
     history_class: ClassVar[type[ActionHistory]] = StreamHistory
@@ -156,7 +137,7 @@ class StreamAdapter(EnvAdapter):
         self.stepped = self.waiting = self._ended = self._begun = NO_ROWS
 
     def reset(self, first_episode: bool = False) -> None:
-        """Start all envs anew, once all have answered; see `EnvAdapter.reset`."""
+        """Reset all envs, once all have answered; see `EnvAdapter.reset`."""
         if first_episode:
             self.num_steps[:] = 0
         super().reset(first_episode)
@@ -176,18 +157,15 @@ class StreamAdapter(EnvAdapter):
         self._streams.step(envs.tolist(), env_action, (self.num_steps[envs] + 1).tolist())
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:
-        """Hear the envs that have answered; where none has, wait for the first.
+        """Return the steps of envs that have answered; where none has, wait for the first.
 
         Args:
             timeout: seconds to wait at most; None waits as long as it takes.
-            max_steps: steps that are heard at most; others wait for the next call.
+            max_steps: further steps wait for the next call.
             max_episode_steps: an episode that gets as long is truncated.
 
         Returns:
-            the steps that are done: in rows of other envs `valid` is False. None if none is.
-
-        Raises:
-            EnvError, SpaceError: an env failed, or returned what does not fit its spaces.
+            the steps, with `valid=False` in rows of other envs; None if none has come.
         """
         streams, now, after = self._streams, self._now, self._next
         assert now is not None, "a collector resets first"
@@ -213,7 +191,7 @@ class StreamAdapter(EnvAdapter):
             flag[:] = False
             flag[rows] = answer[rows]
         if answers.restarted:
-            self._break_off(result, answers.restarted)
+            self._cut(result, answers.restarted)
         self._clock.step(rows)
         done = result.terminated | result.truncated
         if max_episode_steps is not None:
@@ -254,15 +232,15 @@ class StreamAdapter(EnvAdapter):
         """Return the infos that an env's last step came with; see `EnvStreams`."""
         return self._streams.last_info(env)
 
-    def _break_off(self, result: EnvStep, restarted: list[int]) -> None:
-        """End the episodes of envs that were made anew in a step: as a truncation, without a transition."""
+    def _cut(self, result: EnvStep, restarted: list[int]) -> None:
+        """Truncate the episodes of envs that were restarted in a step, which is no transition."""
         assert self._now is not None, "a collector resets first"
         self._next.write_rows(restarted, take_rows(self._now.obs, restarted))
         result.valid[restarted], result.reward[restarted] = False, 0.0
         result.terminated[restarted], result.truncated[restarted] = False, True
 
     def resume(self, returns: Any = None) -> Rows:
-        """Bring the envs to where a state that was loaded has put them; see `EnvAdapter.resume`."""
+        """Bring the envs to where a loaded state puts them; see `EnvAdapter.resume`."""
         if self._loaded is None:
             return NO_ROWS
         lost = super().resume(returns)

@@ -45,7 +45,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return the failure that an exception is."""
+        """Return the failure of an exception."""
         try:
             message = str(error)
         except Exception:
@@ -55,12 +55,7 @@ class Failure:
 
 
 class Link:
-    """A program's connection to the parent.
-
-    Attributes:
-        pulse: one integer, which the program changes as long as it makes progress.
-        receive_file: returns the file descriptor that came with a call.
-    """
+    """A program's connection to the parent; the program changes `pulse` [1] as long as it makes progress."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._lock, self.receive_file = channel, threading.Lock(), channel.receive_file
@@ -104,17 +99,14 @@ def run_program(
     folder: str | None,
     command: list[str],
 ) -> None:
-    """Serve the parent until it ends the connection or is gone.
+    """Serve the parent until it ends the connection or is gone. Arguments that `Worker` has are explained there.
 
     Args:
         end: of the socket to the parent.
-        program, arguments: see `Program`.
-        spins: see `Channel`.
-        seconds_to_save: see `Worker`.
-        folder: the parent's, which the parent removes at its end, but not where it is killed.
-        command: began the parent's program; runs here record it as theirs.
+        folder: the parent's temporary folder, which outlives the parent where it is killed.
+        command: began the parent's program.
     """
-    sys.orig_argv = command
+    sys.orig_argv = command  # runs record it as theirs
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handlers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -142,13 +134,10 @@ def run_program(
 
 
 def _answer(served: Program, link: Link, name: str, arguments: tuple[Any, ...]) -> tuple[bytes] | tuple[bytes, bytes]:
-    """Call a method, and return the message with its result or with its exception, SystemExit and such included.
-
-    After a failure the pulse stays where it was: it says in which env.
-    """
+    """Call a method, and return the message with its result or its exception."""
     try:
         result = getattr(served, name)(*arguments)
-    except BaseException as error:
+    except BaseException as error:  # SystemExit too; the pulse stays where it was, in the env that failed
         return FAILED, dumps(Failure.of(error))
     link.pulse[0] = IDLE
     if result is None:

@@ -28,8 +28,8 @@ class SharedArrays:
         arrays: the tree of arrays, of zeros at first.
     """
 
-    # multiprocessing.shared_memory would leave files in /dev/shm wherever a process is killed, and fails where
-    # /dev/shm is small, as it is in most containers.
+    # multiprocessing.shared_memory leaves files in /dev/shm where a process is killed, and fails where /dev/shm is
+    # small, as it is in most containers.
 
     def __init__(self, layout: Tree, file: int | None = None) -> None:
         self.layout = layout

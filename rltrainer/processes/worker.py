@@ -49,11 +49,7 @@ class Report:
 
 
 def make_context(start_method: str | None, owner: str) -> BaseContext:
-    """Return how processes start: forkserver where there is one, unless told otherwise.
-
-    Raises:
-        ParamsError: there is no such method here; the text names the owner.
-    """
+    """Return how processes start: by a fork server where there is one, unless `start_method` says otherwise."""
     global _folder
     methods = multiprocessing.get_all_start_methods()
     method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
@@ -71,7 +67,7 @@ def make_context(start_method: str | None, owner: str) -> BaseContext:
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -79,25 +75,13 @@ class Worker:
     """A process that makes an object, `program(link, *arguments)`, and serves one call to it after the other.
 
     Args:
-        context: from `make_context`.
-        name: who it is in errors.
-        program, arguments: see `Program`.
         timeout: seconds in which the pulse must change during a call; None for any time.
-        spins: both sides, while they wait for the next message; see `Channel`.
-        seconds_to_save: the process has a session of its own, is ended by a SIGTERM, and has so long then; None where
-            there is nothing to save.
-
-    Attributes:
-        channel: readable when the process has answered, or is dead.
-        when: its last call, for errors.
-        is_busy: whether it owes an answer.
-
-    Raises:
-        EnvError: the process cannot be started.
+        spins: see `Channel`; on both sides.
+        seconds_to_save: for a process in a session of its own, after the SIGTERM that ends it; None needs none.
     """
 
     start_hint: ClassVar[str] = ""
-    """What to say of a process that exits before its first answer, as one does that fails to import."""
+    """Ends the error of a process that exits before its first answer, most often in an import."""
 
     def __init__(
         self,
@@ -111,8 +95,9 @@ class Worker:
     ) -> None:
         self.name, self.when, self.is_busy, self._timeout = name, "its start", False, timeout
         self.ends_by_signal = seconds_to_save is not None
+        # Incomplete: an interrupt has cut a message, so that later ones would be taken for parts of it.
         self._has_answered = self._is_incomplete = False
-        self._seen: int | None = None  # the pulse, and since when
+        self._seen: int | None = None  # the last pulse; `_since` is when it came
         here, there = socket.socketpair()
         self.channel = Channel(here, spins, TICK if timeout is None else min(TICK, timeout / 4))
         memory = SharedArrays(PULSE_LAYOUT)
@@ -134,14 +119,9 @@ class Worker:
             there.close()  # only the worker holds its end now: its death is the end of file here
 
     def call(self, when: str, name: str, *arguments: Any, file: int | None = None) -> None:
-        """Call a method; `receive` raises if the process is dead.
-
-        Args:
-            when: what it does, for errors.
-            name, arguments: of the call.
-            file: a descriptor, if the method receives one.
-        """
-        self._send(when, CALL, dumps((name, arguments)), file)  # what cannot travel leaves nothing half-sent
+        """Call a method; `when` is for errors, and `file` a descriptor that the method receives."""
+        # Pickled before anything is sent: an argument that cannot travel leaves the worker usable.
+        self._send(when, CALL, dumps((name, arguments)), file)
 
     def step(self, when: str) -> None:
         """Call `step`, by a single byte."""
@@ -199,7 +179,7 @@ class Worker:
         return f"{self.name} (pid {self.process.pid})"
 
     def end(self, step: int) -> None:
-        """Ask the process to end, at the first `step`; end it by a signal at later ones."""
+        """Close the connection, at step 0, which ends the program after its call; send signals at later steps."""
         if step == 0:
             with contextlib.suppress(OSError):
                 self.channel.shut_down()
@@ -214,7 +194,7 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Close what the parent holds of it."""
+        """Free the parent's side."""
         self.channel.close()
         if self.process.exitcode is not None:
             self.process.close()
@@ -260,7 +240,6 @@ class Worker:
         return f"{self.name}: its process cannot be started: {type(error).__name__}: {error}"
 
     def _error_of(self, failure: Failure) -> RLTrainerError:
-        """Return the exception for a failure there."""
         kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError) if failure.is_ours else EnvError
         trace = f"\n\nIn the worker process:\n{failure.traceback}" if failure.traceback else ""
         return kind(self._failure_text(failure) + (trace if kind is EnvError else ""))
@@ -292,7 +271,7 @@ class WorkerGroup(Generic[W]):
 
     @property
     def alive(self) -> list[W]:
-        """The workers; an `EnvError` after their end."""
+        """The workers; raises an `EnvError` after their end."""
         if not self.workers:
             raise EnvError(f"{self._owner}: its workers have ended, by close or by a failure; make a new one")
         return self.workers
@@ -311,15 +290,10 @@ class WorkerGroup(Generic[W]):
         return self.gather(self.workers)
 
     def gather(self, workers: Sequence[W], lost: Callable[[W, EnvError], Any] | None = None) -> list[Any]:
-        """Wait for the results of busy workers.
+        """Wait for the results of busy workers, one after the other.
 
-        Args:
-            workers: that are waited for, one after the other.
-            lost: called with each worker that is lost or whose call raised an `EnvError`; it returns what stands for
-                the result. None raises the first error, that of a call once all have answered.
-
-        Raises:
-            RLTrainerError: see `Worker.receive`; after a loss all workers of the group end.
+        Without `lost` the first error is raised: of a lost worker at once, and then all workers end; of a call once all
+        have answered. `lost` is called with each worker and its `EnvError` instead, and returns a result for it.
         """
         watch = partial(check_busy, workers) if lost is None else lambda: None
         results: list[Any] = []
@@ -366,7 +340,7 @@ class WorkerGroup(Generic[W]):
 
 
 def check_busy(workers: Sequence[Worker]) -> None:
-    """Find, while one worker is waited for, that another of these was lost; see `Worker.check`."""
+    """Raise a `WorkerLostError` for a lost worker among these, while another one is waited for."""
     for worker in workers:
         if worker.is_busy:
             worker.check()
@@ -383,10 +357,9 @@ def _is_lost(worker: Worker) -> bool:
 def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
     """End processes and empty the list, in at most two seconds more than `grace`; never raises.
 
-    A fork of the process `owner` that started them has copies of these objects, and ends nothing. An interrupt ends
-    them at once, and reaches the caller.
+    An interrupt ends them at once, and reaches the caller.
     """
-    if os.getpid() != owner:
+    if os.getpid() != owner:  # a fork of the process that started them has copies of these objects
         return
     ending, workers[:] = list(workers), []
     try:

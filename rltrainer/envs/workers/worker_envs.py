@@ -17,25 +17,16 @@ from rltrainer.types import State
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The part of a step's result that is not in shared memory.
-
-    Args:
-        infos: of the worker's envs, gathered as gymnasium does.
-        rewards: [n, A], of several agents, whose number is not known in advance. None for one agent.
-    """
+    """The part of a step's result that is not in shared memory."""
 
     infos: dict[str, Any]
+    """Of the worker's envs, gathered as gymnasium does."""
     rewards: np.ndarray[Any, Any] | None
+    """[n, A] of several agents, whose number is not known in advance; None for one agent."""
 
 
 class WorkerEnvs:
-    """The envs of one worker; the pulse is the env that it is in.
-
-    Args:
-        link: to the parent.
-        factories: of the envs.
-        first: the index of the first of them.
-    """
+    """The envs of one worker, the first with index `first`; the pulse is the env that is being called."""
 
     envs: SyncVectorEnv
 
@@ -71,7 +62,7 @@ class WorkerEnvs:
         return self.envs.begin({i - self._first: seed for i, seed in seeds}, options)[1] or None
 
     def call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-        """Call each env's method of this name, or read its attribute."""
+        """See `WorkerVectorEnv.call`."""
         return self.envs.call(name, *arguments, **options)
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:

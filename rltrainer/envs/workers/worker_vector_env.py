@@ -198,7 +198,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
     def _ask(
         self, name: str | None, arguments: list[tuple[EnvWorker, tuple[Any, ...]]]
     ) -> tuple[list[tuple[EnvWorker, Any]], set[int]]:
-        """Let workers do the same at the same time: a step, or what `name` says.
+        """Call a method of workers at the same time, `step` if there is no name.
 
         Returns:
             the workers with their results, None of a restarted one; and the envs of those that were restarted.
@@ -212,7 +212,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         return list(zip(workers, results, strict=True)), restarted
 
     def lost(self, restarted: set[int]) -> Callable[[EnvWorker, EnvError], None] | None:
-        """Return what `WorkerGroup.gather` calls where workers are restarted, and which adds their envs to a set."""
+        """Return the `lost` of `WorkerGroup.gather`, which adds the envs of restarted workers to a set."""
         return (
             (lambda *lost: restarted.update(self._restart(*lost).envs))
             if self._options.on_env_error == "restart"
@@ -220,11 +220,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         )
 
     def _restart(self, worker: EnvWorker, error: EnvError) -> EnvWorker:
-        """Start a worker again that is lost, or in which an env failed; a failure in that counts like the first.
-
-        Raises:
-            EnvError: there were too many restarts.
-        """
+        """Start a worker again that is lost, or in which an env failed; a failure in that counts like the first."""
         limit = self._options.max_restarts
         while True:
             if self.num_restarts >= limit:
