@@ -16,8 +16,8 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import EnvError, NonFiniteError
-from tests.faults.envs import FaultyEnv, StuckEnv, hang, makes_file, refuse_to_make
-from tests.faults.test_worker_faults import AlarmTimeoutError, alarm, terminate, wait_until_gone
+from tests.faults.envs import FaultyEnv, hang_to_make, makes_file, refuse_to_make
+from tests.faults.test_worker_faults import terminate, wait_until_gone
 
 
 class NaNEnv(FaultyEnv):
@@ -135,6 +135,9 @@ def test_envs_that_cannot_be_made() -> None:
         collector_of(refuse_to_make)
     with pytest.raises(EnvError, match=r"worker 0 \(pid \d+\) exited with code 7 during the making of the envs; the w"):
         collector_of(partial(os._exit, 7))
+    text = r"^worker 0 \(pid \d+\) hung: the making of the envs took longer than step_timeout=0.5 seconds$"
+    with pytest.raises(EnvError, match=text):
+        collector_of(hang_to_make, step_timeout=0.5)
 
 
 def test_envs_in_processes_of_their_own_are_restarted_there() -> None:
@@ -142,70 +145,6 @@ def test_envs_in_processes_of_their_own_are_restarted_there() -> None:
     with pytest.raises(EnvError, match="max_restarts=3"):
         collect_often(collector, 4)
     collector.close()
-
-
-def test_closing_takes_no_longer_than_five_seconds() -> None:
-    collector = collector_of(partial(envs_of, StuckEnv), 2)
-    collector.collect(num_steps=2)
-    pids = pids_of(collector)
-    started = time.monotonic()
-    collector.close()
-    assert time.monotonic() - started < 6.0
-    wait_until_gone(pids, 1.0)
-    collector.close()
-
-
-def test_workers_end_with_what_holds_them() -> None:
-    collector = collector_of(envs_of, 2)
-    collector.collect(num_steps=2)
-    pids = pids_of(collector)
-    del collector
-    wait_until_gone(pids, 5.0)
-
-
-PROGRAM = """
-from functools import partial
-from tests.faults.test_async_faults import collector_of, envs_of, pids_of
-import os, signal, sys
-if __name__ == "__main__":
-    collector = collector_of(envs_of, 2)
-    collector.collect(num_steps=20)
-    print(*pids_of(collector), flush=True)
-    if sys.argv[1] == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if sys.argv[1] == "raise":
-        raise SystemExit(3)
-"""
-
-
-@pytest.mark.parametrize(("how", "code"), [("kill", -signal.SIGKILL), ("raise", 3), ("end", 0)])
-def test_no_worker_outlives_its_parent(how: str, code: int) -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stderr
-    wait_until_gone([int(pid) for pid in done.stdout.split()], 8.0)
-
-
-def hanging_envs(**options: Any) -> Any:
-    hang()
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_factory_that_hangs(num_workers: int) -> None:
-    started = time.monotonic()
-    text = r"^worker \d \(pid \d+\) hung: the making of the envs took longer than step_timeout=0.5 seconds$"
-    with pytest.raises(EnvError, match=text):
-        collector_of(hanging_envs, num_workers, step_timeout=0.5)
-    assert time.monotonic() - started < 20.0  # imports are no part of it
-
-
-@pytest.mark.parametrize("kind", [AlarmTimeoutError, EOFError, KeyboardInterrupt])
-def test_what_a_users_signal_handler_raises_arrives(kind: Any) -> None:
-    collector = collector_of(partial(envs_of, fault="hang", at=3))
-    mine = kind("mine")
-    with pytest.raises(kind) as caught, alarm(mine, 0.2):
-        collect_often(collector, 2)
-    assert caught.value is mine
-    collector._team.end(grace=0.0)
 
 
 def first_hangs(path: str) -> Any:
@@ -300,17 +239,3 @@ def test_a_learner_that_is_killed_leaves_nothing() -> None:
         wait_until_gone(pids, 10.0)
         assert os.listdir(folder) == []
     assert sorted(os.listdir("/dev/shm")) == shared
-
-
-def test_files_and_threads_stay_flat() -> None:
-    def files() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
-    collector_of(envs_of).close()
-    before = files()
-    for _ in range(3):
-        collector = collector_of(envs_of)
-        collector.collect(num_steps=2)
-        collector.close()
-        del collector
-    assert files() <= before

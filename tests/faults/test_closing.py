@@ -133,7 +133,7 @@ def test_an_interrupt_of_a_close_ends_the_workers_at_once() -> None:
     assert caught.value is mine
     wait_until_gone(pids, 1.0)
     assert time.monotonic() - started < 2.0
-    assert [worker.signals.fileno() for worker in workers] == [-1, -1]
+    assert [worker.channel.fileno() for worker in workers] == [-1, -1]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

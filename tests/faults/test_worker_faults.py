@@ -22,7 +22,7 @@ from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError
 from rltrainer.seeding import derive_seed
-from tests.faults.envs import FaultyEnv, StuckEnv, hang_to_make, make_often, refuse_to_make
+from tests.faults.envs import FaultyEnv, hang_to_make, make_often, refuse_to_make
 
 SEED = 5
 ONE = np.ones(1, np.int64)
@@ -325,13 +325,6 @@ def test_a_reset_that_kills_is_done_again(tmp_path: Path) -> None:
         assert envs.num_restarts == 1
 
 
-def test_a_whole_reset_is_done_again(tmp_path: Path) -> None:
-    with closing(workers(3, 1, RESTART, fault="value", at=0, once=str(tmp_path / "once"))) as envs:
-        obs, _ = envs.reset(seed=[7, 8, 9])
-        assert obs.tolist() == [[7, 0], [8, 0], [9, 0]]
-        assert envs.num_restarts == 1
-
-
 @pytest.mark.parametrize("fault", ["value", "kill"])
 @pytest.mark.parametrize("at", [0, 2])
 def test_a_crash_loop_stops(fault: str, at: int) -> None:
@@ -469,15 +462,6 @@ def test_an_unclosed_vector_env_ends_its_workers() -> None:
     del envs
     gc.collect()
     wait_until_gone(pids, 5.0)
-
-
-def test_close_does_not_wait_for_an_env_that_hangs() -> None:
-    envs = make_vec(StuckEnv, 2, backend="workers", num_workers=2)
-    pids = pids_of(envs)  # type: ignore[arg-type]  # of the workers backend
-    started = time.monotonic()
-    envs.close()
-    assert time.monotonic() - started < 5.0
-    wait_until_gone(pids, 1.0)
 
 
 PROGRAM = """
