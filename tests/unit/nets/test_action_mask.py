@@ -44,23 +44,21 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_probabilities_are_over_what_is_allowed() -> None:
     # log-softmax of [1, 3]: 1 - log(e + e^3) = -2.126928, 3 - log(e + e^3) = -0.126928; p = .119203, .880797.
-    distribution = Categorical(torch.tensor([[1.0, 2.0, 3.0]])).masked(torch.tensor([[True, False, True]]))
+    logits = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    distribution = Categorical(logits).masked(torch.tensor([[True, False, True]]))
     log_prob = torch.stack([distribution.log_prob(torch.tensor([a])) for a in (0, 2)], 1)
     torch.testing.assert_close(log_prob, torch.tensor([[-2.126928, -0.126928]]))
     # .119203 * 2.126928 + .880797 * .126928 = 0.365334; what is not allowed adds nothing.
     torch.testing.assert_close(distribution.entropy(), torch.tensor([0.365334]))
     assert distribution.mode().tolist() == [2]
     assert distribution.sample(generator()).item() in (0, 2)
-
-
-def test_what_is_not_allowed_has_no_gradient() -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
-    distribution = Categorical(logits).masked(torch.tensor([[True, False, True]]))
-    (distribution.log_prob(torch.tensor([0])) + distribution.entropy()).sum().backward()  # type: ignore[no-untyped-call]  # torch's
-    assert logits.grad is not None
-    assert logits.grad[0, 1] == 0
-    assert logits.grad.isfinite().all()
-    assert (logits.grad[0, [0, 2]] != 0).all()
+    (gradient,) = torch.autograd.grad((distribution.log_prob(torch.tensor([0])) + distribution.entropy()).sum(), logits)
+    assert gradient[0, 1] == 0
+    assert gradient.isfinite().all()
+    assert (gradient[0, [0, 2]] != 0).all()
+    uniform = Categorical(torch.tensor([[0.0, 9.0, 0.0]])).masked(torch.tensor([[True, False, True]]))
+    # KL(.5, .5 || .119203, .880797) = .5 log(.5 / .119203) + .5 log(.5 / .880797) = 0.433781.
+    torch.testing.assert_close(uniform.kl(distribution), torch.tensor([0.433781]))
 
 
 def test_each_of_several_choices_has_its_part_of_the_mask() -> None:
@@ -105,19 +103,14 @@ def test_policies_choose_what_is_allowed(cls: Any, leaf: Any, normalize_obs: boo
         assert len(set(action.tolist())) > 1
 
 
-def test_several_choices_are_masked_in_policies() -> None:
+def test_several_choices_and_flags_are_masked_in_policies_and_warm_up() -> None:
     policy = rl.ActorCritic.for_spaces(with_mask(spaces.MultiBinary(5)), MULTI, hidden_sizes=(8,))
     action = policy.act(observe([[1, 0, 0, 1, 0]] * 20), explore=True, generator=generator())
     assert action.tolist() == [[0, 11]] * 20
-
-
-def test_flags_are_masked_in_policies_and_warm_up() -> None:
     flags = spaces.MultiBinary(2)
     policy = rl.ActorCritic.for_spaces(with_mask(spaces.MultiBinary(4)), flags, hidden_sizes=(8,))
     mask = [[1, 0, 0, 1]] * 20  # the first must be 0, the second 1
-    action = policy.act(observe(mask), explore=True, generator=generator())
-    assert action.tolist() == [[0, 1]] * 20
-    assert policy.predict({"action_mask": mask[0], "observation": [0.0, 0.0]}).tolist() == [0, 1]
+    assert policy.act(observe(mask), explore=True, generator=generator()).tolist() == [[0, 1]] * 20
     drawn = torch.randint(2, (20, 2), generator=generator())
     assert allowed(drawn, torch.tensor(mask).bool(), flags, generator()).tolist() == [[0, 1]] * 20
 

@@ -86,7 +86,7 @@ def test_categorical_counts_from_its_start() -> None:
     assert torch.equal(shifted.log_prob(torch.tensor([-3, -1])), plain.log_prob(torch.tensor([0, 2])))
 
 
-def test_categorical_samples_with_its_probabilities() -> None:
+def test_choices_are_drawn_with_their_probabilities_and_apart() -> None:
     probability = torch.tensor([0.1, 0.2, 0.7])
     action = Categorical(probability.log().expand(20_000, 3)).sample(generator())
     assert action.dtype == torch.int64
@@ -94,15 +94,9 @@ def test_categorical_samples_with_its_probabilities() -> None:
     torch.testing.assert_close(action.bincount(minlength=3) / 20_000, probability, atol=0.014, rtol=0)
     action = Categorical(torch.tensor([0.0, -math.inf, 0.0]).expand(1000, 3)).sample(generator())
     assert set(action.tolist()) == {0, 2}, "a choice without probability is never drawn"
-
-
-def test_multi_categorical_samples_every_choice_in_its_range() -> None:
-    flat = MultiCategorical([Categorical(torch.zeros(500, 2)), Categorical(torch.zeros(500, 3), start=4)])
-    action = flat.sample(generator())
-    assert action.shape == (500, 2)
-    assert set(action[:, 0].tolist()) == {0, 1}
-    assert set(action[:, 1].tolist()) == {4, 5, 6}
-    assert len(action.unique(dim=0)) == 6, "the choices are independent: all pairs come up"
+    pairs = MultiCategorical([Categorical(torch.zeros(500, 2)), Categorical(torch.zeros(500, 3), start=4)])
+    action = pairs.sample(generator())
+    assert {tuple(row) for row in action.tolist()} == {(a, b) for a in (0, 1) for b in (4, 5, 6)}
 
 
 LOG_3 = math.log(3)
@@ -160,9 +154,11 @@ def test_two_choices_are_a_flag() -> None:
 
 def test_diagonal_gaussian_samples_with_its_moments() -> None:
     mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
-    action = DiagonalGaussian(mean.expand(20_000, 2), std.log()).sample(generator())
+    distribution = DiagonalGaussian(mean.expand(20_000, 2), std.log())
+    action = distribution.sample(generator())
     torch.testing.assert_close(action.mean(0), mean, atol=4 * 3 / math.sqrt(20_000), rtol=0)
     torch.testing.assert_close(action.std(0), std, atol=0, rtol=0.02)
+    assert [x.shape for x in distribution.parameters] == [(20_000, 2)] * 2, "one spread for all rows is each row's"
 
 
 def test_squashed_log_prob_of_a_reparameterised_sample_is_that_of_the_action() -> None:
@@ -172,14 +168,10 @@ def test_squashed_log_prob_of_a_reparameterised_sample_is_that_of_the_action() -
     torch.testing.assert_close(log_prob, SquashedGaussian(MEAN, LOG_STD).log_prob(action))
     torch.testing.assert_close(log_prob, squashed_reference().log_prob(action))
     mean, log_std = MEAN.float(), LOG_STD.float()
-    drawn = SquashedGaussian(mean, log_std).rsample(torch.empty(2, 2).normal_(generator=generator()))[0]
-    torch.testing.assert_close(SquashedGaussian(mean, log_std).sample(generator()), drawn)
-
-
-def test_gradients_of_a_reparameterised_sample_are_right() -> None:
-    noise = torch.randn(2, 2, generator=generator(), dtype=torch.float64)
     inputs = MEAN.clone().requires_grad_(), LOG_STD.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda mean, log_std: SquashedGaussian(mean, log_std).rsample(noise), inputs)
+    drawn = SquashedGaussian(mean, log_std).rsample(torch.empty(2, 2).normal_(generator=generator()))[0]
+    torch.testing.assert_close(SquashedGaussian(mean, log_std).sample(generator()), drawn)
 
 
 def test_squashed_densities_stay_finite_at_the_bounds() -> None:
@@ -190,11 +182,8 @@ def test_squashed_densities_stay_finite_at_the_bounds() -> None:
     assert log_prob.item() == pytest.approx(-0.5 * math.log(2 * math.pi) + 60 - math.log(4))
     for bound in (-1.0, 1.0):
         assert torch.isfinite(far.log_prob(torch.full((1, 1), bound))).all()
-
-
-def test_squashed_gaussian_has_no_entropy() -> None:
     with pytest.raises(NotImplementedError, match=r"no closed form. Use -rsample\(noise\)\[1\]"):
-        SquashedGaussian(MEAN, LOG_STD).entropy()
+        far.entropy()
 
 
 def test_the_same_generator_draws_the_same() -> None:
@@ -222,11 +211,8 @@ def test_entropy_of_a_choice_that_is_impossible_is_finite_and_right(num_impossib
     (gradient,) = torch.autograd.grad(entropy.sum(), logits)
     assert gradient.isfinite().all()
     torch.testing.assert_close(gradient[0], torch.zeros(3))  # the entropy is at its largest
-
-
-def test_multi_categorical_entropy_with_an_impossible_choice() -> None:
-    parts = [Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(torch.zeros(1, 4))]
-    assert MultiCategorical(parts).entropy().item() == pytest.approx(math.log(4))
+    both = MultiCategorical([Categorical(logits), Categorical(torch.zeros(2, 4))]).entropy()
+    assert both.tolist() == pytest.approx([nats + math.log(4) for nats in expected])
 
 
 def test_what_was_computed_without_gradients_does_not_stay_so() -> None:
@@ -258,6 +244,7 @@ def test_nan_is_no_preference(dtype: torch.dtype) -> None:
             distribution.sample(generator())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
     """On a device, and in a graph; both would have to wait, or to break."""
     bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]])
@@ -265,12 +252,8 @@ def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
     assert compiled(bad).tolist() == [1, -1]
     flags = torch.compile(lambda logits: Bernoulli(logits).mode(), backend="eager", fullgraph=True)
     assert flags(bad).tolist() == [[0, 1, 1], [0, -1, 1]]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_traced_choice_is_no_constant() -> None:
     traced = torch.jit.trace(best_choice, torch.tensor([[0.0, 2.0, 1.0]]))
-    assert traced(torch.tensor([[0.0, 2.0, 9.0]])).tolist() == [2]
+    assert traced(torch.tensor([[0.0, 2.0, 9.0]])).tolist() == [2], "a traced choice is no constant"
 
 
 def test_infinite_logits_are_preferences() -> None:
@@ -353,8 +336,3 @@ def test_fisher_information_is_the_curvature_of_the_divergence(make: Any) -> Non
     pushed = [a - b for a, b in zip(make(x + v).parameters, distribution.parameters, strict=True)]
     pulled = torch.autograd.grad(distribution.parameters, x, distribution.fisher([p.detach() for p in pushed]))[0]
     torch.testing.assert_close(pulled.flatten(), curvature @ v.flatten())
-
-
-def test_one_spread_for_all_rows_is_a_parameter_of_each() -> None:
-    mean, log_std = DiagonalGaussian(torch.zeros(3, 2), torch.tensor([0.1, 0.2])).parameters
-    assert mean.shape == log_std.shape == (3, 2)

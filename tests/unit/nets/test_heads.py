@@ -242,30 +242,3 @@ START = "log_std_init: is where the noise of use_sde=True starts; got -2.0"
 def test_options_of_noise(cls: Any, space: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ParamsError, match=f"^{cls.__name__}.{text}"):
         cls.for_spaces(OBS_SPACE, space, **options)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "cls"),
-    [
-        (rl.PPO, rl.ActorCritic), (rl.A2C, rl.ActorCritic), (rl.TRPO, rl.ActorCritic), (rl.SAC, rl.SquashedActorCritic),
-        (rl.TQC, rl.SquashedActorCritic), (rl.BC, rl.Actor), (rl.IMPALA, rl.ActorCritic),
-    ],
-)  # fmt: skip
-def test_algorithms_train_its_spread(algorithm: Any, cls: Any) -> None:
-    envs: gym.vector.VectorEnv[Any, Any, Any] = counting_envs(2, length=4, action_space=BOUNDED)
-    options = {"num_outputs": 5, "num_critics": 2} if algorithm is rl.TQC else {}
-    policy = cls.for_envs(envs, hidden_sizes=(8,), use_sde=True, sde_sample_interval=2, log_std_init=-1.0, **options)
-    agent = algorithm(policy)
-    before = policy.actor[2].log_std.detach().clone()
-    both = (envs.single_observation_space, envs.single_action_space)
-    is_on_policy = isinstance(agent, rl.OnPolicyAlgorithm)
-    extra = {name: policy.columns[name] for name in agent.columns}
-    buffer: Any = rl.ReplayBuffer(16, *both, num_envs=2)
-    buffer = rl.RolloutBuffer(8, 2, *both, extra=extra) if is_on_policy else buffer
-    one = rl.Collector(policy, envs, buffer)
-    one.collect(num_steps=16)
-    if is_on_policy:
-        agent.update(one.rollout(), batch_size=8, repeat=2)
-    else:
-        agent.update(buffer.sample(16))
-    assert (policy.actor[2].log_std != before).any()

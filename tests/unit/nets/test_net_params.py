@@ -259,12 +259,6 @@ def test_encoders_of_the_wrong_width(made: Any, text: str) -> None:
     assert str(caught.value).startswith(f"NetParams.encoder: {rule}{text}")
 
 
-def test_a_lazy_encoder_finds_its_width_when_tried() -> None:
-    encoder = Encoder(OBS, NetParams(encoder=lambda _: nn.LazyLinear(7)))
-    assert encoder.out_features == 7
-    assert not any(map(nn.parameter.is_lazy, encoder.parameters()))
-
-
 # The params themselves
 
 
