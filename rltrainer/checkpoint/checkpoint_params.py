@@ -1,4 +1,4 @@
-"""The settings of a run's checkpoints: where they lie, how often one is saved, which stay, where the run goes on."""
+"""The settings of a run's checkpoints: their folder, the interval of saves, which stay, where the run resumes."""
 
 import os
 from dataclasses import dataclass, field
@@ -28,39 +28,35 @@ Resume = Annotated[str | os.PathLike[str], Rule('"auto", "never", or the path of
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CheckpointParams(Params):
-    """Save a run while it trains, and go on from what was saved: `TrainerParams(checkpoint=CheckpointParams(...))`.
+    """Save a run while it trains, and resume it by itself: `TrainerParams(checkpoint=CheckpointParams(...))`.
 
-    With them `trainer.run()` is all. Killed at any moment, the same program goes on where it was; what it comes to is
-    the same bit for bit, and so is its log.
-
-    Raises:
-        ParamsError: a value breaks its field's rule.
+    The same program, killed at any moment and started again, continues its run: the end is the same bit for bit, and so
+    is the log.
     """
 
     folder: Folder = field(kw_only=False)
-    """Folder of the checkpoints of this run, and of no other: `RunFolder("runs/cartpole").checkpoints`. It is
-    made with the first one. One process at a time writes there."""
+    """Folder of the checkpoints of this run, and of no other: `RunFolder("runs/cartpole").checkpoints`. The first
+    checkpoint makes it. One process at a time writes there."""
     every: Interval = Every(1, "epoch")
-    """Interval of saves, after the training step in which a multiple was crossed; an int counts training steps.
-    At the end of an epoch the test step is made first. The end of the run is saved in any case."""
+    """Interval of saves, after the training step in which a multiple was crossed; an int counts training steps. At the
+    end of an epoch the test step comes first. The end of the run is always saved."""
     keep_last: PositiveInt | None = 3
     """Number of the newest that stay; None keeps all."""
     keep_best: NonNegativeInt = 1
-    """Number of those with the highest scores of test steps that stay too. A test step that is the best of the run so
-    far is saved though nothing is due; 0 leaves that out. NaN is never best."""
+    """Number of those with the highest scores of test steps that stay too. The best test step of the run so far is
+    saved though no save is due; not with 0. NaN is never best."""
     resume: Resume = "auto"
-    """Beginning of `run` and `execute_epoch`. "auto" takes the newest checkpoint in `folder` that is whole, with a
-    warning of each damaged one that is newer; it is an error if all are damaged, and a run begins anew if there are
-    none. A path takes that checkpoint and no other. "never" begins anew, as `Trainer.reset` does; both are an error if
-    `folder` has any."""
+    """Beginning of `run` and `execute_epoch`. "auto" takes the newest intact checkpoint in `folder`, with a warning of
+    each damaged one that is newer; it is an error if all are damaged, and a new run if there are none. A path takes
+    that checkpoint and no other. "never" starts a new run, as `Trainer.reset` does; both are an error if `folder` has
+    checkpoints."""
     signals: Flag = True
-    """End at the first SIGTERM or SIGINT (Ctrl-C) after the training step under way, saved: with `SystemExit(143)` or
+    """End at the first SIGTERM or SIGINT (Ctrl-C) after the current training step, saved: with `SystemExit(143)` or
     `KeyboardInterrupt`. A test step is broken off, and repeated later. A second signal ends at once. SIGUSR1 saves and
-    goes on. In the main thread only; what handled them before does so again after the run."""
+    continues. In the main thread only; earlier signal handlers return after the run."""
     on_save_error: Literal["raise", "warn"] = "raise"
-    """Outcome of a checkpoint that cannot be saved, as on a full disk: earlier ones stay, and the run ends with the
-    error, or goes on with a warning and tries again when the next one is due."""
-
+    """Outcome of a save that fails, as on a full disk: earlier checkpoints stay, and the run ends with the error, or
+    continues with a warning and tries again when the next save is due."""
     record_episodes: Flag = False
     """Record seed and actions of each training episode in `folder/episodes`, a few bytes for each env step, so that
     `rl.replay_episode(folder, env, episode, make_env)` steps through it again. It needs envs whose episodes follow

@@ -37,7 +37,7 @@ def register(item: T) -> T:
     """
     for name in _names(item):
         known = _users.get(name, item)
-        # A module that is loaded again, or a cell that runs again, makes the same class anew.
+        # A module that is loaded again, or a notebook cell that runs again, makes the same class a second time.
         if known is not item and _origin(known) != _origin(item):
             raise ParamsError(f"register: {name!r} is the name of {readable(known)}. Rename one of the two.")
     _users.update(dict.fromkeys(_names(item), item))
