@@ -17,7 +17,7 @@ from rltrainer.updates import compiled_step
 from rltrainer.updates.compiled_step import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
 from tests.unit.updates.test_cuda_graph import Rerun, with_graph
-from tests.unit.updates.test_unused_parameters import WithSpare, spare_of
+from tests.unit.updates.test_gradient_faults import WithSpare, spare_of
 
 COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
 NUMBER = 1.0
