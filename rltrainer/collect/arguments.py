@@ -74,6 +74,13 @@ def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: 
     require_columns(policy, buffer.extra)
 
 
+def require_one_agent(reward: Any) -> None:
+    """Raise a `SpaceError` for rewards [N, A] of several agents."""
+    if reward.ndim > 1:
+        text = f"Collector: rewards of shape {tuple(reward.shape)} are several agents'; no algorithm trains on them."
+        raise SpaceError(f"{text} Reduce them to one reward per env in a wrapper.")
+
+
 def require_columns(policy: Policy, declared: Extra) -> None:
     """Raise a `ParamsError` if a buffer declares a column beside its own that the policy cannot fill."""
     known = policy.columns if declared else {}

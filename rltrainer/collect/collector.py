@@ -16,6 +16,7 @@ from rltrainer.collect.arguments import (
     check_counts,
     processed,
     require_buffer,
+    require_one_agent,
     require_same_spaces,
     required_limit,
 )
@@ -237,6 +238,7 @@ class Collector:
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         checker = FaultChecker(adapter, EpisodeCounter(self.num_envs))
         self._needs_reset = True
+        required_limit(adapter, None, None)  # of a team that an earlier collection limited
         with adapter.aside(derive_seed(seed, "env")), env_named(before):
             adapter.reset()
             try:
@@ -249,6 +251,7 @@ class Collector:
                     # In step, also where a subclass steps single envs.
                     step = EnvAdapter.step(adapter, env_action)
                     sample = to_array(action) if adapter.to_env.clips_samples else env_action
+                    require_one_agent(step.reward)
                     end = step.terminated, step.truncated
                     buffer.add(adapter.obs, sample, step.reward, step.next_obs, *end, step.valid)
                     EnvAdapter.advance(adapter)
@@ -361,11 +364,7 @@ class Collector:
             step = adapter.step(env_action, self._limit)
             counted = episodes.add(to_array(step.reward), step.finished, step.valid)
             if buffer is not None:
-                if step.reward.ndim > 1:
-                    raise SpaceError(
-                        f"Collector: rewards of shape {tuple(step.reward.shape)} are several agents'; no algorithm "
-                        "trains on them. Reduce them to one reward per env in a wrapper."
-                    )
+                require_one_agent(step.reward)
                 # An array costs the buffer a tenth of the time of a tensor.
                 stored = env_action if stores_env_action else to_array(decision.action)
                 extra = selection.extra(decision, memory) if selection.columns else None
