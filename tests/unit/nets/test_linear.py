@@ -81,6 +81,11 @@ def test_size_type_and_format_decide() -> None:
     assert not is_large(x.view(2, 128, 256), 256)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not is_large(x, 256)
+    with large_products_by("torch"):
+        assert not is_large(x, 256)
+        with large_products_by("onednn"):
+            assert is_large(x, 256)
+    assert is_large(x, 256)
 
 
 def test_perceptrons_give_the_same_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,15 +141,6 @@ def test_what_a_run_has_chosen_holds_on_another_machine(
     monkeypatch.setattr(module, "_HAS_ONEDNN", False)
     assert choose_library("auto", "onednn") == "torch"
     assert "large products were oneDNN's, which this PyTorch lacks" in caplog.text
-
-
-def test_a_library_holds_inside_only() -> None:
-    x = torch.zeros(256, 256)
-    with large_products_by("torch"):
-        assert not is_large(x, 256)
-        with large_products_by("onednn"):
-            assert is_large(x, 256)
-    assert is_large(x, 256)
 
 
 def test_the_maker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

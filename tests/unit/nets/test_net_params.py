@@ -82,13 +82,6 @@ def test_members_of_an_ensemble_have_norms_and_masks_of_their_own() -> None:
     assert ensemble(torch.randn(5, 2)).shape == (2, 5)
 
 
-def test_targets_and_acting_policies_drop_nothing() -> None:
-    algorithm = rl.TD3(rl.DeterministicActorCritic(OBS, BOX, NetParams(hidden_sizes=(8,), dropout=0.5)))
-    obs, action = torch.randn(6, 3), torch.rand(6, 2)
-    assert torch.equal(algorithm.target_critic(obs, action), algorithm.target_critic(obs, action))
-    assert not torch.equal(algorithm.critic(obs, action), algorithm.critic(obs, action))
-
-
 def test_outputs_of_action_values() -> None:
     """K outputs of each action; dueling subtracts the mean over actions of each output."""
     for dueling in (False, True):

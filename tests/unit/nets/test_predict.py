@@ -245,20 +245,3 @@ def test_a_policy_is_called_as_a_module() -> None:
     recurrent = Counts(OBS, BOX)
     action, state = recurrent(obs, torch.ones(5, 1))
     assert (action.shape, state.tolist()) == ((5, 2), [[2.0]] * 5)
-
-
-@pytest.mark.parametrize(
-    ("cls", "action_space"),
-    [
-        (rl.Actor, BOX),
-        (rl.ActorCritic, spaces.MultiDiscrete([2, 3])),
-        (rl.QNetwork, spaces.Discrete(3)),
-        (rl.DeterministicActorCritic, BOX),
-        (rl.SquashedActorCritic, BOX),
-        (rl.GaussianActorCritic, BOX),
-    ],
-)
-def test_a_policy_is_exported_as_it_is(cls: Any, action_space: Any) -> None:
-    policy = cls(OBS, action_space, hidden_sizes=(4,), normalize_obs=True).eval()
-    obs = torch.rand(2, 3)
-    assert torch.equal(torch.export.export(policy, (obs,)).module()(obs), policy(obs))
