@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from rltrainer.collect.collector import Collector
-from rltrainer.collect.collector_state import StreamState
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
 from rltrainer.collect.faults import NOTHING_STORED, FaultChecker, check_obs, check_rollout, check_step, stuck_error
@@ -28,7 +27,7 @@ from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.params import Params
 from rltrainer.tree import map_tree
 from rltrainer.types import Load, State
-from rltrainer.validation.field_rules import NonNegativeFloat, PositiveInt, checked, instance_of
+from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, checked, instance_of
 
 MAX_SHORT_EPISODES = 1000
 """Episodes that a collection by episodes drops before it gives up, if there is no other."""
@@ -156,6 +155,14 @@ class StreamFaultChecker(FaultChecker):
         return np.isin(np.arange(self._adapter.num_envs), env)
 
 
+@dataclasses.dataclass
+class StreamState:
+    """State of a batched collector beside that of a collector: the steps that each env has taken, for errors."""
+
+    num_steps: list[NonNegativeInt]
+    num_dropped: NonNegativeInt
+
+
 AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
 
 
@@ -238,11 +245,8 @@ class BatchedCollector(Collector):
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; see `Collector.attach_buffer`."""
         super().attach_buffer(buffer)
-        self._action, self._extra, self._needs_reset = (
-            None,
-            {},
-            True,
-        )  # steps that are under way have no place in this one
+        # Steps that are under way have no place in this one.
+        self._action, self._extra, self._needs_reset = None, {}, True
 
     def state_dict(self) -> State:
         """Return the state; steps that are under way are not part of it, and do not count."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,12 +22,11 @@ from rltrainer.collect.arguments import (
     required_limit,
 )
 from rltrainer.collect.collect_stats import CollectStats
-from rltrainer.collect.collector_state import CollectorState
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
-from rltrainer.collect.episode_counter import EpisodeCounter
+from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
 from rltrainer.collect.episode_infos import reader_of, with_infos
 from rltrainer.collect.faults import FaultChecker
-from rltrainer.collect.weight_sync import Counts, acting_policy
+from rltrainer.collect.weight_sync import Counts, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
@@ -40,7 +40,32 @@ from rltrainer.seeding import Integer, check_generator, derive_seed, make_genera
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import Tree
 from rltrainer.types import Load, Rollout, State
-from rltrainer.validation.field_rules import PositiveInt, checked
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
+
+
+@dataclass
+class CollectorState:
+    """State of a collector."""
+
+    generator: Any
+    """Its bytes."""
+    adapter: dict[str, Any]
+    """See `AdapterState`."""
+    num_rows: NonNegativeInt
+    needs_reset: bool
+    memory: Any = None
+    """[N, S], or None."""
+    weights: SyncState = field(default_factory=SyncState)
+    """Of a copy that acts."""
+    episodes: RunningEpisodes | None = None
+    is_stored: bool = False
+    """Whether the buffers hold the steps that led to where the envs are."""
+
+    def problem(self) -> str | None:
+        """Return the error of a state that was read from a file, or None."""
+        if not self.needs_reset and self.adapter.get("is_started") is not True:
+            return "needs_reset: expected True for envs that were not started, found False"
+        return None
 
 
 class Collector:

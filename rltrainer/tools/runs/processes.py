@@ -47,10 +47,24 @@ class Outcome(NamedTuple):
 
 
 class Parent:
-    """The process that started this one, as its job sees it."""
+    """The program of a job's process, which the job is given to ask and report to the process that started it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
+
+    def do(self, pickled: bytes) -> Outcome:
+        """Do a job that was sent here."""
+        try:
+            job: Job = self._link.load(pickled)
+        except Exception:
+            return Outcome("no travel", traceback.format_exc())
+        try:
+            return Outcome("done", job(self))
+        except BaseException:  # of a signal, too
+            return Outcome("failed", traceback.format_exc())
+
+    def close(self) -> None:
+        """Hold nothing."""
 
     def ask(self, question: Any) -> Any:
         """Return the answer to a question, or `OVER`."""
@@ -77,27 +91,6 @@ class Parent:
 Job = Callable[[Parent], Any]
 
 
-class JobProgram:
-    """Does one job in a process of its own."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def do(self, pickled: bytes) -> Outcome:
-        """Do a job that was sent here."""
-        try:
-            job: Job = self._link.load(pickled)
-        except Exception:
-            return Outcome("no travel", traceback.format_exc())
-        try:
-            return Outcome("done", job(Parent(self._link)))
-        except BaseException:  # of a signal, too
-            return Outcome("failed", traceback.format_exc())
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-
 class Listener(Protocol):
     """The receiver of the news of jobs, each by its number."""
 
@@ -116,7 +109,7 @@ class JobWorker(Worker):
 
     def __init__(self, context: Any, name: str, number: int) -> None:
         self.number = number
-        super().__init__(context, name, JobProgram, seconds_to_save=SECONDS_TO_SAVE)
+        super().__init__(context, name, Parent, seconds_to_save=SECONDS_TO_SAVE)
 
 
 class Processes:
