@@ -131,7 +131,7 @@ def test_a_second_run_is_one_of_its_own(tmp_path: Path) -> None:
     log.close()
     assert [len(history(part)) for part in parts(tmp_path)] == [len(history(parts(tmp_path)[0]))] * 2
     assert first != log.state_dict()["log"]
-    assert repr(log) == f"WandbLogger({str(tmp_path)!r}, 'project', id={log.state_dict()['place']!r})"
+    assert repr(log) == f"WandbLogger({str(tmp_path)!r}, 'project', id={log.state_dict()['log']!r})"
 
 
 def test_a_restored_run_goes_on_under_its_id(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_restored_run_goes_on_under_its_id(tmp_path: Path) -> None:
     resumed.run()
     second.close()
     one, two = parts(tmp_path / "runs")
-    assert [next(part.glob("run-*")).stem for part in (one, two)] == [f"run-{second.state_dict()['place']}"] * 2
+    assert [next(part.glob("run-*")).stem for part in (one, two)] == [f"run-{second.state_dict()['log']}"] * 2
     assert without_speed(history(one)) | without_speed(history(two)) == whole
     assert min(history(two)) == 40
     assert config(two) == {} or "trainer" not in config(two)
