@@ -2,8 +2,7 @@
 
 from rltrainer.loggers.file_logger import CSVLogger
 from rltrainer.loggers.json_lines import JSONLinesLogger
-from rltrainer.loggers.logger import Logger
-from rltrainer.loggers.multi import MultiLogger
+from rltrainer.loggers.logger import Logger, MultiLogger
 from rltrainer.loggers.run_folder import RunFolder, generate_exp_name, get_logger
 from rltrainer.loggers.services import MLflowLogger, WandbLogger
 from rltrainer.loggers.tensorboard import TensorBoardLogger

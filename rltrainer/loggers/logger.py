@@ -1,4 +1,4 @@
-"""The parent of all loggers: which rows are due, their means, failures to write, and the state of a log.
+"""The parent of all loggers: which rows are due, their means, failures to write, and state; several loggers as one.
 
 It knows no file format: a subclass writes one row.
 """
@@ -7,12 +7,13 @@ import dataclasses
 import numbers
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Concatenate, ParamSpec, TypedDict
 
-from rltrainer.errors import CheckpointError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, call_all, field_error_text
 from rltrainer.functional.means import Number, Part, floats, gather, merge
 from rltrainer.interval import Every
 from rltrainer.loggers.log_state import (
@@ -39,6 +40,7 @@ KindName = Annotated[
     ),
 ]
 Row = Mapping[str, int | float | None]
+Args = ParamSpec("Args")
 
 
 class LoggerOptions(TypedDict, total=False):
@@ -340,3 +342,72 @@ class Logger(metaclass=ExplainsArguments):
                     "num_dropped counts the rows that were dropped. strict=True raises instead."
                 )
                 warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concatenate["MultiLogger", Args], None]:
+    # Return the method that calls this one of each logger, also where one of them raises.
+
+    @wraps(method)
+    def call_each(self: "MultiLogger", /, *args: Args.args, **kwargs: Args.kwargs) -> None:
+        call_all(partial(getattr(logger, method.__name__), *args, **kwargs) for logger in self.loggers)
+
+    return call_each
+
+
+class MultiLogger(Logger):
+    """Passes every row to several loggers, each with its own intervals, files and failures."""
+
+    def __init__(self, *loggers: Logger) -> None:
+        super().__init__()
+        if not loggers or not all(isinstance(logger, Logger) for logger in loggers):
+            raise ParamsError(field_error_text("MultiLogger", "loggers", "must be one Logger or more", loggers))
+        self.loggers = loggers
+
+    begin_run = _by_each(Logger.begin_run)
+    continue_log = _by_each(Logger.continue_log)
+    log_params = _by_each(Logger.log_params)
+    gather = _by_each(Logger.gather)
+    log = _by_each(Logger.log)
+    log_rest = _by_each(Logger.log_rest)
+    log_epoch = _by_each(Logger.log_epoch)
+    flush = _by_each(Logger.flush)
+    close = _by_each(Logger.close)
+
+    @property
+    def num_dropped(self) -> int:
+        """The rows that all its loggers failed to write."""
+        return sum(logger.num_dropped for logger in self.loggers)
+
+    def is_due(self, kind: Kind, step: int, update_step: int = 0, gradient_step: int | None = None) -> bool:
+        """Return whether any would write a row."""
+        return any(logger.is_due(kind, step, update_step, gradient_step) for logger in self.loggers)
+
+    def read_progress(self) -> Progress | None:
+        """Return the progress of the logger that is furthest, so that no log holds a row of a later step.
+
+        A kill between two loggers leaves the second one epoch behind, a failing logger stays further behind.
+        """
+        found = [progress for logger in self.loggers if (progress := logger.read_progress()) is not None]
+        return max(found, key=lambda progress: progress["env_step"] or progress["gradient_step"] or 0, default=None)
+
+    def state_dict(self) -> State:
+        """Return the states of all, in order."""
+        return {"logger": "MultiLogger", "loggers": [logger.state_dict() for logger in self.loggers]}
+
+    def prepare_load(self, state: State) -> Load:
+        """Return the function that continues each logger whose state is of its class; other loggers begin new logs."""
+        found = read_logger_state(state)
+        parts = zip(self.loggers, found.loggers if isinstance(found, MultiLoggerState) else [], strict=False)
+        loads = [each.prepare_load(part) for each, part in parts if part.get("logger") == type(each).__name__]
+
+        def load() -> None:
+            for load_one in loads:
+                load_one()
+
+        return load
+
+    def __repr__(self) -> str:
+        return f"MultiLogger({', '.join(map(repr, self.loggers))})"
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        raise NotImplementedError("each of its loggers writes")

@@ -15,8 +15,7 @@ from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers.file_logger import CSVLogger, NumberedPath
 from rltrainer.loggers.json_lines import JSONLinesLogger
-from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
-from rltrainer.loggers.multi import MultiLogger
+from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, MultiLogger, Row
 from rltrainer.loggers.services import MLflowLogger, WandbLogger
 from rltrainer.loggers.tensorboard import TensorBoardLogger
 from rltrainer.loggers.terminal import ConsoleLogger
