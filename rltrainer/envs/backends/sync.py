@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -40,7 +40,6 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     Attributes:
         memory: arrays [N, ...] for all observations; None makes new ones at each call.
-        infos: of the last step, one per env.
 
     Raises:
         EnvError: a factory raises, or returns something else than a new env.
@@ -54,12 +53,11 @@ class SyncVectorEnv(MaskedVectorEnv):
         *,
         first: int = 0,
         current: Any = None,
-        fail: Callable[[int, BaseException], None] | None = None,
+        fail: Callable[[int, BaseException], NoReturn] | None = None,
     ) -> None:
         super().__init__(len(factories), seed)
         self.envs: list[Env] = []
         self.memory: Tree | None = None
-        self.infos: list[Info] = []
         self._first, self._fail = first, fail or self._raise
         self._current = [-1] if current is None else current
         self._reward_shape: tuple[int, ...] | None = None  # `(A,)` with A agents, once it was seen
@@ -79,16 +77,15 @@ class SyncVectorEnv(MaskedVectorEnv):
     def _reset(self, due: dict[int, int | None], options: Info | None) -> tuple[Tree, Info]:
         obs = map_tree(np.copy, self._obs) if self.memory is None else self.memory
         infos: list[Info] = [_NOTHING] * self.num_envs
-        for i, seed in due.items():
-            number = self._current[0] = self._first + i
-            try:
-                env_obs, info = self.envs[i].reset(seed=seed, options=copy.deepcopy(options))
+        try:
+            for i, seed in due.items():
+                number = self._current[0] = self._first + i
+                env_obs, infos[i] = self.envs[i].reset(seed=seed, options=copy.deepcopy(options))
                 check_obs(f"env {number} obs", self._spaces, env_obs)
                 write_row(obs, i, env_obs)
-                check_info(f"env {number} info", info)
-                infos[i] = info
-            except BaseException as error:
-                self._fail(number, error)
+                check_info(f"env {number} info", infos[i])
+        except BaseException as error:
+            self._fail(self._current[0], error)
         return obs, self._gathered(infos)
 
     def step(self, actions: Any) -> StepOutcome:
@@ -106,11 +103,11 @@ class SyncVectorEnv(MaskedVectorEnv):
         (shape, dtype), known, is_flat = self._usual_obs, self._usual_types, type(obs) is np.ndarray
         rewards: list[Any] = [0.0] * num_envs
         terminated, truncated, infos = [False] * num_envs, [False] * num_envs, [_NOTHING] * num_envs
-        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            if i in parked:
-                continue
-            current[0] = first + i
-            try:
+        try:
+            for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+                if i in parked:
+                    continue
+                current[0] = first + i
                 env_obs, reward, ended, cut, info = env.step(action)
                 # NumPy would broadcast another shape, and take texts for numbers and flags.
                 if type(env_obs) is not np.ndarray or env_obs.shape != shape or env_obs.dtype != dtype:
@@ -123,11 +120,10 @@ class SyncVectorEnv(MaskedVectorEnv):
                     write_row(obs, i, env_obs)
                 rewards[i] = np.array(reward, np.float64) if self._reward_shape else float(reward)
                 terminated[i], truncated[i], infos[i] = ended, cut, info
-            except BaseException as error:
-                self._fail(first + i, error)
+        except BaseException as error:
+            self._fail(current[0], error)
         if self._reward_shape:  # of envs that were left out too
             rewards = [np.broadcast_to(reward, self._reward_shape) for reward in rewards]
-        self.infos = infos
         flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         return self._end_step(obs, np.array(rewards, np.float64), *flags, self._gathered(infos) if any(infos) else {})
 
@@ -146,23 +142,20 @@ class SyncVectorEnv(MaskedVectorEnv):
             env.set_wrapper_attr(name, value)
 
     def _load_each(self, states: Sequence[State]) -> None:
-        for i, (env, state) in enumerate(zip(self.envs, states, strict=True), self._first):
-            self._current[0] = i
-            try:
+        try:
+            for i, (env, state) in enumerate(zip(self.envs, states, strict=True), self._first):
+                self._current[0] = i
                 env.load_state_dict(state)  # type: ignore[attr-defined]  # of a `SaveableEnv`
-            except BaseException as error:
-                self._fail(i, error)
+        except BaseException as error:
+            self._fail(self._current[0], error)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""
-        for i in range(len(self.envs)):
-            self._close(i)
-
-    def _close(self, i: int) -> None:
-        try:
-            self.envs[i].close()
-        except (Exception, SystemExit) as error:
-            logging.getLogger("rltrainer").warning("env %d failed during close: %r", self._first + i, error)
+        for i, env in enumerate(self.envs, self._first):
+            try:
+                env.close()
+            except (Exception, SystemExit) as error:
+                logging.getLogger("rltrainer").warning("env %d failed during close: %r", i, error)
 
     def _make(self, i: int, factory: Callable[[], Env]) -> None:
         number = self._current[0] = self._first + i
@@ -210,7 +203,7 @@ class SyncVectorEnv(MaskedVectorEnv):
                 gathered = self._add_info(gathered, info, i)
         return gathered
 
-    def _raise(self, i: int, error: BaseException) -> None:
+    def _raise(self, i: int, error: BaseException) -> NoReturn:
         if isinstance(error, SpaceError) or not isinstance(error, Exception):
             raise error
         raise EnvError(failure_text(i, self._when, type(error).__name__, str(error))) from error
