@@ -47,13 +47,12 @@ def expectile(error: Tensor, tau: float) -> Tensor:
 def project(support: Tensor, probability: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
     """Return the distribution of reward + discount * z as probabilities of the atoms z [B, K].
 
-    Bellemare et al. 2017, A Distributional Perspective on Reinforcement Learning, eq. 7.
-
     Args:
         support: [K], the atoms in ascending order, evenly spaced.
         probability: [B, K], of each atom after the transition.
         reward, discount: [B]; the discount is 0 after a terminal transition.
     """
+    # Bellemare et al. 2017, A Distributional Perspective on Reinforcement Learning, eq. 7.
     # Atom j moves to reward + discount * z_j, clipped to the support, and shares its probability among the two nearest
     # atoms: max(0, 1 - distance / spacing). Rounding down and up would lose it where an atom lands on another one.
     low, high = support[0], support[-1]
@@ -66,10 +65,8 @@ def project(support: Tensor, probability: Tensor, reward: Tensor, discount: Tens
 
 
 def midpoints(quantiles: Tensor) -> Tensor:
-    """Return the fractions (2i + 1) / 2K [K] at which K quantiles [..., K] approximate a distribution best.
-
-    Dabney et al. 2018, Distributional Reinforcement Learning with Quantile Regression, lemma 2.
-    """
+    """Return the fractions (2i + 1) / 2K [K] at which K quantiles [..., K] approximate a distribution best."""
+    # Dabney et al. 2018, Distributional Reinforcement Learning with Quantile Regression, lemma 2.
     num_quantiles = quantiles.shape[-1]
     return (torch.arange(num_quantiles, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / num_quantiles
 

@@ -61,11 +61,9 @@ def vtrace(
 
 
 def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
-    """Return y_t = x_t + keep_t * y_{t+1} [T, N], with y_T = 0.
-
-    Many rows are summed up in about log2(T) rounds, each of which doubles the span of rows in y_t (Hillis & Steele
-    1986, Data Parallel Algorithms).
-    """
+    """Return y_t = x_t + keep_t * y_{t+1} [T, N], with y_T = 0."""
+    # Many rows are summed up in about log2(T) rounds, each of which doubles the span of rows in y_t (Hillis & Steele
+    # 1986, Data Parallel Algorithms).
     if 0 < len(x) <= FEW_ROWS:
         y: list[Tensor] = []
         for row, keep_row in zip(x.unbind()[::-1], keep.unbind()[::-1], strict=True):

@@ -33,11 +33,9 @@ def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: f
 def fisher_product(
     outputs: Sequence[Tensor], parameters: Sequence[Tensor], metric: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 ) -> Product:
-    """Return the product of J' M J with a vector: J is the derivative of outputs by parameters, M the `metric`.
-
-    Unlike a second derivative of the KL divergence, the form is never negative along any direction, however it is
-    rounded (Martens & Sutskever 2011, section 5.2; Schulman et al. 2015, TRPO, appendix C.1).
-    """
+    """Return the product of J' M J with a vector: J is the derivative of outputs by parameters, M the `metric`."""
+    # Unlike a second derivative of the KL divergence, the form is never negative along any direction, however it is
+    # rounded (Martens & Sutskever 2011, section 5.2; Schulman et al. 2015, TRPO, appendix C.1).
     # J v is the derivative by u of (J' u) . v: two backward passes, whose graphs are made once.
     directions = [torch.zeros_like(output, requires_grad=True) for output in outputs]
     pulled_back = torch.autograd.grad(outputs, parameters, directions, create_graph=True)

@@ -155,8 +155,8 @@ class DiscreteActorCritic(Actor):
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
+    # Numbers that each critic gives for an action.
     num_outputs = 1
-    """Numbers that each critic gives for an action."""
 
     def __init__(
         self,

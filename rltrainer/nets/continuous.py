@@ -50,8 +50,8 @@ class ContinuousActorCritic(Policy):
     keeps_dtype = (*Policy.keeps_dtype, "action_low", "action_high")
     action_low: Tensor
     action_high: Tensor
+    # Whether there is a state-value network like the critics.
     has_value_network: ClassVar[bool] = False
-    """Whether there is a state-value network like the critics."""
 
     def __init__(
         self,

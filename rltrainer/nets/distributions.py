@@ -1,8 +1,4 @@
-"""Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow.
-
-They compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never
-drawn. Random numbers are float32 in any format, so that all formats draw the same.
-"""
+"""Action distributions, written out: `torch.distributions` objects cost more than the small networks they follow."""
 
 import math
 from collections.abc import Sequence
@@ -16,6 +12,9 @@ from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
 from rltrainer.nets.weight_dtype import full_precision
+
+# All compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never
+# drawn. Random numbers are float32 in any format, so that all formats draw the same.
 
 # The logit or value of a choice that is not allowed: finite, as 0 * -inf is NaN. So it is never drawn, and has no
 # entropy and no gradient (Huang & Ontanon 2022, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms).

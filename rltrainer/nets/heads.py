@@ -146,17 +146,15 @@ EPS = 1e-6
 class StateDependentHead(nn.Module):
     """A normal with a linear mean, explored by noise phi(obs) theta, theta ~ N(0, std^2) [F, A] (gSDE).
 
-    Each env keeps its theta, in standard normal numbers, for `sample_interval` steps, at most to the end of its
-    episode (None): so actions do not jump from step to step. Over all theta an action is normal, with the variance
-    phi^2 std^2: updates use this distribution, and need no theta. No gradient reaches the features through the
-    variance, as on policy in Stable-Baselines3 (`learn_features=False`); its SAC and TQC let it through. As there, the
-    mean of a squashed action is clipped to [-2, 2].
-
-    Source: Raffin et al. 2021, Smooth Exploration for Robotic Reinforcement Learning, section 3.
-
-    `log_std` is the initial logarithm of std; `squashes` is whether actions are tanh of the normal.
+    Each env keeps its theta, in standard normal numbers, for `sample_interval` steps, or with None for its episode: so
+    actions do not jump from step to step. `log_std` is the initial logarithm of std; `squashes` is whether actions are
+    tanh of the normal.
     """
 
+    # Raffin et al. 2021, Smooth Exploration for Robotic Reinforcement Learning, section 3. Over all theta an action is
+    # normal, with the variance phi^2 std^2: updates use this distribution, and need no theta. No gradient reaches the
+    # features through the variance, as on policy in Stable-Baselines3 (`learn_features=False`); its SAC and TQC let it
+    # through. As there, the mean of a squashed action is clipped to [-2, 2].
     def __init__(
         self, in_features: int, num_actions: int, log_std: float, squashes: bool, sample_interval: int | None
     ) -> None:

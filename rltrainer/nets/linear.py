@@ -1,9 +1,4 @@
-"""Modules without the overhead of `nn.Module`, and large products by the faster library; torch's private API is here.
-
-PyTorch gives float32 products to MKL, which takes its AVX2 kernels on processors of other makers: 350 us instead of
-oneDNN's 165 for 256 x 256 x 256 on an AMD EPYC with AVX-512. On an Intel Xeon with AVX-512, MKL takes all of it, and
-oneDNN makes a step of SAC or TD3 1.2 to 1.5 times slower. The two differ in rounding only.
-"""
+"""Modules without the overhead of `nn.Module`, and large products by the faster library, by private API of torch."""
 
 import itertools
 import logging
@@ -28,6 +23,9 @@ _HAS_ONEDNN: bool = torch.backends.mkldnn.is_available() and hasattr(  # type: i
 )
 
 
+# PyTorch gives float32 products to MKL, which takes its AVX2 kernels on processors of other makers: 350 us instead of
+# oneDNN's 165 for 256 x 256 x 256 on an AMD EPYC with AVX-512. On an Intel Xeon with AVX-512, MKL takes all of it, and
+# oneDNN makes a step of SAC or TD3 1.2 to 1.5 times slower. The two differ in rounding only.
 def faster_library(instructions: str, maker: str) -> Library:
     """Return the library that multiplies large float32 matrices faster, by a rule, as no measurement is repeatable."""
     is_amd = any(name in maker for name in ("AuthenticAMD", "HygonGenuine"))

@@ -65,10 +65,8 @@ def _needs_width(make: Callable[..., Any]) -> bool:
 
 
 def orthogonal_(module: TModule, gain: float) -> TModule:
-    """Initialise every linear layer and convolution orthogonally with zero bias, and return the module.
-
-    Source: Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the core and of the Atari details.
-    """
+    """Initialise every linear layer and convolution orthogonally with zero bias, and return the module."""
+    # Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the core and of the Atari details.
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight, gain)
@@ -164,13 +162,11 @@ class EnsembleMLP(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Sets each number to 0 with probability p in train mode, and scales the others by 1 / (1 - p).
+    """Sets each number to 0 with probability p in train mode, and scales the others by 1 / (1 - p)."""
 
-    No random number of torch's is drawn: each mask follows from a counter, which is saved with the weights and grows by
-    one with every mask. So compiled and uncompiled steps drop the same units, and a resumed run continues with the next
-    mask. Source: Srivastava et al. 2014, Dropout.
-    """
-
+    # No random number of torch's is drawn: each mask follows from a counter, which is saved with the weights and grows
+    # by one with every mask. So compiled and uncompiled steps drop the same units, and a resumed run continues with the
+    # next mask. Source: Srivastava et al. 2014, Dropout.
     num_masks: Tensor
 
     def __init__(self, p: float) -> None:

@@ -1,8 +1,4 @@
-"""Running normalisation of observations and rewards; the statistics are buffers, saved with the policy they belong to.
-
-Statistics only change in `update`, which an algorithm calls at the end of an update step: they are constant during a
-collection and the gradient steps made from it; test steps never change them.
-"""
+"""Running normalisation of observations and rewards; the statistics are buffers, saved with their policy."""
 
 import functools
 import itertools
@@ -24,6 +20,8 @@ CLIP = 10.0
 EPS = 1e-8
 
 
+# Statistics only change in `update`, which an algorithm calls at the end of an update step: they are constant during a
+# collection and the gradient steps made from it; test steps never change them.
 class RunningMoments(nn.Module):
     """Mean and variance of a stream of samples, merged batch by batch (Chan et al. 1979, parallel variance)."""
 

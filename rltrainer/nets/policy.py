@@ -42,10 +42,10 @@ from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, inst
 
 ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of one env's row, by the name of a column."""
+# The column of policies that sample: the log-probability (density) of the action, in the scale of the networks.
 LOG_PROB: ExtraSpecs = {"log_prob": ((), torch.float32)}
-"""The column of policies that sample: the log-probability (density) of the action, in the scale of the networks."""
+# The column of the weights that chose the action: `Policy.version`.
 VERSION: ExtraSpecs = {"version": ((), torch.int64)}
-"""The column of the weights that chose the action: `Policy.version`."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -94,12 +94,12 @@ class Policy(nn.Module, metaclass=Constructed):
     """Sizes and activation of networks for which the user chose none."""
     extra_specs: ExtraSpecs = MappingProxyType({})
     """Columns that `decide` can fill, for buffers that declare them."""
+    # Whether the memory is that of noise, which greedy actions do not depend on.
     use_sde = False
-    """Whether the memory is that of noise, which greedy actions do not depend on."""
+    # Format of the networks; see `set_weight_dtype`.
     weight_dtype = torch.float32
-    """Format of the networks; see `set_weight_dtype`."""
+    # Names of buffers in the envs' format, whatever that of the networks is.
     keeps_dtype: ClassVar[tuple[str, ...]] = ("_lowest", "_highest")
-    """Names of buffers in the envs' format, whatever that of the networks is."""
     _lowest: Tensor | None
     _highest: Tensor | None
     _construction: str

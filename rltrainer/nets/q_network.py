@@ -117,8 +117,8 @@ class CategoricalQNetwork(QNetwork):
     them; -10 to 10 are for the rewards of Atari games, clipped to [-1, 1].
     """
 
+    # The atoms [K].
     support: Tensor
-    """The atoms [K]."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ class RecurrentCell(nn.Module, ABC):
     """Maps a sequence of features [L, B, F] and the memory before it to the memory after each row; the output has H."""
 
     num_gates: ClassVar[int]
+    # Parts of the memory, of H numbers each; the first is the output.
     num_parts: ClassVar[int]
-    """Parts of the memory, of H numbers each; the first is the output."""
 
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()

@@ -43,8 +43,8 @@ class TargetNetwork(nn.Module):
     """
 
     num_calls: Tensor
+    # Groups of the online network's gradient steps; only a step that applies gradients counts.
     accumulation: Accumulation | None = None
-    """Groups of the online network's gradient steps; only a step that applies gradients counts."""
 
     def __init__(self, online: nn.Module, tau: float = 0.005, interval: int = 1) -> None:
         super().__init__()
