@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -14,12 +14,11 @@ from rltrainer.hooks.context import TrainerContext
 from rltrainer.interval import Every
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import Load, State
-from rltrainer.validation.field_rules import Rule, a_callable, checked
+from rltrainer.validation.field_rules import AnyText, a_callable, checked
 from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean
 
 # Numbers by name; `"log_pbar": True` puts them on the progress bar too.
 Values = Mapping[str, Any]
-Name = Annotated[str, Rule("a text with something in it", lambda v: isinstance(v, str) and bool(v))]
 
 
 class TrainerHook(metaclass=ExplainsArguments):
@@ -155,5 +154,5 @@ class FunctionHook(TrainerHook):
         takes = a_callable(signature)
         if not takes.accepts(fn):
             raise ParamsError(field_error_text("FunctionHook", "fn", f"must be {takes.text}, as {point} is given", fn))
-        self.name = checked("FunctionHook", "name", name, Name | None)
+        self.name = checked("FunctionHook", "name", name, AnyText | None)
         setattr(self, point, fn)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from rltrainer.hooks.hook import TrainerHook, Values
 from rltrainer.interval import Every, as_every
 from rltrainer.tree import Tree
 from rltrainer.types import Rollout, State
-from rltrainer.validation.field_rules import Flag, NonNegativeInt, Rule, checked
+from rltrainer.validation.field_rules import AnyText, Flag, NonNegativeInt, checked
 from rltrainer.validation.suggestions import did_you_mean
 
 # Parts wait on their device until there are this many parts, or numbers in them: so no step waits for a GPU.
@@ -24,7 +24,6 @@ MAX_NUMBERS = 1 << 20
 # An unknown metric is an error after this many updates in a row, because some metrics are not in every update.
 MAX_MISSES = 10
 
-Key = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
 Reduction = Literal["mean", "sum", "min", "max"]
 
 
@@ -121,12 +120,12 @@ class LogScalar(TrainerHook):
         log_pbar: bool = False,
         log_as: str | None = None,
     ) -> None:
-        self.key = checked("LogScalar", "key", key, Key)
+        self.key = checked("LogScalar", "key", key, AnyText)
         self.reduction = checked("LogScalar", "reduction", reduction, Reduction)
         self.every = None if every is None else as_every("LogScalar", every)
         self.std = checked("LogScalar", "std", std, Flag)
         self.log_pbar = checked("LogScalar", "log_pbar", log_pbar, Flag)
-        self.prefix = checked("LogScalar", "log_as", log_as, Key | None) or self.key
+        self.prefix = checked("LogScalar", "log_as", log_as, AnyText | None) or self.key
         self._path = tuple(self.key.split("."))
         self.reset()
 

@@ -1,7 +1,7 @@
 """Hooks that end a run: when a number no longer improves, and after so many episodes."""
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
@@ -10,9 +10,8 @@ from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
 from rltrainer.hooks.log_scalar import MetricState, find_metric
 from rltrainer.interval import Every, as_every
-from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule, checked
+from rltrainer.validation.field_rules import AnyText, NonNegativeFloat, NonNegativeInt, PositiveInt, checked
 
-Metric = Annotated[str, Rule("a name", lambda v: isinstance(v, str) and bool(v))]
 Mode = Literal["max", "min"]
 
 
@@ -58,7 +57,7 @@ class EarlyStopping(TrainerHook):
         min_looks: int = 0,
     ) -> None:
         owner = "EarlyStopping"
-        self.metric = checked(owner, "metric", metric, Metric)
+        self.metric = checked(owner, "metric", metric, AnyText)
         self.mode = checked(owner, "mode", mode, Mode)
         self.patience = checked(owner, "patience", patience, PositiveInt)
         self.min_delta = checked(owner, "min_delta", min_delta, NonNegativeFloat)
