@@ -106,6 +106,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool 
     path = absolute_path(path)
     with write_errors(path, CheckpointError):
         make_folder(path.parent)
+        # A kill between the two renames of an earlier save left the old checkpoint under its hidden name.
         _recover(path)
         if os.path.lexists(path):
             _check_replaceable(path, overwrite)
@@ -183,6 +184,7 @@ def rows_folder(path: Path) -> Path:
 def write_parts(folder: Path, parts: dict[str, PackedState], manifest: Manifest) -> Manifest:
     """Make a folder of one file per part and a manifest that names them too, flushed to disk; return that."""
     folder.mkdir()
+    # The manifest comes last: a folder without one is no checkpoint.
     files = {f"{name}.safetensors": write_member(folder / f"{name}.safetensors", parts[name]) for name in parts}
     manifest = replace(manifest, files=files)
     manifest.write(folder)
@@ -208,6 +210,7 @@ def check_member(file: Path, expected: FileEntry) -> None:
         OSError: it could not be read.
     """
     with _open_member(file) as stream:
+        # Size first: it costs nothing, and finds a file that was cut.
         size = os.fstat(stream.fileno()).st_size
         if size != expected.size:
             raise CheckpointError(f"{file}: expected {expected.size} bytes, found {size}")
@@ -236,6 +239,7 @@ def read_manifest(folder: Path) -> Manifest:
         version = plain["version"]
         is_ours = plain["rltrainer"] == "checkpoint" and type(version) is int and version > 0
         if is_ours and version == FORMAT_VERSION:
+            # Checked before the fields: serial and score decide which checkpoint is the newest, and the best.
             if plain.pop("checksum") != _checksum(plain):
                 raise ValueError("its contents changed after it was written (SHA-256 differs)")
             return from_state(Manifest, {key: plain[key] for key in plain if key not in ("rltrainer", "version")}, "it")

@@ -101,7 +101,8 @@ class FolderLock:
             is_taken, hint = True, "Wait for its end, or save elsewhere."
         if is_taken:
             raise CheckpointError(f"{self.folder}: is written by {_text(found)}, and a run has one writer. {hint}")
-        # The token tells two locks of one process apart.
+        # `flock` decides who holds the lock; the contents name the holder, and decide where there is no `flock`. The
+        # place tells containers apart, which share process ids; the token tells locks of one process apart.
         holder = {"pid": os.getpid(), "host": platform.node(), "place": host_id(), "token": secrets.token_hex(8)}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
@@ -151,6 +152,7 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     if holder["place"] != host_id():
         return False
     try:
+        # Signal 0 only asks. A process id that was given again counts as alive: the error's text has the way out.
         os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return True

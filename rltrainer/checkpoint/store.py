@@ -77,6 +77,7 @@ class CheckpointStore:
             self._lock.acquire()
             try:
                 found = checkpoints_in(self.folder)
+                # A damaged manifest may list any row file: those of today stay until the user removes that checkpoint.
                 self._committed = {each.path: each.manifest for each in reversed(found) if each.manifest is not None}
                 is_known = len(self._committed) == len(found)
                 self._spared = set() if is_known else set(os.listdir(self._rows)) - self._listed()
@@ -153,13 +154,16 @@ class CheckpointStore:
         serial = 1 + max((manifest.serial for manifest in self._committed.values()), default=0)
         score = None if score is None or math.isnan(score) else float(score)
         try:
+            # Rows, their names, then the manifest: it never lists a file that a power loss took.
             files = {part: self._append(part, log) for part, log in logs.items()}
             sync_folder(self._rows)
             rows = {part: {file.name: FileEntry(file.size, file.sha256) for file in files[part]} for part in files}
             manifest = write_parts(
                 temporary, parts, Manifest(files={}, rows=rows, serial=serial, step=step, score=score)
             )
-            self._committed[path] = manifest  # first: an interrupt after the rename must not take its rows away
+            # Noted before the rename: an interrupt between the two would let `_clean` take the rows away.
+            self._committed[path] = manifest
+            # The commit: before this line there is no checkpoint, after it there is a complete one.
             os.replace(temporary, path)
         finally:
             if not os.path.lexists(path):
@@ -170,6 +174,7 @@ class CheckpointStore:
 
     def _append(self, part: str, log: RowLog) -> dict[RowFile, Array]:
         """Write the rows that are new; return the files that hold all of a buffer's rows but the newest."""
+        # A buffer that was loaded here knows the files that hold its rows; they are listed again, not written again.
         files = log.kept(self._is_whole)
         for rows, start, stop in log.new(files):
             path = _free_path(self._rows, f"{part}-{int(start.sum()):012d}-{int(stop.sum()):012d}", ".safetensors")
@@ -187,9 +192,10 @@ class CheckpointStore:
         return self._whole.get(file.name) == entry and os.path.lexists(self._rows / file.name)
 
     def _prune(self) -> None:
-        """Remove the checkpoints that do not stay: first their names, so that a kill leaves no half of one."""
+        """Remove the checkpoints that do not stay: their names here, their files in `_clean`."""
         stay = kept(self._committed.items(), self.keep_last, self.keep_best)
         try:
+            # A removal file by file would leave a damaged checkpoint behind if it were killed half-way.
             for path in [path for path in self._committed if path not in stay]:
                 with contextlib.suppress(FileNotFoundError):  # the user removed it
                     os.replace(path, hidden_name(path, "gone"))

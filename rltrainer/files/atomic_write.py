@@ -42,11 +42,13 @@ def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[B
         with open(temporary, "wb") as file:
             yield file
             file.flush()
+            # Without this a power loss may keep the new name and lose the contents: the file system orders neither.
             if survives_power_loss:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         remove(temporary)
+    # A rename is an entry of the folder, which has a flush of its own.
     if survives_power_loss:
         sync_folder(path.parent)
 
@@ -115,7 +117,7 @@ def is_running(owner: str) -> bool | None:
     """Return whether the save whose hidden names hold this owner is running; None on another host."""
     process, host, thread = [*owner.split("-"), "", ""][:3]
     if host not in ("", host_id()):
-        return None
+        return None  # its processes cannot be asked
     if int(process) == os.getpid():
         # The thread that asks is in no other save.
         return thread in {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}

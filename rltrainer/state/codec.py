@@ -73,6 +73,7 @@ def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
         raise CheckpointError(f"{name}: expected shape {tuple(own.shape)}, found {tuple(saved.shape)}. {hint}")
     if own.dtype != saved.dtype:
         raise CheckpointError(f"{name}: expected {own.dtype}, found {saved.dtype}. {hint}")
+    # Bounds may be infinite from the start; elsewhere a value that is not finite would spread in the next update.
     if saved.is_floating_point() and not saved.isfinite().all() and own.isfinite().all():
         raise CheckpointError(f"{name}: holds NaN or infinity")
     is_count = name.rpartition(".")[2].startswith("num_") and saved.dtype == torch.int64
@@ -88,6 +89,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return _read_one_of(args, value, name)
     if origin in (Annotated, Literal) or hint is types.NoneType:
         value = _read(args[0], value, name) if origin is Annotated else value
+        # Every rule must hold here. In params one is enough, where a union has a rule for each of its types.
         for rule in rules_of(hint):
             _require(rule.accepts(value), name, rule.text, value)
         return value
@@ -108,6 +110,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
 
 
 def _read_one_of(hints: tuple[Any, ...], value: Any, name: str) -> Any:
+    # `Part | None`: the error of the first alternative says more than "expected None".
     errors = []
     for hint in hints:
         try:
@@ -119,6 +122,7 @@ def _read_one_of(hints: tuple[Any, ...], value: Any, name: str) -> Any:
 
 def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
     _require(isinstance(value, dict), name, "a mapping", value)
+    # Names in a file are only compared with the fields: no attribute is set by a name that was read.
     hints = field_hints(cls)
     for key in value:
         _require(key in hints, f"{name}.{key}", f"no field of {cls.__name__}", value[key])
@@ -143,6 +147,7 @@ def _require(condition: bool, name: str, expected: str, found: object) -> None:
 
 
 _PLAIN: dict[Any, tuple[str, Any]] = {
+    # By `type`, not `isinstance`: True is an int. Sums of two saved integers must fit into 64 bits.
     int: ("an integer", lambda v: type(v) is int and abs(v) < LARGEST_INT),
     float: ("a number", lambda v: type(v) is float or (type(v) is int and abs(v) < LARGEST_INT)),
     bool: ("True or False", lambda v: type(v) is bool),
@@ -158,6 +163,7 @@ def to_plain(value: object) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [to_plain(item) for item in value]
+    # Tagged, so that no dict of a user's reads as one of the forms below.
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: to_plain(item) for key, item in value.items()}}
     if hasattr(type(value), "to_plain"):  # params, policies, algorithms

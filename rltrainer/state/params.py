@@ -36,8 +36,9 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         for name, rules in _field_rules(type(self)).items():
             given = getattr(self, name)
             value = as_python(given)
+            # JSON has no numbers of NumPy, and a frozen field is set by `object`.
             if value is not given:
-                object.__setattr__(self, name, value)  # frozen; JSON has no numbers of NumPy
+                object.__setattr__(self, name, value)
             if rules and not any(rule.accepts(value) for rule in rules):
                 self.raise_invalid(name, must_be(rules), remedy(rules, value))
 

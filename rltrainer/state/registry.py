@@ -35,6 +35,7 @@ def register(item: T) -> T:
     Raises:
         ParamsError: it has no name, or another one has the same.
     """
+    # Two classes of one name would make a file's meaning depend on the order of imports.
     for name in _names(item):
         known = _users.get(name, item)
         # A module that is loaded again, or a notebook cell that runs again, makes the same class a second time.

@@ -90,6 +90,7 @@ class PackedState:
 
         put(struct.pack("<Q", len(text)) + text)
         for _, tensor in items:
+            # In chunks: a GPU's tensor is not copied whole, and no second copy of a buffer is made.
             if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
                 continue
             if tensor.numel() == 1:
@@ -149,6 +150,7 @@ def read_state(
 
             def read_tensor(name: str) -> Tensor:
                 tensor: Tensor = file.get_tensor(name)
+                # Any byte is a valid bool to safetensors; PyTorch computes with such a byte in undefined ways.
                 if tensor.dtype is torch.bool and (tensor.view(torch.uint8) > 1).any():
                     raise ValueError(f"tensor {name!r} holds flags other than 0 and 1")
                 return tensor if mapped else tensor.clone()

@@ -41,7 +41,8 @@ class ExplainsArguments(ABCMeta):
         """Make an object; an `ArgumentError` explains arguments that do not fit."""
         try:
             return super().__call__(*args, **values)  # type: ignore[misc, no-any-return]  # of this metaclass
-        except TypeError:  # of the arguments, or of the code that was called
+        except TypeError:
+            # Of the arguments, or of the code that was called: then the arguments fit, and the error stays.
             if inspect.isabstract(cls):
                 ours = ", ".join(each.__name__ for each in cls.__subclasses__())
                 raise ArgumentError(f"{cls.__name__}: is abstract. Build one of its subclasses: {ours}.") from None

@@ -399,6 +399,7 @@ LIES: list[dict[str, Any]] = [
     {"files": {"../a.safetensors": ENTRY}}, {"files": {"/a.safetensors": ENTRY}}, {"files": {"a.txt": ENTRY}},
     {"files": {"a.safetensors": {"size": -1, "sha256": ""}}},
     {"rltrainer": "buffer"}, {"rltrainer": None}, {"serial": -1}, {"serial": None}, {"step": 2**70}, {"score": "1"},
+    {"score": float("nan")},
     {"rows": None}, {"rows": {"c": {}}}, {"rows": {"a": {"a.safetensors": ENTRY}}}, {"rows": {"a": None}},
     {"rows": {"a": {"a-0-1.safetensors": {"size": 1}}}}, {"rows": {"a": {"../a-0-1.safetensors": ENTRY}}},
 ]  # fmt: skip
