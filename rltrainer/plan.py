@@ -35,7 +35,7 @@ class ProfilerParams(Params):
     folder: Folder = "profile"
     """The folder to write; it is made. One that exists is left as it is: `profile-2`."""
     wait: NonNegativeInt = 10
-    """Training steps before, which cost nothing; what is compiled is compiled in them."""
+    """Training steps before, which cost nothing; compilation takes place in them."""
     warmup: PositiveInt = 1
     """Training steps after those in which the profiler runs and keeps nothing: its first ones are slower."""
     active: PositiveInt = 3
@@ -44,7 +44,7 @@ class ProfilerParams(Params):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RuntimeParams(Params):
-    """The way updates are run: how fast, not what is learned (but for rounding)."""
+    """The way updates are run: their speed, not their results (but for rounding)."""
 
     compile: Literal["auto"] | Flag = "auto"
     """Run each gradient step as one compiled graph. "auto" does so where the run is long enough to earn the time that
@@ -54,7 +54,7 @@ class RuntimeParams(Params):
     does so on CUDA where they are compiled too."""
     num_threads: Literal["auto"] | PositiveInt | None = "auto"
     """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step, and never
-    takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves what is set."""
+    takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves the setting as it is."""
     matrix_library: Literal["auto", "torch", "onednn"] = "auto"
     """Library of large float32 products on the CPU while the trainer runs: "torch" is PyTorch's own, which has MKL.
     "auto" takes oneDNN on AMD's processors with AVX-512, and "torch" on Intel's and on those that say no maker."""
@@ -105,11 +105,11 @@ class UpdateParams(Params):
     here or the algorithm's own. Losses of one part are clipped as ever; A2C, PPO, RecurrentPPO and IMPALA have more."""
     accumulate: PositiveInt = 1
     """Gradient steps over which gradients are averaged before they are applied: k minibatches are like one of k times
-    the size. Target networks and delayed actors count the steps that are applied. On policy, what is left over at the
+    the size. Target networks and delayed actors count the steps that are applied. On policy, the rest at the
     end of an update is applied there; otherwise it is kept for the next update, and in checkpoints."""
     nonfinite: Literal["raise", "skip"] = "raise"
     """A gradient that is not finite is never applied. "raise" ends the run with an error that names the parameter;
-    "skip" goes on, and counts `skipped_steps`."""
+    "skip" continues, and counts `skipped_steps`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,7 +152,7 @@ class PrecisionParams(Params):
 
     tf32: Flag | None = None
     """Let a GPU take products and convolutions of float32 in TF32, with 10 bits of mantissa instead of 23, while the
-    trainer runs, or forbid it; None leaves what is set. By itself PyTorch takes TF32 for convolutions only."""
+    trainer runs, or forbid it; None leaves the setting as it is. By itself PyTorch takes TF32 for convolutions only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,7 +160,7 @@ class PrecisionParams(Params):
             rule = f"must be at least min_loss_scale ({self.min_loss_scale})"
             self.raise_invalid("initial_loss_scale", rule, "A run would end at once.")
         if self.amp is not None and self.weights == "float64":
-            self.raise_invalid("amp", 'must be None with weights="float64"', "It would round what they are to hold.")
+            self.raise_invalid("amp", 'must be None with weights="float64"', "It would round their numbers.")
 
     @property
     def weight_dtype(self) -> torch.dtype:
@@ -169,7 +169,7 @@ class PrecisionParams(Params):
 
 
 def no_progress() -> float:
-    """Return 0: the progress of what no trainer drives."""
+    """Return 0: the progress without a trainer."""
     return 0.0
 
 

@@ -31,12 +31,12 @@ class Transitions:
 
     Args:
         obs: observations, a tree [B, ...].
-        action: what the env received [B, ...].
+        action: as the env received it [B, ...].
         reward: [B] float32; with n steps their discounted sum.
         next_obs: the true successor (after n steps), never the first observation of the next episode.
         terminated: [B] bool; the MDP ended, so nothing is bootstrapped.
         truncated: [B] bool; a time limit ended the episode, which bootstraps as usual.
-        discount: [B] float32, gamma^k * (not terminated): what a bootstrapped value is multiplied with.
+        discount: [B] float32, gamma^k * (not terminated): the factor of a bootstrapped value.
         index: [B] int64, the rows in their buffer.
         weight: [B] float32, importance weights; 1 where sampling is uniform, 0 for padding.
         extra: further tensors declared by the buffer.

@@ -124,7 +124,7 @@ class CollectStats:
         return replace(self, returns=reduced)
 
     def problem(self) -> str | None:
-        """Return what is wrong with stats that were read from a file, or None."""
+        """Return the fault of stats from a file, or None."""
         is_sound = self.returns.dtype.kind in "fiu" and self.lengths.dtype == np.int64 and self.lengths.ndim == 1
         for name, values in self.infos.items():
             if values.dtype != np.float64 or values.shape != self.lengths.shape:

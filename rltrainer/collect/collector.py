@@ -139,7 +139,7 @@ class Collector:
         return self.adapter.envs
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
-        """Write into this buffer from now on; raises what `Collector` does, if it does not fit the envs."""
+        """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""
         require_buffer("Collector", self.policy, self.adapter, buffer)
         self.buffer, self._token = buffer, TrajectoryToken()
         self.keeps_env_action = isinstance(buffer, ReplayBuffer)
@@ -207,7 +207,7 @@ class Collector:
         Raises:
             ParamsError: both or neither count, or one that is not positive; or `max_episode_steps` cannot be kept.
             NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
-            SpaceError: the policy chose what its action space does not hold; nothing of the collection was stored.
+            SpaceError: the policy chose an action outside its action space; nothing of the collection was stored.
             EnvError: an env failed, or allows no action; nothing of the collection was stored.
             TypeError: `process` returned no `Rollout` of the same shape.
         """
@@ -317,7 +317,7 @@ class Collector:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned, as `prepare_load` says."""
+        """Restore a `state_dict`; see `prepare_load`."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:

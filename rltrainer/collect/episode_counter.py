@@ -23,7 +23,7 @@ class RunningEpisodes:
     lengths: Array
 
     def problem(self) -> str | None:
-        """Return what is wrong with episodes that were read from a file, or None."""
+        """Return the fault of episodes from a file, or None."""
         returns, lengths = self.returns, self.lengths
         if returns.dtype != np.float64 or returns.ndim not in (1, 2) or len(returns) != len(lengths):
             return f"returns: expected float64 ({len(lengths)},), found {returns.dtype} {returns.shape}"

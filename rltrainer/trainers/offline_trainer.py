@@ -65,9 +65,9 @@ class OfflineTrainerParams(TrainerParams):
         """Check the data too: a `SpaceError` for other spaces than the policy's, a `NonFiniteError` for NaN."""
         super().check_fits(algorithm)
         for name in ("observation_space", "action_space"):
-            what = f"OfflineTrainerParams.buffer.{name}"
+            where = f"OfflineTrainerParams.buffer.{name}"
             expected, found = getattr(algorithm.policy, name), getattr(self.buffer, name)
-            mismatch = describe_mismatch(what, expected, found, with_bounds=name == "action_space")
+            mismatch = describe_mismatch(where, expected, found, with_bounds=name == "action_space")
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         require_columns(algorithm, "OfflineTrainerParams.buffer", self.buffer.extra)

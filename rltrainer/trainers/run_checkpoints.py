@@ -1,4 +1,4 @@
-"""The checkpoints of a run: what is in one, when one is saved, and how one is read."""
+"""The checkpoints of a run: their contents, when they are saved, and how they are read."""
 
 import dataclasses
 import logging
@@ -34,7 +34,7 @@ from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import Load, State
 
 MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log", "checkpoint")
-"""Fields that do not change what is learned; callbacks and live objects are not compared either."""
+"""Fields that do not change the learning; callbacks and live objects are not compared either."""
 RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
 """The same of `RuntimeParams`: a run that failed is restored and looked at more closely."""
 

@@ -139,7 +139,7 @@ class Best:
         return cls(score, return_, return_std, None if epoch is None else int(epoch))
 
     def problem(self) -> str | None:
-        """Return what is wrong with a best that was read from a file, or None."""
+        """Return the fault of a best from a file, or None."""
         return "score: NaN is never the best" if self.score is not None and math.isnan(self.score) else None
 
 
@@ -165,7 +165,7 @@ class LastEpisodes:
         return {name: sum(values) / len(values) for name, values in named.items() if values}
 
     def problem(self) -> str | None:
-        """Return what is wrong with episodes that were read from a file, or None."""
+        """Return the fault of episodes from a file, or None."""
         if any(len(values) > NUM_EPISODES for values in self.infos.values()):
             return f"expected at most {NUM_EPISODES} values of each info"
         num_returns, num_lengths = len(self.returns), len(self.lengths)
@@ -217,7 +217,7 @@ class EpochRecord:
         )
 
     def problem(self) -> str | None:
-        """Return what is wrong with a record that was read from a file, or None."""
+        """Return the fault of a record from a file, or None."""
         if any(stats.returns.ndim != 1 for stats in self.collected):
             return "collected: expected one return for each episode"
         if any(update.metrics and not update.num_gradient_steps for update in self.updates):
@@ -334,7 +334,7 @@ class RunState:
         self.stop_reason = "stop_fn" if progress["is_stopped"] else None
 
     def problem(self) -> str | None:
-        """Return what is wrong with a state that was read from a file, or None."""
+        """Return the fault of a state from a file, or None."""
         epoch = self.counters.epoch
         if self.record is not None and self.record.epoch != epoch:
             return f"record.epoch: expected {epoch}, as counters.epoch, found {self.record.epoch}"

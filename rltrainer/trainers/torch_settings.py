@@ -156,7 +156,7 @@ class RunProfiler:
         if self._is_done:
             try:
                 self._write(profile)
-            except OSError as error:  # a full disk: training goes on
+            except OSError as error:  # a full disk does not end the training
                 warnings.warn(f"RuntimeParams.profiler: could not write ({error})", RuntimeWarning, stacklevel=3)
         elif self._num_steps:
             text = "the epoch ended within the %d training steps of warm-up; they begin again with the next"

@@ -1,6 +1,6 @@
 """The trainer: the loop of a run. Collect, update, test, keep the best, log, stop.
 
-Knows nothing of where data comes from, nor of what an update does with it; its subclasses do.
+It does not know the source of the data, nor its use in an update; its subclasses do.
 """
 
 import dataclasses

@@ -48,20 +48,13 @@ Hooks = Annotated[
     Rule(
         "a list or tuple of TrainerHook objects",
         lambda v: isinstance(v, list | tuple) and all(isinstance(each, TrainerHook) for each in v),
-        lambda v: _hooks_remedy(v),
+        lambda v: (
+            f"Write [{type(v).__name__}(...)]."
+            if isinstance(v, TrainerHook)
+            else "Write [rl.EarlyStopping(...)]; rl.FunctionHook makes a hook of a function."
+        ),
     ),
 ]
-
-
-def _hooks_remedy(value: Any) -> str:
-    if isinstance(value, TrainerHook):
-        return f"Write [{type(value).__name__}(...)]."
-    wrong = (
-        next((each for each in value if not isinstance(each, TrainerHook)), None) if isinstance(value, list) else value
-    )
-    if isinstance(wrong, type):
-        return f"{wrong.__name__} is a class: write {wrong.__name__}(...)."
-    return 'A function becomes one by rl.FunctionHook("post_steps", function).' if callable(wrong) else ""
 
 
 def live(default: Any) -> Any:
