@@ -166,7 +166,7 @@ class Ring:
         if self._level is None:
             rows = (rows[0], self._envs), (rows[1], self._envs)
         terminated, truncated = to_array(terminated), to_array(truncated)
-        self._writer.write(rows, obs, action, reward, next_obs, terminated, truncated, extra)
+        self._writer.write(rows, (obs, action, reward, next_obs, terminated, truncated, extra))
         if np.count_nonzero(self.final.index[rows[1]]):
             self.final.release(self._slots_at(self.written + 1))
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):

@@ -99,7 +99,7 @@ class RolloutBuffer:
             self._grow()
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = True if valid is None else self._valid.accept(valid)
-        self._writer.write((row, row + 1), obs, action, reward, next_obs, terminated, truncated, extra)
+        self._writer.write((row, row + 1), (obs, action, reward, next_obs, terminated, truncated, extra))
         self._valid.target[row] = accepted
         self._has_invalid |= valid is not None
         self.num_rows += 1
@@ -126,13 +126,9 @@ class RolloutBuffer:
         rows = self._lengths[envs]
         while int(rows.max()) + 1 >= self._columns["obs"].shape[0]:
             self._grow()
-        columns, num_steps = self._columns, len(envs)
-        here = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-        here |= {"valid": valid, "extra": extra or {}}
-        for name, at, value in [*((name, rows, value) for name, value in here.items()), ("obs", rows + 1, next_obs)]:
-            values = matching_leaves(columns[name].specs, value, columns[name].name)
-            for leaf, (_, part) in zip(columns[name].leaves, values, strict=True):
-                leaf.target[at, envs] = leaf.accept(part, (num_steps, *leaf.spec.shape))
+        accepted, at = self._valid.accept(valid, envs.shape), ((rows, envs), (rows + 1, envs))
+        self._writer.write(at, (obs, action, reward, next_obs, terminated, truncated, extra), len(envs))
+        self._valid.target[at[0]] = accepted
         self._lengths[envs] += 1
         self._is_ragged = self._has_invalid = True
         self.num_rows = max(self.num_rows, int(self._lengths.max()))

@@ -249,22 +249,28 @@ class RowWriter:
         here = [leaf for name in names for leaf in columns[name].leaves]
         self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: the row after
 
-    def write(
-        self, at: Any, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
-    ) -> None:
-        """Write a row and its successors, `at` two rows; each is a number, or index arrays (rows, envs)."""
+    def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None) -> None:
+        """Write `obs, action, reward, next_obs, terminated, truncated, extra` of all envs, or of so many.
+
+        `at` are the row and that of the successors; each is a number, or index arrays (rows, envs).
+        """
+        obs, action, reward, next_obs, terminated, truncated, extra = step
         values: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
         if not self._is_plain or extra is not None:
             extras = _values(self._extra, {} if extra is None else extra)
             flags = (terminated, truncated)
             values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
-        accepted = [
-            # The first lines of `accept`, inlined: this runs for every leaf at every env step.
-            value
-            if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
-            else leaf.accept(value)
-            for (leaf, _), value in zip(self._leaves, values, strict=True)
-        ]
+        pairs = zip(self._leaves, values, strict=True)
+        if num_envs is None:
+            accepted = [
+                # The first lines of `accept`, inlined: this runs for every leaf at every env step.
+                value
+                if type(value) is np.ndarray and value.dtype is leaf.dtype and value.shape == leaf.row_shape
+                else leaf.accept(value)
+                for (leaf, _), value in pairs
+            ]
+        else:
+            accepted = [leaf.accept(value, (num_envs, *leaf.spec.shape)) for (leaf, _), value in pairs]
         if self._actions is not None:
             env_action = action if type(action) is np.ndarray else to_array(accepted[self._action_at])
             if not self._actions.holds(env_action):
