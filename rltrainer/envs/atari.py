@@ -205,12 +205,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self._obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step every game.
-
-        Raises:
-            EnvError: `reset` was not called, or the games were closed.
-            ParamsError: these are not as many actions of the game.
-        """
+        """Step every game; raise an `EnvError` before a reset, and a `ParamsError` for other actions."""
         if self._games is None or not self._is_reset:  # ALE would wait for ever
             raise EnvError("AtariVectorEnv.step: reset must be called first")
         actions = np.asarray(actions)
@@ -239,11 +234,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a state, and return what plays it; games that come to other frames are named in a warning.
-
-        Raises:
-            CheckpointError: it is of other games, or none.
-        """
+        """Check a state, and return what plays it; games that come to other frames are named in a warning."""
         found = from_state(GamesState, state, "adapter.envs")
         if any(len(values) != self.num_envs for values in vars(found).values()):
             raise CheckpointError(f"adapter.envs: expected the state of {self.num_envs} games, found that of others")
@@ -291,6 +282,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _restart_stacks(self) -> None:
         """Repeat the first frame of young episodes, as stacks of single envs and of buffers do, in place."""
+        # ALE's stacks reach back into the life before.
         for n in np.flatnonzero(self._age < self._stack_size - 1).tolist():
             first = self._stack_size - 1 - self._age[n]
             self._obs[n, :first] = self._obs[n, first]

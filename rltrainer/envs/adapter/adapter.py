@@ -167,6 +167,7 @@ class EnvAdapter:
     @contextlib.contextmanager
     def aside(self, seed: int) -> Iterator[None]:
         """Step envs inside this context in episodes of this seed, which are not counted; a reset has to follow."""
+        # Another clock: neither the numbers of the episodes nor their seeds change for the steps after this.
         clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
         recorder, self._recorder = self._recorder, None
         try:
@@ -199,17 +200,18 @@ class EnvAdapter:
         """
         if self._now is None:
             raise EnvError("EnvAdapter.step: reset must be called first")
-        if self._history is not None:
+        if self._history is not None:  # before the clock counts this step
             self._history.add(env_action, self._clock)
         obs, reward, terminated, truncated, info = self.envs.step(lent(env_action))
         if self._must_check or self._result is None:
             self._check_step(obs, reward, terminated, truncated)
         result = self._result = self._result or EnvStep.like(reward, terminated, truncated)
         memory, autoreset = self._next, self._autoreset
+        # Envs may overwrite everything that they returned with the next step: all of it is copied here.
         memory.write(obs)
         result.next_obs, result.valid = memory.obs, None
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
-        if autoreset.resetting is not None:
+        if autoreset.resetting is not None:  # whatever these envs claim of the step of their reset
             result.void(autoreset.resetting)
         if NO_TRANSITION in info:
             result.valid = ~info[NO_TRANSITION]
@@ -292,9 +294,8 @@ class EnvAdapter:
     def resume(self, returns: Any = None) -> Rows:
         """Restore the envs of a loaded state; return those that start a new episode instead [K].
 
-        Args:
-            returns: of the running episodes so far [N] or [N, A]; an env that does not come to them, or to the
-                observation of then, starts a new episode, with a warning. None is not compared.
+        An env that does not come to the saved observation, or to these `returns` of the running episode [N] or [N, A],
+        starts a new one, with a warning.
         """
         if (loaded := self._loaded) is None:
             return NO_ROWS

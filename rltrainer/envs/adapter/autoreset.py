@@ -120,6 +120,7 @@ class SameStep(NextStep):
 
     def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
         """Keep the first observations, and take the final ones from the info."""
+        # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
         self._first_obs = take_rows(memory.obs, rows)
         write_final_obs(rows, info, memory)
 

@@ -154,6 +154,7 @@ class EnvState:
         if self.history is not None:
             self.history.restore(table, num_steps)
         has_failed |= differing(state.obs or [], memory.obs)
+        # Equal observations are not enough: an env may differ in what it hides, and the returns show that.
         if returns is not None and gained is not None:
             is_same = gained == returns if gained.shape == returns.shape else np.zeros(len(has_failed))
             has_failed |= ~is_same.reshape(len(has_failed), -1).astype(np.bool_).all(1)
@@ -183,8 +184,9 @@ def find_saver(envs: VectorEnv) -> Saver | None:
             return single if layer.are_saveable else None
         if f"{type(layer).__module__}.{type(layer).__qualname__}" == CARTPOLE:
             return Saver(partial(_cartpole_state, layer), partial(_prepare_cartpole, layer))
+        # An unknown wrapper may have a state of its own, which would be lost.
         if not (isinstance(layer, NativeVectorEnv) or getattr(layer, "is_stateless", False)):
-            return None  # an unknown wrapper may have a state of its own
+            return None
     return None
 
 
@@ -316,6 +318,7 @@ def differing(saved: list[Any], obs: Any) -> Mask:
 
 
 def _bits(leaf: Any) -> Array:
+    # Bytes, not numbers: -0.0 equals 0.0, and NaN does not equal itself.
     rows = as_array(leaf)
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 

@@ -49,6 +49,7 @@ class EpisodeClock:
 
     def finish(self, rows: Rows, delay: int) -> None:
         """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
+        # An env that was left has ended its last episode already.
         rows = rows[self._began[rows] != FAR]
         self._episode[rows] += 1
         self._began[rows] = self.num_steps + delay
@@ -71,6 +72,7 @@ class EpisodeClock:
 
     def restart(self, first_episode: bool = False) -> None:
         """Go to each env's next episode in which no step was taken, or to its very first."""
+        # An episode that was begun is over now; one in which no step was taken keeps its number, and so its seed.
         was_inside = self.episode_steps > 0
         self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + was_inside
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)

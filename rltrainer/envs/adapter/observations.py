@@ -44,6 +44,7 @@ class ObsMemory:
 
     def write(self, obs: Tree) -> None:
         """Copy the observations of all envs [N, ...]."""
+        # The common case without a walk over the tree, at each step.
         if type(self.obs) is np.ndarray:
             self.obs[...] = obs
         else:

@@ -141,7 +141,6 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         ParamsError: an argument breaks its rule, or the env is no parallel env, or has no agents.
         SpaceError: the agents' spaces are not equal, or not supported.
         MissingExtraError: the factory needs PettingZoo, which is not installed.
-        EnvError: an env cannot be made.
     """
 
     def __init__(
@@ -210,9 +209,6 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         """Step all copies with one action per row; those of rows that wait are ignored.
 
-        Returns:
-            observations, rewards, terminated, truncated, infos; `infos["final_obs"]` where an episode ended.
-
         Raises:
             EnvError: a copy fails, or returns nothing for an agent that acted.
             SpaceError: an agent's part is something else than its spaces, a number and two flags.
@@ -227,6 +223,8 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         step = self._adapter.step(by_team, self.max_episode_steps)
         here, terminated, truncated = (step.next_obs[name] != 0 for name in (HERE, TERMINATED, TRUNCATED))
         restarted = np.zeros_like(self._lost) if step.valid is None else ~step.valid
+        # A copy is over when all its agents are gone, or where it was restarted or truncated as a whole. Rows of a copy
+        # that is broken, in this step or when a run was resumed, have no transition in this step.
         is_over, broken = ~here.any(1) | restarted | step.truncated, self._lost | restarted
         valid = acted & ~broken[:, None]
         # The episode of a row that waited ends without a transition, where the next one begins.
@@ -256,10 +254,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         """Check a state, and return what restores the copies: their episodes are repeated.
 
         A copy that cannot be restored begins a new episode, with a warning; the next step is no transition of its
-        rows, and ends their episodes.
-
-        Raises:
-            CheckpointError: the state is of other envs, or none.
+        rows, and ends their episodes. A state of other envs is a `CheckpointError`.
         """
         found = from_state(TeamsState, state, "adapter.envs")
         if found.returns.shape != self._returns.shape or found.returns.dtype != np.float64:

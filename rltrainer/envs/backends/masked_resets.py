@@ -118,6 +118,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def park(self, rows: Any) -> None:
         """Leave envs [K] out of all steps until they are reset: each step returns their last observation, reward 0."""
+        # So envs that have had their quota of episodes cost nothing more, and need no reset.
         self._parked.update(rows.tolist())
         self._needs_reset -= self._parked
 

@@ -36,11 +36,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """Steps N envs of EnvPool in its threads; an env spends one step on its reset (autoreset mode NEXT_STEP).
 
     EnvPool fixes its seed when a pool is made, so a reset with a seed makes a new pool. Run with EnvPool 1.2.5, NumPy 2
-    and gymnasium 1.4.
-
-    Args:
-        task_id: a name of `envpool.list_all_envs()`.
-        options: EnvPool's own, such as `num_threads`.
+    and gymnasium 1.4. `options` are EnvPool's own, such as `num_threads`.
 
     Raises:
         MissingExtraError: EnvPool is not installed.
@@ -62,11 +58,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return getattr(self._pool.spec.config, "frame_skip", 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs.
-
-        Raises:
-            ParamsError: `options` are given, or the seed is a list.
-        """
+        """Reset all envs; `options` and a list of seeds are a `ParamsError`."""
         if options:
             raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "options", "EnvPool takes none", options))
         if seed is not None:
