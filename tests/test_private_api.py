@@ -32,11 +32,9 @@ PRIVATE = {
     "_add_info": "gathers infos as gymnasium's vector envs do",
     "_raise_if_errors": "tells which env of gymnasium's AsyncVectorEnv failed",
     "_trial_id": "Optuna continues a trial by it",
-    "_config": "the daemon flag of a worker process",
-    "_forkserver": "whether the server of processes runs",
 }
 """Names, and why no public one serves."""
-MOST = 15
+MOST = 13
 """So many of them may be used."""
 
 
