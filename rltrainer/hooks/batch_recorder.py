@@ -68,6 +68,7 @@ class BatchRecorder(TrainerHook):
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         with write_errors(self.folder / name, ReplayBufferError):
             write_state(self.folder / name, "batch", {"class": type(batch).__name__, "fields": fields})
+            # A resumed run writes the files after its checkpoint again: each has one place in the order of ages.
             names = [*(other for other in self.state.names if other != name), name]
             self.state.names = names[-self.max_files :]
             for old in names[: -self.max_files]:

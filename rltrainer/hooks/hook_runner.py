@@ -45,6 +45,7 @@ class HookRunner:
         self._owner = owner
         self._open: list[TrainerHook] = []
         self._hooks = _named(owner, hooks)
+        # Looked up once: at a point without hooks, a step costs one look into a dict.
         self._at = {
             point: [
                 hook for hook in hooks if overrides(hook, point) and not (is_on_policy and point in hook.NOT_ON_POLICY)
@@ -108,6 +109,7 @@ class HookRunner:
             found = self._show(hook, point, data)
             if found is None:
                 continue
+            # The same class, not a parent or child: the algorithm reads its fields, and a compiled step guards them.
             if type(found) is not type(data):
                 raise self._wrong_return(hook, point, f"must return a {type(data).__name__} or None", found)
             if problem := misshapen(found):
@@ -200,7 +202,7 @@ class HookRunner:
             if not are_numbers(found):
                 raise self._wrong_return(hook, point, "must return a mapping from names to numbers, or None", found)
             own = {name: value for name, value in found.items() if name != SHOW}
-            # A user's hook may go on counting in the tensors that it returned, before their row is written.
+            # A user's hook may count further in the tensors that it returned, before their row is written.
             own = own if is_ours(getattr(hook, point)) else lent(own)
             values |= own
             shown |= own if found.get(SHOW) else {}

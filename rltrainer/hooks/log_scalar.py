@@ -159,6 +159,7 @@ class LogScalar(TrainerHook):
 
     def _merge(self) -> None:
         if self._waiting:
+            # One call for all parts: hundreds of small ones would cost more than the training step.
             is_even = len({part.shape for part in self._waiting}) == 1  # one number each: a call per part would cost
             joined = torch.stack(self._waiting) if is_even else torch.cat([part.flatten() for part in self._waiting])
             self.state.summary.merge(joined.flatten())

@@ -72,6 +72,7 @@ class LogTiming(TrainerHook):
         if ctx.crossed(self.every):
             self._count_total()
             times = {name: getattr(self.state, name) for name in ("collect", "update", "test")}
+            # At least 0: a collector in another process overlaps with the update.
             times["other"] = max(self.state.total - sum(times.values()), 0.0)
             ctx.log({f"time_{name}": seconds for name, seconds in times.items()})
             self.state = Seconds()

@@ -100,6 +100,7 @@ class EarlyStopping(TrainerHook):
     def _look(self, ctx: TrainerContext, value: float) -> None:
         state, best = self.state, self.state.best
         state.num_looks += 1
+        # NaN compares False with every number: it is neither a first best nor a gain.
         gain = 0.0 if best is None else (value - best if self.mode == "max" else best - value)
         if (best is None and value == value) or gain > self.min_delta:
             state.best, state.num_bad = value, 0

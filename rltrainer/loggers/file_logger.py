@@ -142,12 +142,14 @@ class FileLogger(Logger):
         # Write a piece, all or nothing: an `OSError` leaves the file as before.
         if self._is_unclaimed:
             self._begin_log()
+        # A deleted file can still be written to, and its rows would be lost in silence.
         if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(f"{self.path}: the log was deleted during the run")
         self._cut()
         # Appended to, so that a file which another program truncates or moves is still written at its end.
         self._file = self._file or self._open()
         before = self._file.seek(0, os.SEEK_END)
+        # One write, header and all: a kill between two would leave a file that no reader takes for a log.
         data = (self._header() if before == 0 else b"") + data
         num_written = self._file.write(data)
         if num_written != len(data):

@@ -126,6 +126,7 @@ def _row(line: str, where: str) -> LogRow | None:
         case {"kind": "params"}:
             return None
         case {"kind": str(kind), "step": int(step)} if all(_is_number(row[name]) for name in row.keys() - {"kind"}):
+            # Interned: a log repeats a few names in millions of rows, and pictures hold all of them.
             of_row = {name: value for name, value in row.items() if name not in ("kind", "step")}
             values = {sys.intern(name.removeprefix(f"{kind}/")): value for name, value in of_row.items()}
             return LogRow(sys.intern(kind), step, values)

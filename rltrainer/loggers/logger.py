@@ -123,6 +123,7 @@ class Logger(metaclass=ExplainsArguments):
         # A trainer that is reset and then run begins twice: without training rows, the first log continues.
         if state.has_log and (not is_new or state.last_step <= 0):
             return
+        # Set before the log begins, and if that fails: rows that follow are of this run, and try again.
         state.has_log, state.has_params = True, False
         if is_new:
             state.last_step, state.last = -1, {}
@@ -333,6 +334,7 @@ class Logger(metaclass=ExplainsArguments):
         except Exception as error:  # training continues, whatever the library of a subclass raises
             if self.strict:
                 raise
+            # A full disk fails at every row: one warning says so, the count says how much is lost.
             self._state.num_dropped += num_rows
             if not self._has_warned:
                 self._has_warned = True

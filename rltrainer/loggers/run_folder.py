@@ -121,6 +121,7 @@ class RunFolder:
         self.refuse_links()
         loggers: list[Logger] = [ParamsFile(self.params)]
         for name in dict.fromkeys(("jsonl", *names)):
+            # Services have one list of all runs, where a folder's name finds this one.
             own = {"name": self.path.name} if name in ("wandb", "mlflow") else {}
             loggers.append(get_logger(name, self.logs, **own, **options))
         return MultiLogger(*loggers)

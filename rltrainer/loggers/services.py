@@ -189,6 +189,7 @@ class MLflowLogger(ServiceLogger):
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         run, now = self._opened(), int(time.time() * 1000)
+        # MLflow takes letters, digits and these few signs in names.
         named = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in values.items() if value is not None}
         metrics = [
             self._mlflow.entities.Metric(name, float(value), now, step)
