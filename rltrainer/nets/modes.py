@@ -1,7 +1,7 @@
 """Eval mode for acting, at almost no cost for policies of layers that do not look at their mode."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
@@ -17,15 +17,9 @@ _WITHOUT_MODES = {
 }  # fmt: skip
 
 
-@contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put all modules into eval mode, and restore train mode afterwards where it was on."""
-    switched = _switch(module)
-    try:
-        yield
-    finally:
-        for part in switched:
-            part.training = True
+def eval_mode(module: nn.Module) -> AbstractContextManager[None]:
+    """Put all modules into eval mode now, and those that were in train mode back into it at the exit."""
+    return _back_at_exit(_switch(module))
 
 
 def _switch(module: nn.Module) -> list[nn.Module]:
@@ -33,6 +27,15 @@ def _switch(module: nn.Module) -> list[nn.Module]:
     for part in in_training:
         part.training = False
     return in_training
+
+
+@contextmanager
+def _back_at_exit(switched: list[nn.Module]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for part in switched:
+            part.training = True
 
 
 class EvalMode:
@@ -49,15 +52,9 @@ class EvalMode:
         """Copy by looking at the copied policy."""
         return type(self), (self._policy,)
 
-    @contextmanager
-    def while_on(self) -> Iterator[None]:
-        """Switch, and afterwards restore the modes."""
-        switched = self.switch()
-        try:
-            yield
-        finally:
-            for module in switched:
-                module.training = True
+    def while_on(self) -> AbstractContextManager[None]:
+        """Switch now, and restore the modes at the exit."""
+        return _back_at_exit(self.switch())
 
     def switch(self) -> list[nn.Module]:
         """Switch, and return the modules to put back into train mode."""
