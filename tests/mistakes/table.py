@@ -136,8 +136,8 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.Every(10, 'steps')", ParamsError, "Every.unit", "'steps'", "Did you mean 'env_step'?"),
     # hooks
     ("trainer(hooks=rl.LogTiming())", ParamsError, f"{P}.hooks", "(LogTiming)", "Write [LogTiming(...)]"),
-    ("trainer(hooks=[rl.LogTiming])", ParamsError, f"{P}.hooks", "resources.LogTiming'>", "write LogTiming(...)"),
-    ("trainer(hooks=[lambda ctx: None])", ParamsError, f"{P}.hooks", "<lambda>", 'rl.FunctionHook("post_steps", function)'),
+    ("trainer(hooks=[rl.LogTiming])", ParamsError, f"{P}.hooks", "resources.LogTiming'>", "Write [rl.EarlyStopping(...)]"),
+    ("trainer(hooks=[lambda ctx: None])", ParamsError, f"{P}.hooks", "<lambda>", "rl.FunctionHook makes a hook of a function"),
     ("trainer(hooks=[SB3Callback()])", ParamsError, f"{P}.hooks", "(SB3Callback)", "Did you mean 'post_steps'?"),
     ("trainer(hooks=[ReturnsFalse()]).run()", ReturnedError, "ReturnsFalse.post_steps", "got False", "ctx.request_stop("),
     ("rl.EarlyStopping(patient=3)", ArgumentError, "EarlyStopping", "'patient'", "Did you mean 'patience'?"),
