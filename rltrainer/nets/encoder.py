@@ -87,7 +87,7 @@ class ConvEncoder(ImageEncoder):
         channels_last = space.shape[2] < space.shape[0]
         if min(space.shape[:2] if channels_last else space.shape[1:]) < 36:
             rule = "images (a Box of three axes) must be at least 36 x 36"
-            hint = "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten what is none in a wrapper."
+            hint = "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper."
             raise SpaceError(field_error_text("ConvEncoder", "observation_space", rule, space, hint))
         super().__init__(space, channels_last, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], features)
 

@@ -55,7 +55,7 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
 
 
 def load_module(name: str, module: nn.Module, saved: Any, strict: bool) -> IncompatibleKeys:
-    """Load a saved state into a network, or what of it fits, and return the names of what was left out.
+    """Load a saved state, or the part of it that fits, into a network, and return the names that were left out.
 
     Raises:
         CheckpointError: see `check_module`; nothing was changed.

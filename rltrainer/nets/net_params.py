@@ -1,4 +1,4 @@
-"""Networks from parts: what a network is made of, as data."""
+"""Networks from parts: their encoders, layers and options, as data."""
 
 import dataclasses
 import difflib
@@ -72,7 +72,7 @@ class NetParams(Params):
     """Makes one encoder of the whole observation from its space, to combine parts of a Dict before the hidden layers.
     The encoder gets the observation as stored, a dict for a Dict, with the parts in `keys` and no `action_mask`."""
     keys: Annotated[Sequence[str], Rule("a sequence of names", _are_names)] | None = None
-    """The parts of a Dict observation that the network sees; None is all. A critic may see what the actor does not."""
+    """The parts of a Dict observation that the network sees; None is all. A critic may see more than the actor."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

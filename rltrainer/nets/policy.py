@@ -1,4 +1,4 @@
-"""The policy: what chooses actions, and the one object that algorithms and collectors share."""
+"""The policy, which chooses actions: the one object that algorithms and collectors share."""
 
 import dataclasses
 import json

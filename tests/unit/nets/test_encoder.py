@@ -89,7 +89,7 @@ def test_either_channel_axis_and_scale_give_the_same_features(
 def test_too_small_images_are_refused(space: spaces.Box) -> None:
     text = (
         f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got {space!r} (Box). "
-        "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten what is none in a wrapper."
+        "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper."
     )
     with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
         Encoder(space)
