@@ -74,7 +74,7 @@ class EnvStreams:
                     self._results[env] = result
                     self._stepped.append((env, env in restarted))
                 elif env in restarted:
-                    self.reset(env, *self._due[env])  # with the same seed
+                    self.reset(env, *self._due[env])  # with the same seed: a failure changes no later episode
                 else:
                     del self._due[env]
                     begun.append(env)
@@ -192,7 +192,7 @@ class StreamAdapter(EnvAdapter):
             flag[rows] = answer[rows]
         if answers.restarted:
             self._cut(result, answers.restarted)
-        self._clock.step(rows)
+        self._clock.step(rows)  # for other envs no step has passed
         done = result.terminated | result.truncated
         if max_episode_steps is not None:
             result.truncated |= ~done & result.valid & (self._clock.episode_steps >= max_episode_steps)

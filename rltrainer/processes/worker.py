@@ -202,7 +202,7 @@ class Worker:
     def _send(self, when: str, kind: bytes, data: bytes | None, file: int | None) -> None:
         if self._is_incomplete:
             raise WorkerLostError(f"{self.who()}: an interrupt cut the last message to or from it")
-        if self.is_busy:  # an interrupt kept the parent from the last answer
+        if self.is_busy:  # an interrupt kept the parent from the last answer, which must not be taken for the next
             try:
                 self.receive()
             except WorkerLostError:
@@ -267,6 +267,7 @@ class WorkerGroup(Generic[W]):
         self.workers: list[W] = []
         self._owner, self._pid = owner, os.getpid()
         self._looked, self.tick = 0.0, TICK
+        # The list is emptied, never replaced: the finalizer holds it, and must not hold the group.
         weakref.finalize(self, end_workers, self.workers, self._pid)
 
     @property
@@ -295,6 +296,7 @@ class WorkerGroup(Generic[W]):
         Without `lost` the first error is raised: of a lost worker at once, and then all workers end; of a call once all
         have answered. `lost` is called with each worker and its `EnvError` instead, and returns a result for it.
         """
+        # Where workers are restarted, each one's turn comes; else a death must not wait for a slower worker's answer.
         watch = partial(check_busy, workers) if lost is None else lambda: None
         results: list[Any] = []
         first: RLTrainerError | None = None

@@ -179,12 +179,15 @@ def test_transitions_around_a_restart(tmp_path: Path) -> None:
 
 def test_a_start_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     collector = collector_of(envs_of, 2)
-    for name in ("begin", "call_all"):
+    call_all = collector._team.call_all
+    for name in ("begin", "configure"):
 
-        def interrupt(*arguments: Any) -> None:
-            raise KeyboardInterrupt
+        def interrupt(when: str, called: str, *arguments: Any, name: str = name, **options: Any) -> Any:
+            if called == name:
+                raise KeyboardInterrupt
+            return call_all(when, called, *arguments, **options)
 
-        monkeypatch.setattr(collector._team, name, interrupt)
+        monkeypatch.setattr(collector._team, "call_all", interrupt)
         with pytest.raises(KeyboardInterrupt):
             collector.collect(num_steps=4)
         monkeypatch.undo()

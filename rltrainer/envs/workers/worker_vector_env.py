@@ -132,7 +132,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
         except BaseException:
             self.group.end(grace=0.5)
             raise
-        # Envs whose episode was cut outside of a step: the next step reports it.
+        # Envs whose episode was cut outside of a step, when another env of their process failed in its reset: the next
+        # step reports it, as a truncation without a transition.
         self._cut: set[int] = set()
         self._reward_shape: tuple[int, ...] | None = None  # of several agents, once it was seen
 
