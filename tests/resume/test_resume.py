@@ -207,13 +207,6 @@ def test_a_log_of_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
     assert (result.stop_reason, result.epoch, result.env_step) == ("stop_fn", 1, 20)
 
 
-def test_resume_from_an_empty_log_starts(tmp_path: Path) -> None:
-    trainer = build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
-    params = rl.OnPolicyTrainerParams(**{**vars(trainer.params), "resume_from_log": True})
-    result = rl.OnPolicyTrainer(trainer.algorithm, params).run()
-    assert (result.epoch, result.env_step) == (3, 60)
-
-
 def test_loading_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
     finished("sac").save(tmp_path / "checkpoint")
     trainer = build("sac")
