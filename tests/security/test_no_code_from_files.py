@@ -35,7 +35,6 @@ READERS = {
 BY_NAME = {
     ("updates/adam.py", "check_state_dict"): "names are those of a tuple in the code",
     ("updates/adam.py", "load_state_dict"): "the same",
-    ("envs/adapter/env_state.py", "prepare_load"): "the same",
 }
 """Where such a function takes or sets an attribute by a name that is not written there, and why no file has it."""
 
