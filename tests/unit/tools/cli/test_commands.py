@@ -70,53 +70,38 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
     assert several.tolist() == alone.tolist()
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "text"),
-    [
-        (
-            "train ppo --env CartPole-v1 --lrr 3",
-            2,
-            "No such option '--lrr'. (Did you mean one of: '--folder', '--lr', ",
-        ),
-        (
-            "train ppo --env CartPole-v1 --batch-size 0",
-            2,
-            "OnPolicyTrainerParams.batch_size: must be a positive integer",
-        ),
-        ("train ppo --env CartPole-v1 --lr linear:a", 2, "--lr: 'linear:a' is no schedule. Write linear:FROM:TO:UNTIL"),
-        ("train ppo --env CartPole-v1 --checkpoint.every 0", 2, "CheckpointParams.every: must be a positive integer"),
-        ("train ppo --env CartPole-v1 --runtime.compile maybe", 2, "RuntimeParams.compile: must be "),
-        ("train ppo --env CartPole-v1 --explain lrr", 2, "there is no field or group 'lrr'. Did you mean 'lr'?"),
-        ("train ppo --env CartPole-v1 --seed 2..1", 2, "'2..1' is no seed: 3, 1..5, or 1,2,7"),
-        ("train pppo --env CartPole-v1", 2, "train.algorithm: must be one of a2c, "),
-        ("train --recipe ppo/CartPole-v7", 2, "there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
-        ("train dqn --recipe ppo/CartPole-v1", 2, "the recipe ppo/CartPole-v1 is of ppo, not of dqn"),
-        ("train", 2, "name an env (--env CartPole-v1), a recipe (--recipe ppo/CartPole-v1) or data (--data logged."),
-        ("train td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
-        ("sweep td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
-        ("sweep td3bc --data x.npz", 1, "OfflineRecipe.env: must be what trials are tested in; got None (NoneType)."),
-        ("train iql --data x.npz --recipe ppo/CartPole-v1", 2, "a recipe trains in its env: name it, or data"),
-        ("train ppo --data x.npz", 2, "OfflineRecipe.algorithm: must be one that learns from data; got 'ppo' (str)."),
-        ("train iql --data x.npz --plot", 2, "--plot and --record show test episodes: name their env, --env ENV"),
-        ("train iql --data x.npz --record", 2, "--plot and --record show test episodes: name their env, --env ENV"),
-        ("train iql --data x.npz --num-envs 3", 2, "No such option '--num-envs'."),
-        ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
-        ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
-        ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
-        ("evaluate nowhere", 1, "nowhere: expected the folder of a run"),
-        ("evaluate .", 1, "expected the folder of a run"),
-        ("train CartPole-v1", 2, "CartPole-v1 is no algorithm. Name an env by --env CartPole-v1"),
-        ("train my_envs:Mine", 2, "my_envs:Mine is no algorithm. Name an env by --env my_envs:Mine"),
-        ("train ppo --env CartPole-v1 --folder /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
-        (
-            "doctor CartPole-v1",
-            2,
-            "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole",
-        ),
-        ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
-        ("doctor env Q12345-v0", 2, "Environment `Q12345` doesn't exist. One of your own is"),
-    ],
-)
+@pytest.mark.parametrize(("command", "status", "text"), [
+    ("train ppo --env CartPole-v1 --lrr 3", 2, "No such option '--lrr'. (Did you mean one of: '--folder', '--lr', "),
+    ("train ppo --env CartPole-v1 --batch-size 0", 2, "OnPolicyTrainerParams.batch_size: must be a positive integer"),
+    ("train ppo --env CartPole-v1 --lr linear:a", 2, "--lr: 'linear:a' is no schedule. Write linear:FROM:TO:UNTIL"),
+    ("train ppo --env CartPole-v1 --checkpoint.every 0", 2, "CheckpointParams.every: must be a positive integer"),
+    ("train ppo --env CartPole-v1 --runtime.compile maybe", 2, "RuntimeParams.compile: must be "),
+    ("train ppo --env CartPole-v1 --explain lrr", 2, "there is no field or group 'lrr'. Did you mean 'lr'?"),
+    ("train ppo --env CartPole-v1 --seed 2..1", 2, "'2..1' is no seed: 3, 1..5, or 1,2,7"),
+    ("train pppo --env CartPole-v1", 2, "train.algorithm: must be one of a2c, "),
+    ("train --recipe ppo/CartPole-v7", 2, "there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
+    ("train dqn --recipe ppo/CartPole-v1", 2, "the recipe ppo/CartPole-v1 is of ppo, not of dqn"),
+    ("train", 2, "name an env (--env CartPole-v1), a recipe (--recipe ppo/CartPole-v1) or data (--data logged."),
+    ("train td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
+    ("sweep td3bc --env Pendulum-v1", 2, "td3bc learns from data: name it, --data logged.safetensors"),
+    ("sweep td3bc --data x.npz", 1, "OfflineRecipe.env: must be what trials are tested in; got None (NoneType)."),
+    ("train iql --data x.npz --recipe ppo/CartPole-v1", 2, "a recipe trains in its env: name it, or data"),
+    ("train ppo --data x.npz", 2, "OfflineRecipe.algorithm: must be one that learns from data; got 'ppo' (str)."),
+    ("train iql --data x.npz --plot", 2, "--plot and --record show test episodes: name their env, --env ENV"),
+    ("train iql --data x.npz --record", 2, "--plot and --record show test episodes: name their env, --env ENV"),
+    ("train iql --data x.npz --num-envs 3", 2, "No such option '--num-envs'."),
+    ("train --env nowhere:Env", 2, "'nowhere:Env': No module named 'nowhere'"),
+    ("train --env json:dumps_", 2, "'json:dumps_': module 'json' has no attribute 'dumps_'"),
+    ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
+    ("evaluate nowhere", 1, "nowhere: expected the folder of a run"),
+    ("evaluate .", 1, "expected the folder of a run"),
+    ("train CartPole-v1", 2, "CartPole-v1 is no algorithm. Name an env by --env CartPole-v1"),
+    ("train my_envs:Mine", 2, "my_envs:Mine is no algorithm. Name an env by --env my_envs:Mine"),
+    ("train ppo --env CartPole-v1 --folder /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
+    ("doctor CartPole-v1", 2, "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole"),
+    ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
+    ("doctor env Q12345-v0", 2, "Environment `Q12345` doesn't exist. One of your own is"),
+])  # fmt: skip
 def test_a_wrong_command_ends_with_one_sentence(
     command: str, status: int, text: str, capsys: Capture, tmp_path: Path
 ) -> None:
@@ -139,13 +124,10 @@ def test_every_field_is_an_option_with_its_docstring(algorithm: str) -> None:
     assert {f.name for f in dataclasses.fields(recipe.params)} | (of_trainer - groups) <= names
 
 
-@pytest.mark.parametrize(
-    ("command", "text"),
-    [
-        ("train iql --data x.npz", "from_npz: x.npz: there is no such file"),
-        ("train ppo --env CartPole-v1 --start x.safetensors", "x.safetensors: there is no such file"),
-    ],
-)
+@pytest.mark.parametrize(("command", "text"), [
+    ("train iql --data x.npz", "from_npz: x.npz: there is no such file"),
+    ("train ppo --env CartPole-v1 --start x.safetensors", "x.safetensors: there is no such file"),
+])  # fmt: skip
 def test_a_file_that_is_not_there_leaves_no_run(command: str, text: str, capsys: Capture) -> None:
     assert main(shlex.split(command)) == 1
     assert text in " ".join(capsys.readouterr().err.split())
@@ -416,15 +398,12 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert 'pip install ".[cli]"' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("3", 3), ("1e-3", 1e-3), ("1e5", 100_000), ("1.0", 1.0), ("true", True), ("False", False), ("none", None),
-        ("64,64", (64, 64)), ("64,", (64,)), ("auto", "auto"), ("linear:1e-3", rl.LinearSchedule(1e-3)),
-        ("cosine:1.0:0.5", rl.CosineSchedule(1.0, 0.5)), ("600:second", rl.Every(600, "second")),
-        ("rms_prop", rl.rms_prop), ("relu", nn.ReLU), ("RMSProp", torch.optim.RMSprop), ("rellu", "rellu"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "value"), [
+    ("3", 3), ("1e-3", 1e-3), ("1e5", 100_000), ("1.0", 1.0), ("true", True), ("False", False), ("none", None),
+    ("64,64", (64, 64)), ("64,", (64,)), ("auto", "auto"), ("linear:1e-3", rl.LinearSchedule(1e-3)),
+    ("cosine:1.0:0.5", rl.CosineSchedule(1.0, 0.5)), ("600:second", rl.Every(600, "second")),
+    ("rms_prop", rl.rms_prop), ("relu", nn.ReLU), ("RMSProp", torch.optim.RMSprop), ("rellu", "rellu"),
+])  # fmt: skip
 def test_words_are_values(text: str, value: Any) -> None:
     from rltrainer.tools.cli.values import read_value
 

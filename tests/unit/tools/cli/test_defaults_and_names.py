@@ -62,15 +62,10 @@ def test_a_training_has_its_seed(given: str, seed: int, monkeypatch: pytest.Monk
     assert recipe_of(f"train ppo --env CartPole-v1 {given}", monkeypatch).seed == seed
 
 
-@pytest.mark.parametrize(
-    ("words", "algorithm"),
-    [
-        ("PPO --env CartPole-v1", "ppo"),
-        ("DiscreteSAC --env CartPole-v1", "discrete_sac"),
-        ("discrete-sac --env CartPole-v1", "discrete_sac"),
-        ("A2C --env CartPole", "a2c"),
-    ],
-)
+@pytest.mark.parametrize(("words", "algorithm"), [
+    ("PPO --env CartPole-v1", "ppo"), ("DiscreteSAC --env CartPole-v1", "discrete_sac"),
+    ("discrete-sac --env CartPole-v1", "discrete_sac"), ("A2C --env CartPole", "a2c"),
+])  # fmt: skip
 def test_an_algorithm_is_known_however_it_is_written(
     words: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,15 +129,12 @@ def test_a_file_without_its_run_needs_its_env(run: Path, tmp_path: Path, capsys:
     assert "nothing.safetensors: expected the folder of a run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("filmed", "film"),
-    [
-        ("run", "run/videos/best.mp4"),
-        ("run/best.safetensors", "run/videos/best.mp4"),
-        ("run/checkpoints/checkpoint-000000000256", "run/videos/checkpoint-000000000256.mp4"),
-        ("agent.safetensors --env CartPole-v1", "agent.mp4"),
-    ],
-)
+@pytest.mark.parametrize(("filmed", "film"), [
+    ("run", "run/videos/best.mp4"),
+    ("run/best.safetensors", "run/videos/best.mp4"),
+    ("run/checkpoints/checkpoint-000000000256", "run/videos/checkpoint-000000000256.mp4"),
+    ("agent.safetensors --env CartPole-v1", "agent.mp4"),
+])  # fmt: skip
 def test_a_film_lies_beside_what_it_shows(
     filmed: str, film: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

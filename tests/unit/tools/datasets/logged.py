@@ -1,9 +1,11 @@
 """Logged data for the readers' tests: three episodes, and what a buffer of them must hold."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 
 from rltrainer.data import ReplayBuffer
 from tests.unit.data.reference import as_obs, found
@@ -33,6 +35,38 @@ HELD = {
 WARNING = "2 of 8 transitions have no known successor and are left out; their episodes end before them"
 
 AFTER = as_obs([1, 2, 3, 11, 12, 13, 21, 22])
+
+
+def columns(**changes: Any) -> dict[str, Any]:
+    """Return the columns with changes; None takes one away."""
+    return {name: column for name, column in (ROWS | changes).items() if column is not None}
+
+
+def npz(path: Path, **changes: Any) -> Path:
+    np.savez(path, **columns(**changes))
+    return path
+
+
+def hdf5(path: Path, **changes: Any) -> Path:
+    h5py = pytest.importorskip("h5py")
+    compressed: Any = {"compression": "gzip", "shuffle": True, "fletcher32": True, "chunks": True}
+    with h5py.File(path, "w") as file:
+        for name, column in columns(**changes).items():
+            if name in ("observations", "rewards") and isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+                file.create_dataset(name, data=column, **compressed)
+            else:
+                file[name] = column
+        file["infos/qpos"] = np.zeros((8, 3))
+        file["metadata/algorithm"] = b"SAC"
+    return path
+
+
+def parquet(path: Path, **changes: Any) -> Path:
+    pa, module = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    found = columns(**{"note": ["x"] * 8} | changes)
+    table = pa.table({name: list(x) if isinstance(x, np.ndarray) else x for name, x in found.items()})
+    module.write_table(table, path, row_group_size=3)
+    return path
 
 
 def held(buffer: ReplayBuffer) -> dict[int, tuple[float, ...]]:

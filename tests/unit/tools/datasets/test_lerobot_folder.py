@@ -12,6 +12,7 @@ import pytest
 from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.tools.datasets import from_lerobot
 from tests.unit.data.reference import as_obs, found
+from tests.unit.tools.refusals import error_text, refuses
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -127,47 +128,38 @@ def test_several_features_are_a_dict(tmp_path: Path) -> None:
     assert bounded.action_space == gym.spaces.Box(-3, 3, (1,))
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keys", "error", "text"), [
+    (["observation.images.top"], ReplayBufferError,
+     "feature 'observation.images.top': expected numbers, found video; keys that"),
+    (["state"], ReplayBufferError,
+     "feature 'state': expected a dtype and a shape, found None; there are ['action', 'episode_in"),
+    *((keys, ParamsError, "from_lerobot.keys: must be a sequence of names of features, such as")
+      for keys in ("observation.state", [], [3])),
+])  # fmt: skip
+def test_keys_that_are_refused(keys: Any, error: type[Exception], text: str, tmp_path: Path) -> None:
+    origin = f"from_lerobot: {tmp_path}: " if error is ReplayBufferError else ""
+    assert error_text(error, from_lerobot, written(tmp_path), keys=keys).startswith(origin + text)
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
-    cases: list[tuple[dict[str, Any], str]] = [
-        (
-            {"keys": ["observation.images.top"]},
-            "feature 'observation.images.top': expected numbers, found video; keys that",
-        ),
-        (
-            {"keys": ["state"]},
-            "feature 'state': expected a dtype and a shape, found None; there are ['action', 'episode_in",
-        ),
-    ]
-    for options, text in cases:
-        with pytest.raises(ReplayBufferError) as raised:
-            from_lerobot(path, **options)
-        assert str(raised.value).startswith(f"from_lerobot: {path}: {text}")
-    for keys in ("observation.state", [], [3]):
-        with pytest.raises(ParamsError, match="from_lerobot.keys: must be a sequence of names of features, such as"):
-            from_lerobot(path, keys=keys)  # type: ignore[arg-type]
     info = path / "meta" / "info.json"
     text = info.read_text()
-    info.write_text(text.replace('"shape": [2]', '"shape": [3]'))
-    with pytest.raises(ReplayBufferError, match="expected columns of the shapes in meta/info.json, found ValueError"):
-        from_lerobot(path)
-    info.write_text("[]")
-    with pytest.raises(ReplayBufferError, match=r"meta/info.json: expected an object with features, found \[\]"):
-        from_lerobot(path)
-    info.write_text("{")
-    with pytest.raises(ReplayBufferError, match="meta/info.json: expected JSON, found JSONDecodeError"):
-        from_lerobot(path)
+    for damaged, expected in (
+        (text.replace('"shape": [2]', '"shape": [3]'), "expected columns of the shapes in meta/info.json, found Value"),
+        ("[]", r"meta/info.json: expected an object with features, found \[\]"),
+        ("{", "meta/info.json: expected JSON, found JSONDecodeError"),
+    ):
+        info.write_text(damaged)
+        refuses(ReplayBufferError, expected, from_lerobot, path)
     info.unlink()
-    with pytest.raises(ReplayBufferError, match="meta/info.json: there is no such file"):
-        from_lerobot(path)
+    refuses(ReplayBufferError, "meta/info.json: there is no such file", from_lerobot, path)
     info.write_text(text)
     for file in (path / "data").rglob("*.parquet"):
         file.unlink()
-    with pytest.raises(ReplayBufferError, match="from_lerobot: .*: expected Parquet files, found none in data"):
-        from_lerobot(path)
+    refuses(ReplayBufferError, "from_lerobot: .*: expected Parquet files, found none in data", from_lerobot, path)
     parquet.write_table(pa.table({"action": [[1.0]]}), path / "data" / "x.parquet")
-    with pytest.raises(ReplayBufferError, match=r"expected the column 'observation.state', found \['action'\]"):
-        from_lerobot(path)
+    refuses(ReplayBufferError, r"expected the column 'observation.state', found \['action'\]", from_lerobot, path)
 
 
 def test_the_paths_in_the_file_are_not_followed(tmp_path: Path) -> None:

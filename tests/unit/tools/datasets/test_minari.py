@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ import pytest
 import torch
 
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import MissingExtraError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
 from rltrainer.tools.datasets import from_minari, to_minari
 from tests.unit.data.reference import OBS, Cell, World, add_step, as_obs, found, make_buffer, make_rollout
+from tests.unit.tools.refusals import error_text, refuses
 
 minari = pytest.importorskip("minari")
 h5py = pytest.importorskip("h5py")
@@ -99,8 +99,7 @@ def test_dicts_and_tuples_are_trees() -> None:
 def test_texts_are_left_out_where_the_space_leaves_them_out() -> None:
     space = gym.spaces.Dict({"a": OBS, "mission": gym.spaces.Text(9)})
     created([episode({"a": as_obs([0, 1, 2]), "mission": ["go"] * 3}, "terminated")], space)
-    with pytest.raises(SpaceError, match="from_minari: .*: unsupported space Text"):
-        from_minari("test/log-v0")
+    refuses(SpaceError, "from_minari: .*: unsupported space Text", from_minari, "test/log-v0")
     buffer = from_minari("test/log-v0", observation_space=gym.spaces.Dict({"a": OBS}))
     assert sorted(buffer.sample(20).obs["a"][:, 0].unique().tolist()) == [0, 1]
 
@@ -118,10 +117,8 @@ def test_other_spaces_are_given() -> None:
     wide = gym.spaces.Box(-99, 99, (2,), np.float32)
     buffer = from_minari("test/log-v0", observation_space=wide, action_space=gym.spaces.Discrete(7))
     assert (buffer.observation_space, buffer.action_space) == (wide, gym.spaces.Discrete(7))
-    with pytest.raises(
-        SpaceError, match=r"from_minari: .*data: ReplayBuffer.from_arrays: actions: must lie in Discrete\(1"
-    ):
-        from_minari("test/log-v0", action_space=gym.spaces.Discrete(1))
+    text = r"from_minari: .*data: ReplayBuffer.from_arrays: actions: must lie in Discrete\(1"
+    refuses(SpaceError, text, from_minari, "test/log-v0", action_space=gym.spaces.Discrete(1))
 
 
 def test_a_round_trip() -> None:
@@ -214,26 +211,20 @@ def test_writing_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         to_minari(buffer, "log-v0")
     add_step(buffer, None, [Cell(0, 0, 1.0, 1, True, False)])
     for name in ("log", "a b-v0"):
-        with pytest.raises(
-            ParamsError, match="to_minari.name: must be the name of a data set with its version, such as"
-        ):
-            to_minari(buffer, name)
-    with pytest.raises(ParamsError, match="to_minari.name: must be a text that is not empty"):
-        to_minari(buffer, "")
+        text = "to_minari.name: must be the name of a data set with its version, such as"
+        refuses(ParamsError, text, to_minari, buffer, name)
+    refuses(ParamsError, "to_minari.name: must be a text that is not empty", to_minari, buffer, "")
     not_one: Any = [1]
     with pytest.raises(ReplayBufferError, match=r"to_minari.buffer: must be a ReplayBuffer; got \[1\] \(list\)"):
         to_minari(not_one, "log-v0")
     with monkeypatch.context() as relative:
         relative.chdir(tmp_path)
         relative.setenv("MINARI_DATASETS_PATH", "here")
-        with pytest.raises(
-            ReplayBufferError, match="MINARI_DATASETS_PATH: expected an absolute path, found here/log-v0"
-        ):
-            to_minari(buffer, "log-v0")
+        text = "MINARI_DATASETS_PATH: expected an absolute path, found here/log-v0"
+        refuses(ReplayBufferError, text, to_minari, buffer, "log-v0")
     folder = to_minari(buffer, "log-v0")
-    with pytest.raises(ReplayBufferError) as raised:
-        to_minari(buffer, "log-v0")
-    assert str(raised.value) == f"to_minari: {folder}: expected nothing there, found a data set. Raise the version."
+    said = error_text(ReplayBufferError, to_minari, buffer, "log-v0")
+    assert said == f"to_minari: {folder}: expected nothing there, found a data set. Raise the version."
     # Nothing half is left behind.
     with pytest.raises(ReplayBufferError, match=r"to_minari: .*log-v1: could not be written \(NameNotFound"):
         to_minari(buffer, "log-v1", env="NoSuchEnv-v0")
@@ -241,12 +232,9 @@ def test_writing_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ReplayBufferError) as raised:
-        from_minari("test/other-v0")
+    said = error_text(ReplayBufferError, from_minari, "test/other-v0")
     place = f"expected a Minari data set there or in {tmp_path / 'minari'}, found none."
-    assert str(raised.value).startswith(
-        f"from_minari: test/other-v0: {place} `minari.download_dataset(name)` downloads"
-    )
+    assert said.startswith(f"from_minari: test/other-v0: {place} `minari.download_dataset(name)` downloads")
 
 
 def change(path: Path, **changes: Any) -> None:
@@ -262,34 +250,25 @@ CANARY = json.dumps(
 HUGE = json.dumps({"type": "Box", "dtype": "float32", "shape": [10**9, 9], "low": -1.0, "high": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "text"),
-    [
-        (
-            # Minari itself would make the env that the file names, and with that import what it names.
-            {"action_space": None, "env_spec": CANARY},
-            ReplayBufferError,
-            "metadata.json: expected observation_space and action_space as texts, found [",
-        ),
-        ({"total_episodes": 10**12}, ReplayBufferError, "metadata.json: total_episodes: expected a number of what "),
-        ({"total_steps": "9"}, ReplayBufferError, "metadata.json: total_steps: expected a number of what "),
-        ({"total_episodes": 5}, ReplayBufferError, "expected a Minari data set, found KeyError: "),
-        ({"observation_space": HUGE}, SpaceError, "a Box of shape (1000000000, 9) in the file: all must hold at most "),
-        (
-            {"observation_space": "{"},
-            ReplayBufferError,
-            "expected metadata of Minari, found JSONDecodeError: 'Expecting",
-        ),
-        ({"data_format": "pickle"}, ReplayBufferError, "expected a Minari data set, found KeyError: "),
-        ({"minari_version": "99.0.0"}, ReplayBufferError, "expected a Minari data set, found ValueError: "),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error", "text"), [
+    (
+        # Minari itself would make the env that the file names, and with that import what it names.
+        {"action_space": None, "env_spec": CANARY},
+        ReplayBufferError,
+        "metadata.json: expected observation_space and action_space as texts, found [",
+    ),
+    ({"total_episodes": 10**12}, ReplayBufferError, "metadata.json: total_episodes: expected a number of what "),
+    ({"total_steps": "9"}, ReplayBufferError, "metadata.json: total_steps: expected a number of what "),
+    ({"total_episodes": 5}, ReplayBufferError, "expected a Minari data set, found KeyError: "),
+    ({"observation_space": HUGE}, SpaceError, "a Box of shape (1000000000, 9) in the file: all must hold at most "),
+    ({"observation_space": "{"}, ReplayBufferError, "expected metadata of Minari, found JSONDecodeError: 'Expecting"),
+    ({"data_format": "pickle"}, ReplayBufferError, "expected a Minari data set, found KeyError: "),
+    ({"minari_version": "99.0.0"}, ReplayBufferError, "expected a Minari data set, found ValueError: "),
+])  # fmt: skip
 def test_metadata_that_are_refused(changes: dict[str, Any], error: type[Exception], text: str) -> None:
     path = created(LOG)
     change(path, **changes)
-    with pytest.raises(error) as raised:
-        from_minari(path)
-    assert str(raised.value).startswith(f"from_minari: {path}: {text}")
+    assert error_text(error, from_minari, path).startswith(f"from_minari: {path}: {text}")
 
 
 def test_files_that_refer_to_others_or_are_damaged(tmp_path: Path) -> None:
@@ -299,37 +278,21 @@ def test_files_that_refer_to_others_or_are_damaged(tmp_path: Path) -> None:
     with h5py.File(main, "a") as file:
         del file["episode_1/rewards"]
         file["episode_1/rewards"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "episode_1/rewards")
-    with pytest.raises(ReplayBufferError) as raised:
-        from_minari(path)
+    said = error_text(ReplayBufferError, from_minari, path)
     text = "main_data.hdf5: member 'episode_1/rewards': expected data, found a link"
-    assert str(raised.value) == f"from_minari: {path}: {text}"
+    assert said == f"from_minari: {path}: {text}"
     shutil.copy(tmp_path / "other.hdf5", main)
     with h5py.File(main, "a") as file:
         file["episode_1/rewards"].resize((10**12,))
-    with pytest.raises(
-        ReplayBufferError, match="expected columns of at most .* bytes in a file of .*, found 8,000,000,0"
-    ):
-        from_minari(path)
+    refuses(
+        ReplayBufferError, "expected columns of at most .* bytes in a file of .*, found 8,000,000,0", from_minari, path
+    )
     shutil.copy(tmp_path / "other.hdf5", main)
     with h5py.File(main, "a") as file:
         file["episode_1/rewards"].resize((1,))
-    with pytest.raises(
-        ReplayBufferError, match="episode 1: expected steps, and one observation more than these; found 1 and"
-    ):
-        from_minari(path)
+    text = "episode 1: expected steps, and one observation more than these; found 1 and"
+    refuses(ReplayBufferError, text, from_minari, path)
     main.write_bytes(b"text")
-    with pytest.raises(ReplayBufferError, match="main_data.hdf5: expected an HDF5 file, found OSError"):
-        from_minari(path)
+    refuses(ReplayBufferError, "main_data.hdf5: expected an HDF5 file, found OSError", from_minari, path)
     (path / "metadata.json").write_text("[1]")
-    with pytest.raises(ReplayBufferError, match=r"metadata.json: expected an object, found \[1\]"):
-        from_minari(path)
-
-
-def test_without_minari(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "minari"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    buffer = make_buffer(3)
-    add_step(buffer, None, [Cell(0, 0, 1.0, 1, True, False)])
-    for call in (lambda: from_minari("log-v0"), lambda: to_minari(buffer, "log-v0")):
-        with pytest.raises(MissingExtraError, match='_minari needs a package .* pip install "\\.\\[minari\\]"'):
-            call()
+    refuses(ReplayBufferError, r"metadata.json: expected an object, found \[1\]", from_minari, path)

@@ -11,6 +11,7 @@ import rltrainer as rl
 from rltrainer.errors import EnvError, ParamsError
 from tests.unit.envs.agents.teams import Failing, Visitors
 from tests.unit.tools.evaluation.test_video_recorder import frames, near
+from tests.unit.tools.refusals import refuses
 
 ONES: list["Gray"] = []
 """All that were made."""
@@ -79,8 +80,7 @@ def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"^record.env: must be a gymnasium id, .* Pass what makes one copy"):
         rl.record(policy(), rl.AgentsAsEnvs(Gray, 1), path)  # type: ignore[arg-type]  # that is the point
     Failing.num_steps_ever = 0
-    with pytest.raises(EnvError, match=r"broken"):
-        rl.record(policy(), Failing, path)
+    refuses(EnvError, r"broken", rl.record, policy(), Failing, path)
     assert os.listdir(tmp_path) == []
 
 
@@ -88,5 +88,4 @@ def test_agents_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
     stats = rl.watch(policy(), lambda: Gray("human"), seed=2)
     assert sorted(stats.lengths.tolist()) == [3, 5]
-    with pytest.raises(ParamsError, match=r"^watch.env: must show a window; got render_mode='rgb_array'"):
-        rl.watch(policy(), Gray)
+    refuses(ParamsError, r"^watch.env: must show a window; got render_mode='rgb_array'", rl.watch, policy(), Gray)

@@ -13,6 +13,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.collect.test_episode_infos import TellingEnv, telling_envs
+from tests.unit.tools.refusals import refuses
 
 
 def policy() -> rl.ActorCritic:
@@ -97,8 +98,7 @@ def test_a_policy_an_algorithm_or_what_it_was_saved_to(tmp_path: Path) -> None:
     actions = [acted(player) for player in players]
     assert len(actions[0]) == 10
     assert all(each == actions[0] for each in actions)
-    with pytest.raises(CheckpointError, match="nothing.safetensors"):
-        rl.evaluate_policy(tmp_path / "nothing.safetensors", CountingEnv)
+    refuses(CheckpointError, "nothing.safetensors", rl.evaluate_policy, tmp_path / "nothing.safetensors", CountingEnv)
 
 
 def acted(player: Any) -> list[int]:
@@ -191,30 +191,25 @@ class RecordsActions(gym.vector.VectorWrapper):
         return self.env.step(actions)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"policy": 3}, "evaluate_policy.policy: must be a policy, an algorithm, or the path of .*; got 3"),
-        ({"policy": ""}, "evaluate_policy.policy: must be a policy, an algorithm, or the path"),
-        ({"envs": 3}, r"evaluate_policy.env: must be a gymnasium id, a factory of envs, or an env; got 3 \(int\)"),
-        ({"envs": ""}, "evaluate_policy.env: must be a gymnasium id"),
-        ({"num_episodes": 0}, "evaluate_policy.num_episodes: must be a positive integer; got 0"),
-        ({"num_episodes": 2.0}, "evaluate_policy.num_episodes: must be a positive integer; got 2.0"),
-        ({"seed": -1}, "evaluate_policy.seed: must be a non-negative integer or None; got -1"),
-        ({"explore": 1}, "evaluate_policy.explore: must be True or False; got 1"),
-        ({"max_episode_steps": 0}, "evaluate_policy.max_episode_steps: must be a positive integer or None; got 0"),
-        ({"info_keys": "x"}, "evaluate_policy.info_keys: must be a sequence of keys"),
-        ({"info_keys": ["return"]}, "evaluate_policy.info_keys: must be none of return, length"),
-    ],
-)
+@pytest.mark.parametrize(("options", "text"), [
+    ({"policy": 3}, "evaluate_policy.policy: must be a policy, an algorithm, or the path of .*; got 3"),
+    ({"policy": ""}, "evaluate_policy.policy: must be a policy, an algorithm, or the path"),
+    ({"envs": 3}, r"evaluate_policy.env: must be a gymnasium id, a factory of envs, or an env; got 3 \(int\)"),
+    ({"envs": ""}, "evaluate_policy.env: must be a gymnasium id"),
+    ({"num_episodes": 0}, "evaluate_policy.num_episodes: must be a positive integer; got 0"),
+    ({"num_episodes": 2.0}, "evaluate_policy.num_episodes: must be a positive integer; got 2.0"),
+    ({"seed": -1}, "evaluate_policy.seed: must be a non-negative integer or None; got -1"),
+    ({"explore": 1}, "evaluate_policy.explore: must be True or False; got 1"),
+    ({"max_episode_steps": 0}, "evaluate_policy.max_episode_steps: must be a positive integer or None; got 0"),
+    ({"info_keys": "x"}, "evaluate_policy.info_keys: must be a sequence of keys"),
+    ({"info_keys": ["return"]}, "evaluate_policy.info_keys: must be none of return, length"),
+])  # fmt: skip
 def test_arguments(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError, match=text):
-        rl.evaluate_policy(**({"policy": policy(), "envs": CountingEnv} | options))
+    refuses(ParamsError, text, rl.evaluate_policy, **{"policy": policy(), "envs": CountingEnv} | options)
 
 
 def test_a_policy_for_other_spaces() -> None:
-    with pytest.raises(SpaceError, match="Collector.policy.observation_space"):
-        rl.evaluate_policy(policy(), "CartPole-v1")
+    refuses(SpaceError, "Collector.policy.observation_space", rl.evaluate_policy, policy(), "CartPole-v1")
 
 
 def test_info_keys_of_none_warn() -> None:

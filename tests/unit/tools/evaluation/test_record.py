@@ -16,6 +16,7 @@ import rltrainer as rl
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.tools.evaluation.test_video_recorder import FailingEnv, GrayEnv, filmed, frames, near, run_on
+from tests.unit.tools.refusals import refuses
 
 
 def policy() -> rl.ActorCritic:
@@ -84,8 +85,7 @@ def test_an_id_and_an_env_that_stays_open(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ffmpeg")
 def test_what_is_not_complete_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "agent.mp4").write_text("an older one")
-    with pytest.raises(EnvError, match="the motor is broken"):
-        rl.record(policy(), FailingEnv, tmp_path / "agent.mp4")
+    refuses(EnvError, "the motor is broken", rl.record, policy(), FailingEnv, tmp_path / "agent.mp4")
     assert [each.name for each in tmp_path.iterdir()] == ["agent.mp4"]
     assert (tmp_path / "agent.mp4").read_text() == "an older one"
 
@@ -110,50 +110,42 @@ GL, SDL = r"Set MUJOCO_GL=egl .* or MUJOCO_GL=osmesa", r"Set SDL_VIDEODRIVER=dum
 
 @pytest.mark.usefixtures("ffmpeg")
 @pytest.mark.parametrize("fails_early", [True, False])
-@pytest.mark.parametrize(
-    ("error", "hint"),
-    [
-        (RuntimeError("an OpenGL platform library has not been loaded into this process"), GL),
-        (AttributeError("'NoneType' object has no attribute 'glGetError'"), GL),
-        (RuntimeError("No available video device"), SDL),
-        (RuntimeError("the paint is dry"), None),
-    ],
-)
+@pytest.mark.parametrize(("error", "hint"), [
+    (RuntimeError("an OpenGL platform library has not been loaded into this process"), GL),
+    (AttributeError("'NoneType' object has no attribute 'glGetError'"), GL),
+    (RuntimeError("No available video device"), SDL),
+    (RuntimeError("the paint is dry"), None),
+])  # fmt: skip
 def test_what_helps_without_a_display(
     error: Exception, hint: str | None, fails_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Blind, "error", error)
     monkeypatch.setattr(Blind, "fails_early", fails_early)
-    with pytest.raises(EnvError, match=re.escape(str(error))) as caught:
-        rl.record(policy(), Blind, tmp_path / "agent.mp4")
-    found = re.findall("MUJOCO_GL=egl|SDL_VIDEODRIVER", str(caught.value))
+    said = refuses(EnvError, re.escape(str(error)), rl.record, policy(), Blind, tmp_path / "agent.mp4")
+    found = re.findall("MUJOCO_GL=egl|SDL_VIDEODRIVER", said)
     assert len(found) == (hint is not None)
-    assert hint is None or re.search(hint, str(caught.value))
+    assert hint is None or re.search(hint, said)
     if not fails_early:
-        assert "the env could not be rendered" in str(caught.value)
+        assert "the env could not be rendered" in said
         with pytest.raises(EnvError, match="the env could not be rendered.*" + (hint or "")):
             filmed(rl.VideoRecorder(tmp_path, env=Blind), run_on())
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("ffmpeg")
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"path": "a.avi"}, r"record.path: must end in .mp4 or .gif; got 'a.avi' \(str\)"),
-        ({"path": 3}, r"record.path: must be a path; got 3"),
-        ({"fps": 0}, "record.fps: must be a positive finite number or None; got 0"),
-        ({"fps": math.nan}, "record.fps: must be a positive finite number or None; got nan"),
-        ({"num_episodes": 0}, "record.num_episodes: must be a positive integer; got 0"),
-        ({"policy": None}, "record.policy: must be a policy, an algorithm, or the path"),
-        ({"env": counting_envs()}, "record.env: must be a gymnasium id, a factory of envs, or an env; got "),
-        ({"env": CountingEnv}, "record.env: must render frames; got render_mode=None. Make it with render_mode="),
-    ],
-)
+@pytest.mark.parametrize(("options", "text"), [
+    ({"path": "a.avi"}, r"record.path: must end in .mp4 or .gif; got 'a.avi' \(str\)"),
+    ({"path": 3}, r"record.path: must be a path; got 3"),
+    ({"fps": 0}, "record.fps: must be a positive finite number or None; got 0"),
+    ({"fps": math.nan}, "record.fps: must be a positive finite number or None; got nan"),
+    ({"num_episodes": 0}, "record.num_episodes: must be a positive integer; got 0"),
+    ({"policy": None}, "record.policy: must be a policy, an algorithm, or the path"),
+    ({"env": counting_envs()}, "record.env: must be a gymnasium id, a factory of envs, or an env; got "),
+    ({"env": CountingEnv}, "record.env: must render frames; got render_mode=None. Make it with render_mode="),
+])  # fmt: skip
 def test_arguments(options: dict[str, Any], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ParamsError, match=text):
-        rl.record(**({"policy": policy(), "env": GrayEnv, "path": "a.mp4"} | options))
+    refuses(ParamsError, text, rl.record, **{"policy": policy(), "env": GrayEnv, "path": "a.mp4"} | options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -208,8 +200,7 @@ def test_a_window_without_a_display_is_an_error_that_says_what_to_do(monkeypatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     text = r"watch: there is no display for a window .*rl.record\(policy, env, path\) writes a video without one"
-    with pytest.raises(EnvError, match=text):
-        rl.watch(policy(), Window)
+    refuses(EnvError, text, rl.watch, policy(), Window)
 
 
 def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from rltrainer.tools.evaluation.filming import VideoFile
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 from tests.unit.envs.agents.teams import Visitors
 from tests.unit.hooks.fake_run import FakeRun
+from tests.unit.tools.refusals import refuses
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 
@@ -207,22 +208,16 @@ def test_what_is_not_complete_is_discarded(tmp_path: Path) -> None:
     hook, run = VideoRecorder(tmp_path, env=FailingEnv), run_on()
     hook.setup(run)
     run.advance(epoch=1)
-    with pytest.raises(EnvError, match="the motor is broken"):
-        hook.post_steps(run)
+    refuses(EnvError, "the motor is broken", hook.post_steps, run)
     hook.shutdown(run)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("ffmpeg")
-@pytest.mark.parametrize(
-    ("frame", "found"),
-    [
-        (None, "NoneType"),
-        (np.zeros((4, 4, 4), np.uint8), r"uint8 \[4, 4, 4\]"),
-        (np.full((4, 4, 3), 1.5), r"float64 \[4, 4, 3\]"),
-        (np.full((4, 4, 3), np.nan), r"float64 \[4, 4, 3\]"),
-    ],
-)
+@pytest.mark.parametrize(("frame", "found"), [
+    (None, "NoneType"), (np.zeros((4, 4, 4), np.uint8), r"uint8 \[4, 4, 4\]"),
+    (np.full((4, 4, 3), 1.5), r"float64 \[4, 4, 3\]"), (np.full((4, 4, 3), np.nan), r"float64 \[4, 4, 3\]"),
+])  # fmt: skip
 def test_what_is_no_frame_is_named(frame: Any, found: str, tmp_path: Path) -> None:
     with pytest.raises(EnvError, match=rf"a.mp4: expected a frame uint8 \[H, W, 3\] from render\(\), found {found}"):
         VideoFile(tmp_path / "a.mp4", 30).add(frame)
@@ -232,10 +227,12 @@ def test_what_is_no_frame_is_named(frame: Any, found: str, tmp_path: Path) -> No
 def test_frames_are_of_one_size(tmp_path: Path) -> None:
     video = VideoFile(tmp_path / "a.mp4", 30)
     video.add(np.zeros((48, 64, 3), np.uint8))
-    with pytest.raises(
-        EnvError, match=r"expected a frame uint8 \[48, 64, 3\] from render\(\), found uint8 \[48, 65, 3\]"
-    ):
-        video.add(np.zeros((48, 65, 3), np.uint8))
+    refuses(
+        EnvError,
+        r"expected a frame uint8 \[48, 64, 3\] from render\(\), found uint8 \[48, 65, 3\]",
+        video.add,
+        np.zeros((48, 65, 3), np.uint8),
+    )
     video.discard()
     assert list(tmp_path.iterdir()) == []
 
@@ -252,33 +249,27 @@ def test_there_must_be_something_to_film(tmp_path: Path) -> None:
     text = (
         "VideoRecorder.env: must be given where no Collector has test envs; got None.*Pass a gymnasium id or a factory"
     )
-    with pytest.raises(ParamsError, match=text):
-        VideoRecorder(tmp_path).setup(run_on())
+    refuses(ParamsError, text, VideoRecorder(tmp_path).setup, run_on())
     text = r'VideoRecorder.env: must render frames; got render_mode=None. Make it with .*render_mode="rgb_array"'
     for run, env in [(run_on(counting_envs()), None), (run_on(), SilentEnv)]:
-        with pytest.raises(ParamsError, match=text):
-            VideoRecorder(tmp_path, env=env).setup(run)
+        refuses(ParamsError, text, VideoRecorder(tmp_path, env=env).setup, run)
 
 
 def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     text = r'VideoRecorder: needs ffmpeg to write videos: .*\. Run in a clone: pip install "\.\[video\]"'
-    with pytest.raises(MissingExtraError, match=text):
-        VideoRecorder(tmp_path)
+    refuses(MissingExtraError, text, VideoRecorder, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("field", "rule", "accepted"),
-    [
-        ("folder", "must be a path", ("",)),
-        ("every", "must be a positive integer, of training steps, or an Every", ()),
-        ("env", "must be a gymnasium id or a factory of envs or None", (None,)),
-        ("num_episodes", "must be a positive integer", ()),
-        ("fps", "must be a positive finite number or None", (None,)),
-        ("max_episode_steps", "must be a positive integer or None", (None,)),
-        ("seed", "must be a non-negative integer or None", (0, None)),
-    ],
-)
+@pytest.mark.parametrize(("field", "rule", "accepted"), [
+    ("folder", "must be a path", ("",)),
+    ("every", "must be a positive integer, of training steps, or an Every", ()),
+    ("env", "must be a gymnasium id or a factory of envs or None", (None,)),
+    ("num_episodes", "must be a positive integer", ()),
+    ("fps", "must be a positive finite number or None", (None,)),
+    ("max_episode_steps", "must be a positive integer or None", (None,)),
+    ("seed", "must be a non-negative integer or None", (0, None)),
+])  # fmt: skip
 def test_arguments(field: str, rule: str, accepted: tuple[Any, ...], tmp_path: Path) -> None:
     for value in BAD_VALUES:
         if any(value is each or (value == each and type(value) is type(each)) for each in accepted):

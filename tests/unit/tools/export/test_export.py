@@ -22,6 +22,7 @@ from rltrainer.files.json_text import read_strict_json
 from rltrainer.spaces import from_plain
 from rltrainer.tools.export import draw_observations
 from rltrainer.tree import leaves
+from tests.unit.tools.refusals import refuses
 
 OBS = spaces.Box(-np.inf, np.inf, (3,))
 BOX = spaces.Box(-1.0, 1.0, (2,))
@@ -175,11 +176,10 @@ OTHERWISE = r"SquashedActorCritic as a graph acts otherwise than policy.predict 
 def test_what_is_no_graph(encoder: type[nn.Module], text: str, tmp_path: Path) -> None:
     rl.seed(1)
     policy = rl.SquashedActorCritic(OBS, BOX, rl.NetParams(encoder=lambda space: encoder(), hidden_sizes=(4,)))
-    with pytest.raises(ExportError, match=f"^export_torch: {text}") as caught:
-        rl.export_torch(policy, tmp_path / "policy.pt2")
-    assert " at 0x" not in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith(
+    said = refuses(ExportError, f"^export_torch: {text}", rl.export_torch, policy, tmp_path / "policy.pt2")
+    assert " at 0x" not in said
+    assert "\n" not in said
+    assert said.endswith(
         "any number of observations: torch.where, not if."
         if text is NO_GRAPH
         else "Something in its modules is no function of their inputs, such as a counter or random numbers."
@@ -213,8 +213,7 @@ def test_keys_of_other_kinds(name: str, export: Export, tmp_path: Path) -> None:
 def test_two_leaves_of_one_name(name: str, export: Export, tmp_path: Path) -> None:
     policy = rl.ActorCritic(spaces.Dict({"a.b": OBS, "a": spaces.Dict(b=OBS)}), BOX)
     text = f"^{export.__name__}: two parts of an observation are called 'obs.a.b'. Rename one in a wrapper.$"
-    with pytest.raises(ExportError, match=text):
-        export(policy, tmp_path / name)
+    refuses(ExportError, text, export, policy, tmp_path / name)
 
 
 class Bessel(Flat):
@@ -227,8 +226,7 @@ class Bessel(Flat):
 def test_what_onnx_has_no_words_for(tmp_path: Path) -> None:
     policy = rl.SquashedActorCritic(OBS, BOX, rl.NetParams(encoder=lambda space: Bessel(), hidden_sizes=(4,)))
     rl.export_torch(policy, tmp_path / "policy.pt2")
-    with pytest.raises(ExportError, match=f"^export_onnx: {NO_WORDS}.*bessel_j0"):
-        rl.export_onnx(policy, tmp_path / "policy.onnx")
+    refuses(ExportError, f"^export_onnx: {NO_WORDS}.*bessel_j0", rl.export_onnx, policy, tmp_path / "policy.onnx")
 
 
 @each_export
@@ -236,24 +234,25 @@ def test_what_is_given_wrongly(name: str, export: Export, tmp_path: Path) -> Non
     who = export.__name__
     for wrong in (policy_of().actor, None):
         rule = f"^{who}.policy: must be a policy, an algorithm, or the path of a file or folder that one was "
-        with pytest.raises(ParamsError, match=rule):
-            export(wrong, tmp_path / name)
-    with pytest.raises(ParamsError, match=f"^{who}.path: must be a path; got 1 "):
-        export(policy_of(), 1)
-    with pytest.raises(CheckpointError, match="there is no such file"):
-        export(tmp_path / "missing.safetensors", tmp_path / name)
-    with pytest.raises(ExportError, match=f"^{re.escape(str(tmp_path))}: could not be written"):
-        export(policy_of(), tmp_path)
+        refuses(ParamsError, rule, export, wrong, tmp_path / name)
+    refuses(ParamsError, f"^{who}.path: must be a path; got 1 ", export, policy_of(), 1)
+    refuses(CheckpointError, "there is no such file", export, tmp_path / "missing.safetensors", tmp_path / name)
+    refuses(ExportError, f"^{re.escape(str(tmp_path))}: could not be written", export, policy_of(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match="^export_onnx needs a package that is not installed: ") as caught:
-        rl.export_onnx(policy_of(), tmp_path / "policy.onnx")
-    assert package in str(caught.value)
-    assert str(caught.value).endswith('Run in a clone: pip install ".[onnx]"')
+    said = refuses(
+        MissingExtraError,
+        "^export_onnx needs a package that is not installed: ",
+        rl.export_onnx,
+        policy_of(),
+        tmp_path / "policy.onnx",
+    )
+    assert package in said
+    assert said.endswith('Run in a clone: pip install ".[onnx]"')
 
 
 def test_examples_lie_in_their_space() -> None:

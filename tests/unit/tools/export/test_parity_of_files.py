@@ -15,6 +15,7 @@ import rltrainer as rl
 from rltrainer.spaces import ACTION_MASK, leaf_spaces, num_choices, numpy_dtype
 from rltrainer.tools.export import draw_observations, draw_state, input_names, output_names, seen_part, to_tensors
 from rltrainer.tree import leaves, map_tree
+from tests.unit.tools.refusals import refuses
 
 VECTOR = spaces.Box(np.array([-1.0, -1e6, -np.inf], np.float32), np.array([1.0, 1e6, np.inf], np.float32))
 TREE = spaces.Dict(
@@ -178,8 +179,7 @@ def test_both_files_act_as_predict_does(name: str, weights: str, tmp_path: Path)
 
 def test_a_file_of_another_policy_is_found_out(tmp_path: Path) -> None:
     rl.export_torch(policy_of("squashed", seed=2), tmp_path / "policy.pt2")
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        check(policy_of("squashed"), by_torch(tmp_path / "policy.pt2"))
+    refuses(AssertionError, "Not equal to tolerance", check, policy_of("squashed"), by_torch(tmp_path / "policy.pt2"))
 
 
 def test_a_recurrent_policy_goes_through_an_episode_alike(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.tools.plots import html_page, page
 from tests.unit.tools.plots.conftest import MakeRun, Rows, returns
+from tests.unit.tools.refusals import refuses
 
 ROWS: Rows = {
     **returns(20.0, 200.0),
@@ -157,14 +158,11 @@ def test_nothing_may_run_or_be_fetched(make_run: MakeRun) -> None:
     assert "http" not in page(make_run(ROWS)).read_text().replace("http-equiv", "")
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"trainer": 3, "algorithm": [], "versions": None, "git": "a", "command": 7, "algorithm_class": {}},
-        {"algorithm": {"fields": {"a": {"b": [{"c": None}]}, "live": {"live": 3}, "x": {"params": "X", "fields": 4}}}},
-        {"trainer": {"fields": {"seed": [1], "max_epochs": "many", "long": "x" * 10_000}}},
-    ],
-)
+@pytest.mark.parametrize("told", [
+    {"trainer": 3, "algorithm": [], "versions": None, "git": "a", "command": 7, "algorithm_class": {}},
+    {"algorithm": {"fields": {"a": {"b": [{"c": None}]}, "live": {"live": 3}, "x": {"params": "X", "fields": 4}}}},
+    {"trainer": {"fields": {"seed": [1], "max_epochs": "many", "long": "x" * 10_000}}},
+])  # fmt: skip
 def test_whatever_a_run_was_told_has_a_page(told: dict[str, object], make_run: MakeRun) -> None:
     assert "not finished" in Parsed(page(dataclasses.replace(make_run(ROWS), told=told))).text
 
@@ -191,24 +189,16 @@ def test_a_run_with_checkpoints_tells_its_timing(tmp_path: Path) -> None:
     assert f"all together {64 / result.timing.total:,.0f} env steps/s collection alone" in text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 s"),
-        (3.7331, "3.73 s"),
-        (59.96, "60 s"),
-        (125.4, "2 min 5 s"),
-        (3600, "1 h 0 min"),
-        (100_000, "27 h 46 min"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.0, "0 s"), (3.7331, "3.73 s"), (59.96, "60 s"), (125.4, "2 min 5 s"), (3600, "1 h 0 min"),
+    (100_000, "27 h 46 min"),
+])  # fmt: skip
 def test_durations_are_read_as_people_read_them(seconds: float, text: str) -> None:
     assert html_page._duration(seconds) == text
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="expected the folder of a run"):
-        page(tmp_path)
+    refuses(CheckpointError, "expected the folder of a run", page, tmp_path)
 
 
 def test_rows_are_not_read_anew_for_each_number(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

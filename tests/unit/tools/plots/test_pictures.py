@@ -27,6 +27,7 @@ from rltrainer.tools.plots import (
 from rltrainer.tools.plots.figures import COLORS, label
 from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.unit.tools.plots.conftest import MakeRun, returns
+from tests.unit.tools.refusals import refuses
 
 
 def drawn(figure: Figure, tmp_path: Path) -> Axes:
@@ -177,10 +178,8 @@ def test_one_algorithm_improves_on_nobody_and_tasks_must_be_the_same() -> None:
 
 @pytest.mark.parametrize("function", [performance_profiles, aggregate_scores, probability_of_improvement])
 def test_scores_that_are_none_are_refused(function: Any) -> None:
-    with pytest.raises(ParamsError, match=r"scores: must be arrays \[R, M\], runs and tasks, by the name of the algor"):
-        function({})
-    with pytest.raises(ParamsError, match="must be finite numbers"):
-        function({"PPO": [np.nan]})
+    refuses(ParamsError, r"scores: must be arrays \[R, M\], runs and tasks, by the name of the algor", function, {})
+    refuses(ParamsError, "must be finite numbers", function, {"PPO": [np.nan]})
 
 
 def test_metrics(make_run: MakeRun, tmp_path: Path) -> None:
@@ -189,10 +188,13 @@ def test_metrics(make_run: MakeRun, tmp_path: Path) -> None:
     figure.savefig(tmp_path / "picture.png")
     assert [axes.get_title() for axes in figure.axes] == ["loss", "kl"]
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[0, 0], [10, 10], [20, 20]]
-    with pytest.raises(
-        ParamsError, match="metrics.kind: must be a kind of row in the log of .*, one of update; got 'u'"
-    ):
-        metrics(make_run({"update": rows}), "u")
+    refuses(
+        ParamsError,
+        "metrics.kind: must be a kind of row in the log of .*, one of update; got 'u'",
+        metrics,
+        make_run({"update": rows}),
+        "u",
+    )
 
 
 def test_panels_have_one_size_and_place_however_wide_their_numbers_are(make_run: MakeRun, tmp_path: Path) -> None:
@@ -254,8 +256,7 @@ def test_the_extra_is_named(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) 
     run = make_run(returns(1.0))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = r'rltrainer.tools.plots needs a package that is not installed: .* Run in a clone: pip install "\.\[plot\]"'
-    with pytest.raises(MissingExtraError, match=text):
-        learning_curve(run)
+    refuses(MissingExtraError, text, learning_curve, run)
 
 
 def linear(color: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.tools.cli import main
 from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.unit.tools.plots.conftest import MakeRun, returns
+from tests.unit.tools.refusals import refuses
 
 
 def test_a_row_for_each_env_and_algorithm(make_run: MakeRun) -> None:
@@ -46,8 +47,7 @@ def test_what_is_wrong_is_named(make_run: MakeRun) -> None:
     run = make_run(returns(1.0))
     with pytest.raises(ParamsError, match=r"table.value: must be a number in the log of .*, one of test/return"):
         rl.plots.table(run, "test/retrun")
-    with pytest.raises(ParamsError, match=r"table.runs: must be runs or their folders"):
-        rl.plots.table([])
+    refuses(ParamsError, r"table.runs: must be runs or their folders", rl.plots.table, [])
     with pytest.raises(ParamsError, match=r"bootstrap_interval.confidence: must be a number between 0 and 1; got 95"):
         rl.plots.table([run, run], confidence=95)
 

@@ -21,6 +21,7 @@ from rltrainer.tools.plots.run_data import (
 )
 from rltrainer.tools.recipes.cookbook import write_recipe
 from tests.unit.tools.plots.conftest import MakeRun, returns
+from tests.unit.tools.refusals import refuses
 
 
 def test_a_curve_has_the_last_finite_value_of_each_step(make_run: MakeRun) -> None:
@@ -38,8 +39,7 @@ def test_there_is_no_curve_of_what_is_not_logged(make_run: MakeRun) -> None:
     text = (
         r"learning_curves.value: must be a number in the log of .*, one of test/score, test/return; got 'test/retrun'"
     )
-    with pytest.raises(ParamsError, match=text):
-        needed_curve("learning_curves", run, "test/retrun")
+    refuses(ParamsError, text, needed_curve, "learning_curves", run, "test/retrun")
     with pytest.raises(ParamsError, match="one of none, as it is empty; got"):
         needed_curve("learning_curves", make_run({}), "test/return")
 
@@ -118,8 +118,7 @@ def test_no_runs_are_refused(runs: run_data.Runs) -> None:
 
 
 def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="expected the folder of a run"):
-        grouped("learning_curves", [tmp_path / "nothing"])
+    refuses(CheckpointError, "expected the folder of a run", grouped, "learning_curves", [tmp_path / "nothing"])
 
 
 def test_the_unit_of_steps(make_run: MakeRun) -> None:
@@ -143,12 +142,13 @@ def test_scores_of_tasks(make_run: MakeRun) -> None:
 
 def test_scores_that_make_no_array_are_refused(make_run: MakeRun) -> None:
     run = make_run(returns(1.0))
-    with pytest.raises(
-        ParamsError, match="run_scores.tasks: must have equally many runs of each task, one at least; g"
-    ):
-        run_scores({"a": [run], "b": [run, run]})
-    with pytest.raises(ParamsError, match="run_scores.tasks: must have equally many"):
-        run_scores({})
+    refuses(
+        ParamsError,
+        "run_scores.tasks: must have equally many runs of each task, one at least; g",
+        run_scores,
+        {"a": [run], "b": [run, run]},
+    )
+    refuses(ParamsError, "run_scores.tasks: must have equally many", run_scores, {})
     with pytest.raises(ParamsError, match="run_scores.ranges: must have two different scores for 'b', those that beco"):
         run_scores({"a": [run], "b": [run]}, {"a": (0.0, 1.0)})
     with pytest.raises(ParamsError, match="run_scores.value: must be a number in the log of"):

@@ -12,6 +12,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.recipes.cookbook import find, is_atari, read_recipe
 from tests.unit.tools.recipes.any_recipes import any_recipe
+from tests.unit.tools.refusals import error_text
 
 NAMES = rl.recipes.names()
 
@@ -123,21 +124,17 @@ def test_what_a_recipe_says_is_what_the_source_says() -> None:
     assert qrdqn.params.adam_eps == 0.01 / 64
 
 
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        (("ppo", "CartPole-v2"), "recipes.get: there is no recipe 'ppo/CartPole-v2'. Did you mean 'ppo/CartPole-v1'?"),
-        (("impala", "x"), "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
-        (("PPO", "CartPole-v1"), "recipes.get.algorithm: must be one of a2c, c51, "),
-        (("ppo",), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 'ppo' (str)"),
-        ((3,), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 3 (int)"),
-    ],
-)
+@pytest.mark.parametrize(("args", "text"), [
+    (("ppo", "CartPole-v2"), "recipes.get: there is no recipe 'ppo/CartPole-v2'. Did you mean 'ppo/CartPole-v1'?"),
+    (("impala", "x"), "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
+    (("PPO", "CartPole-v1"), "recipes.get.algorithm: must be one of a2c, c51, "),
+    (("ppo",), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 'ppo' (str)"),
+    ((3,), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 3 (int)"),
+])  # fmt: skip
 def test_a_name_that_is_none_is_an_error(args: Any, text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.recipes.get(*args)
-    assert str(caught.value).startswith(text)
-    assert "PPO" not in args or str(caught.value).endswith("Did you mean 'ppo'?")
+    said = error_text(ParamsError, rl.recipes.get, *args)
+    assert said.startswith(text)
+    assert "PPO" not in args or said.endswith("Did you mean 'ppo'?")
 
 
 def test_the_best_recipe_for_an_env_is_found() -> None:
@@ -173,43 +170,28 @@ def test_a_table_is_read_by_the_fields_of_the_dataclasses() -> None:
     assert recipe.trainer == {"batch_size": None}
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"params": {"gama": 0.9}}, "PPOParams: unknown field 'gama'. Did you mean 'gamma'?"),
-        ({"params": {"gamma": 2.0}}, "PPOParams.gamma: must be "),
-        ({"trainer": {"batch_sise": 1}}, "Recipe.trainer: has no option 'batch_sise'; got "),
-        ({"trainer": {"batch_size": 0}}, "OnPolicyTrainerParams.batch_size: must be a positive integer or None; got 0"),
-        ({"trainer": {"hooks": []}}, "Recipe.trainer: has no option 'hooks'; got "),
-        ({"policy": {"hiden_sizes": [1]}}, "Recipe.policy: has no option 'hiden_sizes'; got "),
-        ({"num_env": 2}, "Recipe: unknown field 'num_env'. Did you mean 'num_envs'?"),
-        ({"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
-        (
-            {"wrappers": "TimeLimit"},
-            "Recipe.wrappers: must be a sequence of names of wrappers, or of dicts of a name as",
-        ),
-        ({"wrappers": ["Timelimit"]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
-        ({"wrappers": ["os.system"]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
-        ({"wrappers": [{"max_episode_steps": 3}]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
-        (
-            {"test_wrappers": [{"wrapper": "TimeLimit"}]},
-            "Recipe.test_wrappers: TimeLimit: missing a required argument: 'max_episode_steps'; got ",
-        ),
-        (
-            {"wrappers": [{"wrapper": "AtariWrapper", "stack": 4}]},
-            "Recipe.wrappers: AtariWrapper has no argument 'stack'; got ",
-        ),
-        (
-            {"params": {"optimizer": {"known": "os.system"}}},
-            "ppo/x.params.optimizer: this release of rltrainer knows no",
-        ),
-        ({"params": {"optimizer": {"live": "f"}}}, "ppo/x.params.optimizer: a recipe holds data only, not 'f'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "text"), [
+    ({"params": {"gama": 0.9}}, "PPOParams: unknown field 'gama'. Did you mean 'gamma'?"),
+    ({"params": {"gamma": 2.0}}, "PPOParams.gamma: must be "),
+    ({"trainer": {"batch_sise": 1}}, "Recipe.trainer: has no option 'batch_sise'; got "),
+    ({"trainer": {"batch_size": 0}}, "OnPolicyTrainerParams.batch_size: must be a positive integer or None; got 0"),
+    ({"trainer": {"hooks": []}}, "Recipe.trainer: has no option 'hooks'; got "),
+    ({"policy": {"hiden_sizes": [1]}}, "Recipe.policy: has no option 'hiden_sizes'; got "),
+    ({"num_env": 2}, "Recipe: unknown field 'num_env'. Did you mean 'num_envs'?"),
+    ({"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
+    ({"wrappers": "TimeLimit"}, "Recipe.wrappers: must be a sequence of names of wrappers, or of dicts of a name as"),
+    ({"wrappers": ["Timelimit"]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
+    ({"wrappers": ["os.system"]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
+    ({"wrappers": [{"max_episode_steps": 3}]}, "Recipe.wrappers: must name one of ActionMask, AtariWrapper, "),
+    ({"test_wrappers": [{"wrapper": "TimeLimit"}]},
+     "Recipe.test_wrappers: TimeLimit: missing a required argument: 'max_episode_steps'; got "),
+    ({"wrappers": [{"wrapper": "AtariWrapper", "stack": 4}]},
+     "Recipe.wrappers: AtariWrapper has no argument 'stack'; got "),
+    ({"params": {"optimizer": {"known": "os.system"}}}, "ppo/x.params.optimizer: this release of rltrainer knows no"),
+    ({"params": {"optimizer": {"live": "f"}}}, "ppo/x.params.optimizer: a recipe holds data only, not 'f'"),
+])  # fmt: skip
 def test_what_is_wrong_in_a_table_is_named(change: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        read_recipe("ppo", "x", TABLE | change)
-    assert str(caught.value).startswith(text)
+    assert error_text(ParamsError, read_recipe, "ppo", "x", TABLE | change).startswith(text)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -11,6 +11,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
 from tests.fakes import CountingEnv
+from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_episodes": 2, "show_progress": False}
 
@@ -98,10 +99,12 @@ def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: py
     envs = rl.make_vec(CountingEnv, 80)
     assert discrete.recipe.trainer.items() >= rl.PPO.recommended(envs).items()
     assert discrete.info.env_step == 5120
-    with pytest.raises(
-        CheckpointError, match=r"recipe.json: Recipe.env: JSON holds only the name 'Walking'; pass env="
-    ):
-        rl.recipes.recipe_of(result.folder)
+    refuses(
+        CheckpointError,
+        r"recipe.json: Recipe.env: JSON holds only the name 'Walking'; pass env=",
+        rl.recipes.recipe_of,
+        result.folder,
+    )
     assert rl.recipes.recipe_of(result.folder, env=Walking) == result.recipe
 
 
@@ -154,37 +157,29 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
         assert (a == b).all()
 
 
-@pytest.mark.parametrize(
-    ("args", "fields", "text"),
-    [
+@pytest.mark.parametrize(("args", "fields", "text"), [
+    (("CartPole-v1",), {"learning_rate": 1},
+     "Recipe ppo/CartPole-v1: has no field 'learning_rate'. Did you mean 'lr'?"),
+    *(
         (
             ("CartPole-v1",),
-            {"learning_rate": 1},
-            "Recipe ppo/CartPole-v1: has no field 'learning_rate'. Did you mean 'lr'?",
-        ),
-        *(
-            (
-                ("CartPole-v1",),
-                {"env_kwargs": {name: 1}},
-                f"Recipe.env_kwargs: must be arguments of the env, and have no {name!r}; got {{{name!r}: 1}} (dict). "
-                f"The recipe has a field for it: {name}=...",
-            )
-            for name in ("seed", "backend", "num_envs", "wrappers", "env")
-        ),
-        (("CartPole-v1",), {"gamma": 2.0}, "PPOParams.gamma: must be "),
-        (("CartPole-v1",), {"info_keys": ["return"]}, "Recipe.info_keys: must be none of return, length, "),
-        (("CartPole-v1",), {"info_keys": [3]}, "Recipe.info_keys: must be "),
-        (("CartPole-v1",), {"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
-        (("CartPole-v1", "pppo"), {}, "train.algorithm: must be one of a2c, "),
-        ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
-        (("CartPole-v3",), {}, "make_vec.env: "),
-        (("CartPole-v1",), {"folder": 3}, "train.folder: must be a path; got 3 (int)"),
-    ],
-)
+            {"env_kwargs": {name: 1}},
+            f"Recipe.env_kwargs: must be arguments of the env, and have no {name!r}; got {{{name!r}: 1}} (dict). "
+            f"The recipe has a field for it: {name}=...",
+        )
+        for name in ("seed", "backend", "num_envs", "wrappers", "env")
+    ),
+    (("CartPole-v1",), {"gamma": 2.0}, "PPOParams.gamma: must be "),
+    (("CartPole-v1",), {"info_keys": ["return"]}, "Recipe.info_keys: must be none of return, length, "),
+    (("CartPole-v1",), {"info_keys": [3]}, "Recipe.info_keys: must be "),
+    (("CartPole-v1",), {"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
+    (("CartPole-v1", "pppo"), {}, "train.algorithm: must be one of a2c, "),
+    ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
+    (("CartPole-v3",), {}, "make_vec.env: "),
+    (("CartPole-v1",), {"folder": 3}, "train.folder: must be a path; got 3 (int)"),
+])  # fmt: skip
 def test_what_is_wrong_is_named_before_anything_is_made(args: Any, fields: Any, text: str, tmp_path: Path) -> None:
-    with pytest.raises(RLTrainerError) as caught:
-        rl.train(*args, **{"folder": tmp_path} | fields)
-    assert str(caught.value).startswith(text)
+    assert error_text(RLTrainerError, rl.train, *args, **{"folder": tmp_path} | fields).startswith(text)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,10 +196,9 @@ def test_a_file_cannot_name_a_module_that_is_imported(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     own = rl.recipes.get("ppo/CartPole-v1").with_fields(env="canary:CartPole-v1")
     (tmp_path / "recipe.json").write_text(own.to_json())
-    with pytest.raises(CheckpointError) as caught:
-        rl.recipes.recipe_of(rl.RunFolder(tmp_path))
+    said = error_text(CheckpointError, rl.recipes.recipe_of, rl.RunFolder(tmp_path))
     text = "Recipe.env: must name no module in text that is read; got 'canary:CartPole-v1' (str). Pass it: env=..."
-    assert str(caught.value) == f"{tmp_path / 'recipe.json'}: {text}"
+    assert said == f"{tmp_path / 'recipe.json'}: {text}"
     (tmp_path / "params.json").write_text(json.dumps({"env": {"id": "canary:CartPole-v1"}}))
     assert rl.open_run(tmp_path).env_id is None
     assert not (tmp_path / "sang").exists()

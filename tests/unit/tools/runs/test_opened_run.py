@@ -16,6 +16,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.loggers.run_folder import git_state
 from tests.resume.runs import build
+from tests.unit.tools.refusals import error_text, refuses
 
 
 def train(path: Path, *names: Any, max_epochs: int = 3, **fields: Any) -> rl.InfoStats:
@@ -69,10 +70,8 @@ def test_a_folder_without_json_lines_says_which_logger_to_add(tmp_path: Path) ->
     logger = rl.CSVLogger(tmp_path / "logs" / "log.csv")
     logger.log("mine", {"depth": 1.0}, 10)
     text = f"{tmp_path}/logs/log.jsonl: expected JSON lines, the log that is read back; found log.csv. Log JSON lines"
-    with pytest.raises(CheckpointError, match=re.escape(text)):
-        rl.open_run(tmp_path).rows("mine")
-    with pytest.raises(CheckpointError, match=re.escape(text)):
-        rl.plots.page(tmp_path)
+    refuses(CheckpointError, re.escape(text), rl.open_run(tmp_path).rows, "mine")
+    refuses(CheckpointError, re.escape(text), rl.plots.page, tmp_path)
 
 
 def test_the_newest_log_and_params_of_a_folder_are_read(tmp_path: Path) -> None:
@@ -126,34 +125,28 @@ def test_a_run_that_a_signal_ended_may_go_on(tmp_path: Path) -> None:
     assert (run.stop_reason, run.is_finished) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("{", "a row in JSON"),
-        ("[1]", "a row of kind, step and numbers"),
-        ('{"kind": "test", "step": true}', "a row of kind, step and numbers"),
-        ('{"kind": "test", "step": 1, "a": "b"}', "a row of kind, step and numbers"),
-        ('{"kind": "test", "a": 1}', "a row of kind, step and numbers"),
-        ('{"kind": "test", "step": 1, "step": 2}', "a row in JSON"),
-    ],
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    ("{", "a row in JSON"),
+    ("[1]", "a row of kind, step and numbers"),
+    ('{"kind": "test", "step": true}', "a row of kind, step and numbers"),
+    ('{"kind": "test", "step": 1, "a": "b"}', "a row of kind, step and numbers"),
+    ('{"kind": "test", "a": 1}', "a row of kind, step and numbers"),
+    ('{"kind": "test", "step": 1, "step": 2}', "a row in JSON"),
+])  # fmt: skip
 def test_a_damaged_row_is_named(line: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "logs" / "log.jsonl"
     path.parent.mkdir()
     path.write_text(f'{{"kind": "test", "step": 1, "test/score": 2}}\n{line}\n')
-    with pytest.raises(CheckpointError) as caught:
-        rl.open_run(tmp_path).rows("test")
-    assert str(caught.value) == f"{path}, line 2: expected {expected}, found {line!r}"
+    said = error_text(CheckpointError, rl.open_run(tmp_path).rows, "test")
+    assert said == f"{path}, line 2: expected {expected}, found {line!r}"
 
 
 def test_a_folder_that_is_no_runs_is_named(tmp_path: Path) -> None:
     expected = "expected the folder of a run, as rl.RunFolder makes it; it"
     with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path}: {expected} holds neither params.json nor logs")):
         rl.open_run(tmp_path)
-    with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path / 'a'}: {expected} is no folder")):
-        rl.open_run(tmp_path / "a")
-    with pytest.raises(rl.errors.ParamsError, match=r"^open_run.path: must be a path; got 3 \(int\)"):
-        rl.open_run(3)  # type: ignore[arg-type]
+    refuses(CheckpointError, re.escape(f"{tmp_path / 'a'}: {expected} is no folder"), rl.open_run, tmp_path / "a")
+    refuses(rl.errors.ParamsError, r"^open_run.path: must be a path; got 3 \(int\)", rl.open_run, 3)
 
 
 def test_the_run_that_is_meant_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +161,8 @@ def test_the_run_that_is_meant_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         "runs/sacc": "it is no folder. Did you mean 'runs/sac'?",
         "pyproject.toml": "it is no folder",
     }.items():
-        with pytest.raises(CheckpointError) as caught:
-            rl.open_run(path)
-        assert str(caught.value) == f"{path}: expected the folder of a run, as rl.RunFolder makes it; {words}"
+        said = error_text(CheckpointError, rl.open_run, path)
+        assert said == f"{path}: expected the folder of a run, as rl.RunFolder makes it; {words}"
 
 
 def test_videos_and_pictures_are_found(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.loggers import terminal as progress
+from tests.unit.tools.refusals import error_text, refuses
 from tests.unit.tools.runs.seed_programs import describe_process, die_or_return, make_trainer
 
 ROOT = Path(__file__).parents[4]
@@ -91,11 +92,10 @@ def test_one_bar_for_all(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 
 def test_what_cannot_travel_is_named() -> None:
-    with pytest.raises(ParamsError) as caught:
-        run_quietly(lambda seed: seed)
+    said = error_text(ParamsError, run_quietly, lambda seed: seed)
     text = "run_seeds.make: must travel to another process; got <function test_what_cannot_travel_is_named.<locals>"
-    assert str(caught.value).startswith(text)
-    assert "Define it at the top level of a module or script" in str(caught.value)
+    assert said.startswith(text)
+    assert "Define it at the top level of a module or script" in said
 
 
 def test_what_another_process_cannot_import_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,28 +104,26 @@ def test_what_another_process_cannot_import_is_named(monkeypatch: pytest.MonkeyP
     module = types.ModuleType("only_here")
     exec("def make(seed): return seed", vars(module))
     monkeypatch.setitem(sys.modules, "only_here", module)
-    with pytest.raises(
-        ParamsError, match=r"(?s)^run_seeds.make: must travel to another process; the process of seed 0"
-    ):
-        run_quietly(vars(module)["make"], seeds=[0])
+    refuses(
+        ParamsError,
+        r"(?s)^run_seeds.make: must travel to another process; the process of seed 0",
+        run_quietly,
+        vars(module)["make"],
+        seeds=[0],
+    )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"make": 3}, "run_seeds.make: must be a callable (seed) -> trainer; got 3 (int)"),
-        ({"seeds": []}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [] (list)"),
-        ({"seeds": [1, 1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [1, 1]"),
-        ({"seeds": 5}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got 5 (int)"),
-        ({"seeds": [-1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [-1]"),
-        ({"num_processes": 0}, "run_seeds.num_processes: must be a positive integer or None; got 0 (int)"),
-        ({"show_progress": 1}, "run_seeds.show_progress: must be True or False; got 1 (int)"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"make": 3}, "run_seeds.make: must be a callable (seed) -> trainer; got 3 (int)"),
+    ({"seeds": []}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [] (list)"),
+    ({"seeds": [1, 1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [1, 1]"),
+    ({"seeds": 5}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got 5 (int)"),
+    ({"seeds": [-1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [-1]"),
+    ({"num_processes": 0}, "run_seeds.num_processes: must be a positive integer or None; got 0 (int)"),
+    ({"show_progress": 1}, "run_seeds.show_progress: must be True or False; got 1 (int)"),
+])  # fmt: skip
 def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.run_seeds(**{"make": describe_process, **arguments})
-    assert str(caught.value).startswith(text)
+    assert error_text(ParamsError, rl.run_seeds, **{"make": describe_process, **arguments}).startswith(text)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -13,6 +13,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
+from tests.unit.tools.refusals import refuses
 from tests.unit.tools.sweeps.sweep_programs import score
 
 optuna = pytest.importorskip("optuna")
@@ -83,8 +84,7 @@ def test_fields_are_those_that_a_function_returned_and_not_what_it_drew(tmp_path
         assert {**trial.fields, "made_by": 0} == {**other.fields, "made_by": 0}
     assert [trial.fields["made_by"] for trial in found.trials] == [torch.nn.ReLU, "score", "PPO"]
     assert found.swept is None
-    with pytest.raises(ParamsError, match=r"^SweepResult.recipe: a function made the trainers, or"):
-        _ = found.recipe
+    refuses(ParamsError, r"^SweepResult.recipe: a function made the trainers, or", lambda: found.recipe)
 
 
 def test_a_sweep_is_read_while_it_runs(folder: Path) -> None:
@@ -135,48 +135,38 @@ def test_a_folder_that_is_no_sweeps_is_named(folder: Path, tmp_path: Path) -> No
         with pytest.raises(CheckpointError, match=rf"first: expected the folder of a sweep, .*; it holds no {name}$"):
             rl.open_sweep(tmp_path / "first")
         os.mkfifo(tmp_path / "first" / name)
-        with pytest.raises(CheckpointError, match=f"first/{name}: is a pipe, no regular file"):
-            rl.open_sweep(tmp_path / "first")
+        refuses(CheckpointError, f"first/{name}: is a pipe, no regular file", rl.open_sweep, tmp_path / "first")
         os.replace(tmp_path / name, tmp_path / "first" / name)
-    with pytest.raises(ParamsError, match=r"^open_sweep.path: must be a path; got 3 \(int\)"):
-        rl.open_sweep(3)  # type: ignore[arg-type]  # that is the point
+    refuses(ParamsError, r"^open_sweep.path: must be a path; got 3 \(int\)", rl.open_sweep, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("sweep.json", "no JSON", "expected what a sweep varies, as JSON (Expecting value"),
-        ("sweep.json", "[1]", "expected what a sweep varies, found [1]"),
-        ("sweep.json", '{"make": {}, "seed": 0}', "expected what a sweep varies, found {'make': {}, 'seed': 0}"),
-        ("sweep.json", '{"make": {}, "seed": 0, "num_seeds": 1000000000}', "expected what a sweep varies, found"),
-        ("study.log", "", "expected a study of Optuna's; reading it failed (KeyError"),
-        ("study.log", "no JSON\n[1]\n", "expected a study of Optuna's; reading it failed (JSONDecodeError"),
-        ("study.log", '{"op_code": 77}\n', "expected a study of Optuna's; reading it failed ("),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("sweep.json", "no JSON", "expected what a sweep varies, as JSON (Expecting value"),
+    ("sweep.json", "[1]", "expected what a sweep varies, found [1]"),
+    ("sweep.json", '{"make": {}, "seed": 0}', "expected what a sweep varies, found {'make': {}, 'seed': 0}"),
+    ("sweep.json", '{"make": {}, "seed": 0, "num_seeds": 1000000000}', "expected what a sweep varies, found"),
+    ("study.log", "", "expected a study of Optuna's; reading it failed (KeyError"),
+    ("study.log", "no JSON\n[1]\n", "expected a study of Optuna's; reading it failed (JSONDecodeError"),
+    ("study.log", '{"op_code": 77}\n', "expected a study of Optuna's; reading it failed ("),
+])  # fmt: skip
 def test_damage_is_named(name: str, text: str, message: str, folder: Path) -> None:
     (folder / name).write_text(text)
-    with pytest.raises(CheckpointError, match=f"^{re.escape(f'{folder / name}: {message}')}"):
-        rl.open_sweep(folder)
+    refuses(CheckpointError, f"^{re.escape(f'{folder / name}: {message}')}", rl.open_sweep, folder)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ("[1.0,2.0]", "trial 0: expected one score, found [1.0, 2.0]"),
-        ("[]", "trial 0: expected one score, found []"),
-        ('["high"]', "trial 0: expected one score, found ['high']"),
-        ("[NaN]", "trial 0: expected one score, found [nan]"),
-        ("null", "trial 0: expected a score, found none"),
-    ],
-)
+@pytest.mark.parametrize(("values", "message"), [
+    ("[1.0,2.0]", "trial 0: expected one score, found [1.0, 2.0]"),
+    ("[]", "trial 0: expected one score, found []"),
+    ('["high"]', "trial 0: expected one score, found ['high']"),
+    ("[NaN]", "trial 0: expected one score, found [nan]"),
+    ("null", "trial 0: expected a score, found none"),
+])  # fmt: skip
 def test_a_study_of_other_scores_is_named(values: str, message: str, folder: Path) -> None:
     log = (folder / "study.log").read_text()
     damaged, count = re.subn(r'"values":\[[\d.]+\]', f'"values":{values}', log, count=1)
     assert count == 1
     (folder / "study.log").write_text(damaged)
-    with pytest.raises(CheckpointError, match=f"^{re.escape(str(folder / 'study.log'))}: {re.escape(message)}$"):
-        rl.open_sweep(folder)
+    refuses(CheckpointError, f"^{re.escape(str(folder / 'study.log'))}: {re.escape(message)}$", rl.open_sweep, folder)
 
 
 @pytest.mark.parametrize("score", ['"high"', "null", "NaN"])
@@ -187,38 +177,36 @@ def test_a_study_of_other_test_scores_is_named(score: str, folder: Path) -> None
     report = json.dumps({"op_code": 7, **named, "step": 1, "intermediate_value": "?"}).replace('"?"', score)
     (folder / "study.log").write_text("".join([*lines[:end], f"{report}\n", *lines[end:]]))
     text = r"trial 0: expected scores of test steps by their numbers, found \{1: ('high'|None|nan)\}"
-    with pytest.raises(CheckpointError, match=f"{text}$"):
-        rl.open_sweep(folder)
+    refuses(CheckpointError, f"{text}$", rl.open_sweep, folder)
 
 
 @pytest.mark.parametrize(("directions", "found"), [("[2,2]", "['MAXIMIZE', 'MAXIMIZE']"), ("[1]", "['MINIMIZE']")])
 def test_a_study_of_another_aim_is_named(directions: str, found: str, folder: Path) -> None:
     path = folder / "study.log"
     path.write_text(path.read_text().replace('"directions":[2]', f'"directions":{directions}'))
-    with pytest.raises(
-        CheckpointError, match=re.escape(f"{path}: expected a study that maximizes one score, found {found}")
-    ):
-        rl.open_sweep(folder)
+    refuses(
+        CheckpointError,
+        re.escape(f"{path}: expected a study that maximizes one score, found {found}"),
+        rl.open_sweep,
+        folder,
+    )
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("[1]", "expected values by name, found [1]"),
-        ('{"what":1}', "{'what': 1} is nothing that rltrainer writes"),
-        ('{"dict":{"a":{"params":"PPO","fields":{}}}}', "'PPO' are no params"),
-        ('{"dict":{"a":{"params":"Mine","fields":{}}}}', "'Mine' is none of rltrainer's"),
-        ("[" * 200 + "]" * 200, "is nested deeper than 100"),
-        ('{"space":"Box","shape":[1000000000,1000]}', "a Box of shape (1000000000, 1000) in the file"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    ("[1]", "expected values by name, found [1]"),
+    ('{"what":1}', "{'what': 1} is nothing that rltrainer writes"),
+    ('{"dict":{"a":{"params":"PPO","fields":{}}}}', "'PPO' are no params"),
+    ('{"dict":{"a":{"params":"Mine","fields":{}}}}', "'Mine' is none of rltrainer's"),
+    ("[" * 200 + "]" * 200, "is nested deeper than 100"),
+    ('{"space":"Box","shape":[1000000000,1000]}', "a Box of shape (1000000000, 1000) in the file"),
+])  # fmt: skip
 def test_damaged_fields_are_named(fields: str, message: str, folder: Path) -> None:
     log, noted = (folder / "study.log").read_text(), '{"dict":{"height":7.0,"cls":{"live":"score"}}}'
     assert noted in log
     (folder / "study.log").write_text(log.replace(noted, fields))
-    with pytest.raises(CheckpointError, match=re.escape(message)) as caught:
-        rl.open_sweep(folder)
-    assert str(caught.value).startswith(f"{folder / 'study.log'}: the fields of trial 0: ")
+    assert refuses(CheckpointError, re.escape(message), rl.open_sweep, folder).startswith(
+        f"{folder / 'study.log'}: the fields of trial 0: "
+    )
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

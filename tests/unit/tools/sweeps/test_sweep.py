@@ -23,6 +23,7 @@ from rltrainer.tools.sweeps.search_space import SearchSpace
 from rltrainer.tools.sweeps.study import read_trials
 from rltrainer.tools.sweeps.sweep import DEFAULT_RANGES, default_ranges
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, TrialJob
+from tests.unit.tools.refusals import error_text, refuses
 from tests.unit.tools.sweeps.sweep_programs import FAILS_LATE, make_trainer, score, sweep
 
 optuna = pytest.importorskip("optuna")
@@ -122,22 +123,20 @@ def test_scores_without_a_trainer_are_pruned_between_seeds(tmp_path: Path) -> No
     assert (result.trials[0].score, result.trials[5].scores) == (102, {1: 96})
 
 
-@pytest.mark.parametrize(
-    ("make", "height", "text"),
-    [
-        (score, 1, "ValueError: 1 is too high"),
-        (functools.partial(make_trainer, has_tests=False), 0, "make: must make trainers that make test steps; got"),
-        (functools.partial(make_trainer, run_folder=rl.RunFolder(Path("a"))), 0, "make trainers without a run_folder"),
-    ],
-)
+@pytest.mark.parametrize(("make", "height", "text"), [
+    (score, 1, "ValueError: 1 is too high"),
+    (functools.partial(make_trainer, has_tests=False), 0, "make: must make trainers that make test steps; got"),
+    (functools.partial(make_trainer, run_folder=rl.RunFolder(Path("a"))), 0, "make trainers without a run_folder"),
+])  # fmt: skip
 def test_it_is_an_error_if_no_trial_comes_to_its_end(
     make: Any, height: float, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RLTrainerError) as caught:
-        sweep_quietly(make, lambda trial: {"height": height}, path=tmp_path / "sweep", num_trials=1)
-    assert str(caught.value).startswith("sweep: none of 1 trials came to its end; trial 0:\nTraceback (most recent")
-    assert text in str(caught.value)
+    said = error_text(
+        RLTrainerError, sweep_quietly, make, lambda trial: {"height": height}, path=tmp_path / "sweep", num_trials=1
+    )
+    assert said.startswith("sweep: none of 1 trials came to its end; trial 0:\nTraceback (most recent")
+    assert text in said
 
 
 @pytest.mark.parametrize("victims", ["parent", "all"])
@@ -273,20 +272,17 @@ def chained(error: Exception, cause: Exception, is_context: bool = False) -> Exc
 FULL, NOT_ALLOWED = OSError(errno.ENOSPC, "No space left on device", "a"), OSError(errno.EACCES, "Permission denied")
 
 
-@pytest.mark.parametrize(
-    ("error", "is_of_the_disk"),
-    [
-        (FULL, True),
-        (OSError(errno.EDQUOT, "x"), True),
-        (OSError(errno.EROFS, "x"), True),
-        (OSError(errno.EIO, "x"), True),
-        (chained(CheckpointError("a: could not be written"), FULL), True),
-        (chained(ValueError("while it was handled"), chained(KeyError("x"), FULL), is_context=True), True),
-        (NOT_ALLOWED, False),
-        (chained(CheckpointError("a: could not be written"), NOT_ALLOWED), False),
-        (ValueError("1 is too high"), False),
-    ],
-)
+@pytest.mark.parametrize(("error", "is_of_the_disk"), [
+    (FULL, True),
+    (OSError(errno.EDQUOT, "x"), True),
+    (OSError(errno.EROFS, "x"), True),
+    (OSError(errno.EIO, "x"), True),
+    (chained(CheckpointError("a: could not be written"), FULL), True),
+    (chained(ValueError("while it was handled"), chained(KeyError("x"), FULL), is_context=True), True),
+    (NOT_ALLOWED, False),
+    (chained(CheckpointError("a: could not be written"), NOT_ALLOWED), False),
+    (ValueError("1 is too high"), False),
+])  # fmt: skip
 def test_a_trial_tells_the_disks_errors_from_its_own(error: Exception, is_of_the_disk: bool, tmp_path: Path) -> None:
     job = TrialJob(functools.partial(fail, error=error), {}, {1: tmp_path / "trial" / "seed-1"})
     if not is_of_the_disk:
@@ -318,8 +314,7 @@ def test_a_trial_that_the_disk_ended_is_taken_up_again(tmp_path: Path, monkeypat
     text = (
         rf"^{tmp_path / 'sweep'}: the disk ended trial 0 \(\[Errno 28\] No space left on device: 'a'\)\. The same call "
     )
-    with pytest.raises(CheckpointError, match=text):
-        sweep_once()
+    refuses(CheckpointError, text, sweep_once)
     assert [trial.state.name for trial in read_trials(tmp_path / "sweep" / "study.log")] == ["RUNNING"]
     assert [(trial.number, trial.state) for trial in sweep_once().trials] == [(0, "complete"), (1, "complete")]
 
@@ -340,10 +335,7 @@ def test_a_study_that_cannot_be_written_is_named(
     run = functools.partial(sweep_quietly, score, {"height": [5.0, 6.0]}, path=path, num_trials=3)
     with monkeypatch.context() as patched:
         patched.setattr(backend, "append_logs", append_until_full)
-        with pytest.raises(
-            CheckpointError, match=rf"^{path / 'study.log'}: could not be written \(\[Errno 28\] No space"
-        ):
-            run()
+        refuses(CheckpointError, rf"^{path / 'study.log'}: could not be written \(\[Errno 28\] No space", run)
     assert [trial.state for trial in run().trials] == ["complete"] * 3
 
 
@@ -368,10 +360,15 @@ def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["no JSON\n", '{"op_code": 77}\n', "[1]\n", '{"op_code": 4, "study_id": []}\n'])
 def test_a_damaged_study_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "study.log").write_text(text + '{"op_code": 0}\n')
-    with pytest.raises(
-        CheckpointError, match=re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read")
-    ):
-        sweep_quietly(score, {"height": [5, 6]}, path=tmp_path, num_trials=1)
+    refuses(
+        CheckpointError,
+        re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read"),
+        sweep_quietly,
+        score,
+        {"height": [5, 6]},
+        path=tmp_path,
+        num_trials=1,
+    )
     (tmp_path / "study.log").unlink()
     os.mkfifo(tmp_path / "study.log")
     with pytest.raises(CheckpointError, match=r"study.log: is a pipe, no regular file"):
@@ -400,122 +397,83 @@ def make(seed: int, lr: float, gamma: float = 0.9) -> float:
 PPO: Any = "ppo/CartPole-v1"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"make": 3}, "sweep.make: must be the name of a recipe, an env's id, a recipe, or a function"),
-        (
-            {"make": "ppo/CartPole-v7"},
-            "recipes.get: there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?",
-        ),
-        (
-            {"space": {"learning_rate": [1, 2]}},
-            "sweep.space: ppo/CartPole-v1 has no field 'learning_rate'. Did you mean 'lr'?",
-        ),
-        (
-            {"space": {"bacth_size": [1, 2]}},
-            "sweep.space: ppo/CartPole-v1 has no field 'bacth_size'. Did you mean 'batch_size'?",
-        ),
-        ({"space": {"params.lr": [1, 2]}}, "sweep.space: ppo/CartPole-v1 has no field 'params.lr'. Did you mean 'lr'?"),
-        ({"space": lambda trial: {"lrr": 3}}, "sweep.space: ppo/CartPole-v1 has no field 'lrr'. Did you mean 'lr'?"),
-        ({"space": lambda trial: 3}, "sweep.space: must return a dict of values by name; got 3 (int)"),
-        (
-            {"space": {"seed": [1, 2]}},
-            "sweep.space: a seed is no setting to choose. Of each trial run several seeds with",
-        ),
-        ({"space": {}}, "sweep.space: must be a dict of ranges by the names of fields, or a function"),
-        ({"space": [3]}, "sweep.space: must be a dict of ranges by the names of fields, or a function"),
-        ({"space": {"lr": 3}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
-        (
-            {"space": {"lr": [3]}},
-            "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list",
-        ),
-        ({"space": {"lr": range(3, 3)}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
-        ({"space": {"lr": [3, 3]}}, "sweep.space['lr']: must be a list of values that can be told apart in a file"),
-        (
-            {"space": {"lr": (1e-5, 1e-3)}},
-            "sweep.space['lr']: must not be a tuple of two numbers, which may mean a range or two values; got "
-            "(1e-05, 0.001) (tuple). Write rl.LogUniform(1e-05, 0.001) for all between them, or the list "
-            "[1e-05, 0.001] for these two.",
-        ),
-        (
-            {"space": {"gamma": (1.0, 0)}},
-            "sweep.space['gamma']: must not be a tuple of two numbers, which may mean a range or two values; got "
-            "(1.0, 0) (tuple). Write rl.Uniform(0, 1.0) for all between them, or the list [0, 1.0] for these two.",
-        ),
-        (
-            {"space": {"batch_size": (32, 256)}},
-            "sweep.space['batch_size']: must not be a tuple of two numbers, which may mean a range or two values; got "
-            "(32, 256) (tuple). Write range(32, 257) for all between them, or the list [32, 256] for these two.",
-        ),
-        (
-            {"space": {"gamma": rl.Uniform(0.9, 1.1)}},
-            "sweep.space['gamma']: has values that the field does not take. PPOParams.gamma: must be a number in "
-            "[0, 1]; got 1.1 (float)",
-        ),
-        (
-            {"space": {"batch_size": range(0, 9)}},
-            "sweep.space['batch_size']: has values that the field does not take. OnPolicyTrainerParams.batch_size: ",
-        ),
-        ({"make": make, "space": {"lrr": [1, 2]}}, "sweep.space: make takes no argument 'lrr'. Did you mean 'lr'?"),
-        (
-            {"make": make, "space": {"gamma": [1, 2]}},
-            "sweep.make: cannot be called: missing a required argument: 'lr'. It is called with a seed, and with gam",
-        ),
-        (
-            {"make": make, "space": None},
-            "sweep.space: must say what varies, as there are no usual ranges for a function.",
-        ),
-        ({"make": lambda seed, lr: lr}, "sweep.make: must travel to another process; got <function <lambda>"),
-        ({"num_trials": 0}, "sweep.num_trials: must be a positive integer; got 0 (int)"),
-        ({"num_seeds": 0}, "sweep.num_seeds: must be a positive integer; got 0 (int)"),
-        ({"num_processes": 0}, "sweep.num_processes: must be a positive integer or None; got 0 (int)"),
-        ({"seed": -1}, "sweep.seed: must be a non-negative integer; got -1 (int)"),
-        ({"show_progress": 1}, "sweep.show_progress: must be True or False; got 1 (int)"),
-        ({"path": 3}, "sweep.path: must be a path; got 3 (int)"),
-        ({"pruner": "median"}, "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
-        (
-            {"sampler": "tpe"},
-            "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;",
-        ),
-        (
-            {"sampler": dict},
-            "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed=",
-        ),
-        (
-            {"sampler": lambda: 3},
-            "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"make": 3}, "sweep.make: must be the name of a recipe, an env's id, a recipe, or a function"),
+    ({"make": "ppo/CartPole-v7"}, "recipes.get: there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
+    ({"space": {"learning_rate": [1, 2]}},
+     "sweep.space: ppo/CartPole-v1 has no field 'learning_rate'. Did you mean 'lr'?"),
+    ({"space": {"bacth_size": [1, 2]}},
+     "sweep.space: ppo/CartPole-v1 has no field 'bacth_size'. Did you mean 'batch_size'?"),
+    ({"space": {"params.lr": [1, 2]}}, "sweep.space: ppo/CartPole-v1 has no field 'params.lr'. Did you mean 'lr'?"),
+    ({"space": lambda trial: {"lrr": 3}}, "sweep.space: ppo/CartPole-v1 has no field 'lrr'. Did you mean 'lr'?"),
+    ({"space": lambda trial: 3}, "sweep.space: must return a dict of values by name; got 3 (int)"),
+    ({"space": {"seed": [1, 2]}}, "sweep.space: a seed is no setting to choose. Of each trial run several seeds with"),
+    ({"space": {}}, "sweep.space: must be a dict of ranges by the names of fields, or a function"),
+    ({"space": [3]}, "sweep.space: must be a dict of ranges by the names of fields, or a function"),
+    ({"space": {"lr": 3}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
+    ({"space": {"lr": [3]}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
+    ({"space": {"lr": range(3, 3)}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
+    ({"space": {"lr": [3, 3]}}, "sweep.space['lr']: must be a list of values that can be told apart in a file"),
+    ({"space": {"lr": (1e-5, 1e-3)}},
+     "sweep.space['lr']: must not be a tuple of two numbers, which may mean a range or two values; got "
+     "(1e-05, 0.001) (tuple). Write rl.LogUniform(1e-05, 0.001) for all between them, or the list "
+     "[1e-05, 0.001] for these two."),
+    ({"space": {"gamma": (1.0, 0)}},
+     "sweep.space['gamma']: must not be a tuple of two numbers, which may mean a range or two values; got "
+     "(1.0, 0) (tuple). Write rl.Uniform(0, 1.0) for all between them, or the list [0, 1.0] for these two."),
+    ({"space": {"batch_size": (32, 256)}},
+     "sweep.space['batch_size']: must not be a tuple of two numbers, which may mean a range or two values; got "
+     "(32, 256) (tuple). Write range(32, 257) for all between them, or the list [32, 256] for these two."),
+    ({"space": {"gamma": rl.Uniform(0.9, 1.1)}},
+     "sweep.space['gamma']: has values that the field does not take. PPOParams.gamma: must be a number in "
+     "[0, 1]; got 1.1 (float)"),
+    ({"space": {"batch_size": range(0, 9)}},
+     "sweep.space['batch_size']: has values that the field does not take. OnPolicyTrainerParams.batch_size: "),
+    ({"make": make, "space": {"lrr": [1, 2]}}, "sweep.space: make takes no argument 'lrr'. Did you mean 'lr'?"),
+    ({"make": make, "space": {"gamma": [1, 2]}},
+     "sweep.make: cannot be called: missing a required argument: 'lr'. It is called with a seed, and with gam"),
+    ({"make": make, "space": None}, "sweep.space: must say what varies, as there are no usual ranges for a function."),
+    ({"make": lambda seed, lr: lr}, "sweep.make: must travel to another process; got <function <lambda>"),
+    ({"num_trials": 0}, "sweep.num_trials: must be a positive integer; got 0 (int)"),
+    ({"num_seeds": 0}, "sweep.num_seeds: must be a positive integer; got 0 (int)"),
+    ({"num_processes": 0}, "sweep.num_processes: must be a positive integer or None; got 0 (int)"),
+    ({"seed": -1}, "sweep.seed: must be a non-negative integer; got -1 (int)"),
+    ({"show_progress": 1}, "sweep.show_progress: must be True or False; got 1 (int)"),
+    ({"path": 3}, "sweep.path: must be a path; got 3 (int)"),
+    ({"pruner": "median"}, "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
+    ({"sampler": "tpe"},
+     "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;"),
+    ({"sampler": dict},
+     "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed="),
+    ({"sampler": lambda: 3}, "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given"),
+])  # fmt: skip
 def test_arguments_are_checked_before_anything_runs(arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.sweep(**{"make": PPO, "space": {"lr": [0.1, 0.2]}, "path": tmp_path / "a", **arguments})
-    assert str(caught.value).startswith(text)
-    assert "0x" not in str(caught.value)
+    said = error_text(
+        ParamsError, rl.sweep, **{"make": PPO, "space": {"lr": [0.1, 0.2]}, "path": tmp_path / "a", **arguments}
+    )
+    assert said.startswith(text)
+    assert "0x" not in said
 
 
-@pytest.mark.parametrize(
-    ("cls", "low", "high", "text"),
-    [
-        (rl.Uniform, 1, 0, "Uniform.high: must be greater than low, 1.0; got 0.0 (float)"),
-        (rl.Uniform, "a", 0, "Uniform.low: must be a finite number; got 'a' (str)"),
-        (rl.LogUniform, 0, 1, "LogUniform.low: must be positive; got 0.0 (float). Of rl.Uniform it may be 0."),
-        (rl.LogUniform, 1, float("inf"), "LogUniform.high: must be a finite number; got inf (float)"),
-    ],
-)
+@pytest.mark.parametrize(("cls", "low", "high", "text"), [
+    (rl.Uniform, 1, 0, "Uniform.high: must be greater than low, 1.0; got 0.0 (float)"),
+    (rl.Uniform, "a", 0, "Uniform.low: must be a finite number; got 'a' (str)"),
+    (rl.LogUniform, 0, 1, "LogUniform.low: must be positive; got 0.0 (float). Of rl.Uniform it may be 0."),
+    (rl.LogUniform, 1, float("inf"), "LogUniform.high: must be a finite number; got inf (float)"),
+])  # fmt: skip
 def test_ranges_are_checked(cls: Any, low: Any, high: Any, text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        cls(low, high)
-    assert str(caught.value) == text
+    assert error_text(ParamsError, cls, low, high) == text
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(
-        MissingExtraError, match=r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
-    ):
-        rl.sweep("ppo/CartPole-v1", path=tmp_path / "a")
+    refuses(
+        MissingExtraError,
+        r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$',
+        rl.sweep,
+        "ppo/CartPole-v1",
+        path=tmp_path / "a",
+    )
     assert not (tmp_path / "a").exists()
 
 
@@ -525,10 +483,12 @@ def test_usual_ranges_fit_every_recipe() -> None:
     for recipe in recipes:
         SearchSpace(recipe, default_ranges(recipe))
     impala = rl.recipes.for_env("CartPole-v1", "impala")
-    with pytest.raises(
-        ParamsError, match=r"^sweep.space: must say what varies, as there are no usual ranges for impala"
-    ):
-        default_ranges(impala)
+    refuses(
+        ParamsError,
+        r"^sweep.space: must say what varies, as there are no usual ranges for impala",
+        default_ranges,
+        impala,
+    )
 
 
 def test_a_function_made_the_trainers(tmp_path: Path) -> None:
@@ -536,5 +496,4 @@ def test_a_function_made_the_trainers(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"^SweepResult.recipe: a function made the trainers, or .* Call your func"):
         _ = result.recipe
     text = re.escape(f"SweepResult.best: of 0 trials that are over none came to its end, in {tmp_path}. What failed")
-    with pytest.raises(RLTrainerError, match=f"^{text}"):
-        _ = result.best
+    refuses(RLTrainerError, f"^{text}", lambda: result.best)
