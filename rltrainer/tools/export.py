@@ -145,14 +145,11 @@ def export_torch(policy: Player, path: str | os.PathLike[str]) -> None:
     the JSON text `rltrainer.json` among its `extra_files`: spaces, names, version.
 
     Args:
-        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        policy: as of `export_onnx`.
         path: the file; an existing one is replaced. PyTorch expects the ending `.pt2`.
 
     Raises:
-        ExportError: a module of the policy is more than a graph of tensors, or the graph acts otherwise than
-            `policy.predict` on observations drawn from the space; nothing was written.
-        ParamsError: there is no policy.
-        CheckpointError: the file of the policy cannot be read.
+        ExportError, ParamsError, CheckpointError: as `export_onnx`.
     """
     path = Path(checked("export_torch", "path", path, AnyPath))
     policy = own_policy("export_torch", policy)
@@ -194,12 +191,7 @@ class GreedyGraph(nn.Module):
         self.unseen = {key: map_tree(_zeros, tree[key]) for key in policy.unseen_keys}
 
     def forward(self, obs: Tree, state: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """Return actions [N, ...] in the dtype of their space; with a state [N, S], the next one too.
-
-        Args:
-            obs: raw, tree [N, ...], without the keys that only the critic sees.
-            state: of a recurrent policy.
-        """
+        """Return actions [N, ...] in the dtype of their space; with a state [N, S], the next one too."""
         if self.unseen:
             size = leaves(obs)[0].shape[0]
             obs = obs | map_tree(lambda zeros: zeros.expand(size, *zeros.shape[1:]), self.unseen)
@@ -236,10 +228,8 @@ def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:
             raise ExportError(f"{problem}. {hint}") from error
     # Critics, and the source lines with their paths, stay out of the file.
     signature = program.graph_signature
-    for name in program.state_dict.keys() - {
-        *signature.inputs_to_parameters.values(),
-        *signature.inputs_to_buffers.values(),
-    }:
+    used = {*signature.inputs_to_parameters.values(), *signature.inputs_to_buffers.values()}
+    for name in program.state_dict.keys() - used:
         del program.state_dict[name]
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)

@@ -7,11 +7,7 @@ from rltrainer.errors import RLTrainerError, escaped, install_extra
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status: 0, 1 if it failed, 2 if it was given wrongly, 130 after Ctrl-C.
-
-    Args:
-        arguments: those of the command; None takes the program's.
-    """
+    """Run a command; return its exit status: 0, 1 if it failed, 2 if it was given wrongly, 130 after Ctrl-C."""
     try:
         import click
     except ImportError:

@@ -32,14 +32,7 @@ NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory",
 
 @dataclass(frozen=True)
 class FieldOption:
-    """A field as an option.
-
-    Args:
-        group: "run", "algorithm", "trainer", "policy", "net", or a group of the trainer's: "runtime", ...
-        name: of the field.
-        default: its default, as text.
-        text: its docstring.
-    """
+    """A field as an option."""
 
     group: str
     name: str
@@ -95,12 +88,7 @@ def fields_of(recipe: AnyRecipe) -> Iterator[FieldOption]:
 
 
 def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, dict[str, Any]]:
-    """Return the recipe with the values of options, and those of its checkpoints.
-
-    Args:
-        recipe: the training.
-        given: words by the keys of options.
-    """
+    """Return the recipe with the values of options, and those of its checkpoints."""
     groups: dict[str, dict[str, Any]] = {}
     for key, text in given.items():
         group, _, name = key.partition("__")

@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None:
-    """Look whether what is to be drawn and filmed can be: before a training, not after it.
-
-    Args:
-        is_drawn: whether there will be pictures.
-        filmed_env: what makes the env of a film; None without one.
-    """
+    """Look whether what is to be drawn and filmed can be: before a training, not after it."""
     if is_drawn:
         from rltrainer.tools.plots.figures import drawing
 
@@ -40,13 +35,7 @@ def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None
 
 
 def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:
-    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep.
-
-    Args:
-        runs: folders.
-        path: of the picture; None takes the folder of a single one, and `curves.png` for several.
-        value: a number of the log.
-    """
+    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep."""
     from rltrainer.tools import plots
 
     only = runs[0] if len(runs) == 1 else None

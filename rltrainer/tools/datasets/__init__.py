@@ -7,14 +7,6 @@ from rltrainer.tools.datasets.minari_data import from_minari, to_minari
 from rltrainer.tools.datasets.parquet_files import from_lerobot, from_parquet
 
 __all__ = [
-    "best_episodes",
-    "episodes_with_return",
-    "from_hdf5",
-    "from_lerobot",
-    "from_minari",
-    "from_npz",
-    "from_parquet",
-    "load",
-    "split_episodes",
-    "to_minari",
-]
+    "best_episodes", "episodes_with_return", "from_hdf5", "from_lerobot", "from_minari", "from_npz", "from_parquet",
+    "load", "split_episodes", "to_minari",
+]  # fmt: skip

@@ -41,15 +41,7 @@ NAMES = {
 MAX_RATIO = 1032
 FREE_NBYTES = 1 << 20
 """Bytes that a file may claim whatever its length."""
-USUAL_ERRORS: tuple[type[Exception], ...] = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    RuntimeError,
-    MemoryError,
-    EOFError,
-)
+USUAL_ERRORS = (OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError)
 """Errors that packages raise about damaged files, besides classes of their own."""
 
 
@@ -80,13 +72,7 @@ def telling(origin: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(origin: str, expected: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise a `ReplayBufferError` for a package's errors about a damaged file.
-
-    Args:
-        origin: the reader and its path, with which the text begins.
-        expected: the kind of file, such as "an HDF5 file".
-        errors: classes that the package raises besides the usual ones.
-    """
+    """Raise a `ReplayBufferError` for a package's errors about a damaged file."""
     try:
         with telling(origin):
             yield

@@ -96,7 +96,7 @@ def record(
     No display is needed. Frames go to ffmpeg one by one, so long episodes take no more memory.
 
     Args:
-        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        policy: as of `evaluate_policy`.
         env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="rgb_array"`. An env stays open.
             Of a PettingZoo parallel env the agents share the policy, as `AgentsAsEnvs` has it: what is returned are
             `episodes` of each agent.
@@ -148,7 +148,7 @@ def watch(
     """Show whole episodes of a policy in a window, as fast as the env's own `"human"` rendering does.
 
     Args:
-        policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
+        policy: as of `evaluate_policy`.
         env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="human"`. An env stays open.
             Of a PettingZoo parallel env the agents share the policy, as in `rl.record`.
         max_episode_steps: cuts an episode that would be longer; None waits for its end.
@@ -197,9 +197,8 @@ def vector_of(
         make, num_envs = (lambda: env), 1
     first, make = _looked_at(make)
     if is_parallel(first):
-        agent_id = AGENT in _parts(player.observation_space) and AGENT not in _parts(
-            first.observation_space(first.possible_agents[0])
-        )
+        own = first.observation_space(first.possible_agents[0])
+        agent_id = AGENT in _parts(player.observation_space) and AGENT not in _parts(own)
         envs: VectorEnv = AgentsAsEnvs(lambda: _wrapped(make(), wrappers), num_envs, agent_id=agent_id)
     else:
         options = env_kwargs if isinstance(env, str) else {}

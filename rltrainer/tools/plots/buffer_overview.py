@@ -24,12 +24,10 @@ def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
     `buffer.describe()` has the numbers. Only episodes from their beginning to their end count.
 
     Args:
-        buffer: what is drawn.
-        title: above the picture; without one, how many transitions and episodes there are.
+        title: above the picture; "" gives the numbers of transitions and episodes.
 
     Raises:
         ReplayBufferError: it is no buffer.
-        MissingExtraError: Matplotlib is not installed.
     """
     episodes = episodes_of("plots.buffer", buffer)
     found = buffer.describe()

@@ -42,12 +42,10 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
     Args:
         scores: by algorithm, `[R, M]` for R runs on each of M tasks, as `run_scores` returns them; normalised, so that
             one threshold makes sense for all tasks.
-        confidence: of the intervals, which are the stratified bootstrap's.
-        title: of the picture.
+        confidence: of the intervals of the stratified bootstrap.
 
     Raises:
         ParamsError: there are no scores, or they are not finite.
-        MissingExtraError: Matplotlib is not installed.
     """
     arrays = _arrays("performance_profiles", scores)
     low, high = (function([function(each) for each in arrays.values()]) for function in (np.min, np.max))
@@ -77,13 +75,10 @@ def aggregate_scores(
 
     Args:
         scores: by algorithm, `[R, M]` for R runs on each of M tasks, normalised.
-        confidence: of the intervals, which are the stratified bootstrap's.
-        num_resamples: of the bootstrap.
-        title: of the picture.
+        confidence: of the intervals of the stratified bootstrap.
 
     Raises:
         ParamsError: there are no scores, or they are not finite.
-        MissingExtraError: Matplotlib is not installed.
     """
     arrays = _arrays("aggregate_scores", scores)
     with drawing():
@@ -118,13 +113,10 @@ def probability_of_improvement(
 
     Args:
         scores: by algorithm, `[R, M]` for R runs on each of the same M tasks; of two algorithms at least.
-        confidence: of the intervals, which are the stratified bootstrap's.
-        num_resamples: of the bootstrap.
-        title: of the picture.
+        confidence: of the intervals of the stratified bootstrap.
 
     Raises:
         ParamsError: there are no two algorithms, or scores are not finite, or not of as many tasks.
-        MissingExtraError: Matplotlib is not installed.
     """
     arrays = _arrays("probability_of_improvement", scores)
     pairs = list(itertools.combinations(arrays.items(), 2))
@@ -191,7 +183,6 @@ def table(runs: Runs, value: str = "test/score", *, confidence: float = 0.95) ->
 
     Raises:
         ParamsError: there is no run, a log has no such number, or the confidence is not between 0 and 1.
-        CheckpointError: a run cannot be read.
     """
     rows = [["env", "algorithm", "runs", "mean", "std", f"{100 * confidence:g} % interval"]]
     for groups in grouped_by_env("table", runs).values():

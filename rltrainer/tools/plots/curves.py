@@ -33,13 +33,8 @@ FEW_POINTS = 40
 def learning_curve(run: AnyRun) -> "Figure":
     """Return the picture of one run: the return of its test steps, and of its training episodes, over its steps.
 
-    Args:
-        run: the folder of a run, or what `rl.open_run` returns.
-
     Raises:
         ParamsError: its log has no returns yet.
-        CheckpointError: it cannot be read.
-        MissingExtraError: Matplotlib is not installed.
     """
     run = as_run(run)
     test, training = curve(run, "test/return"), curve(run, "training/return")
@@ -78,8 +73,6 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
 
     Raises:
         ParamsError: there is no run, or a log has no such number.
-        CheckpointError: a run cannot be read.
-        MissingExtraError: Matplotlib is not installed.
     """
     owner = "learning_curves"
     panels = grouped_by_env(owner, runs)
@@ -141,13 +134,10 @@ def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     """Return the picture of all numbers of a kind of row over a run's steps: losses, learning rates, what hooks log.
 
     Args:
-        run: the folder of a run, or what `rl.open_run` returns.
         kind: "update", "training", "test", or another that the log has. Of more than 60 names the first are drawn.
 
     Raises:
         ParamsError: the log has no such rows.
-        CheckpointError: it cannot be read.
-        MissingExtraError: Matplotlib is not installed.
     """
     run = as_run(run)
     found = curves(run, kind)

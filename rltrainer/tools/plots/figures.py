@@ -23,34 +23,16 @@ MAX_LABEL = 60
 """Characters of a name."""
 
 _STYLE: dict[Any, Any] = {
-    "axes.edgecolor": GREY,
-    "axes.facecolor": "white",
-    "axes.formatter.use_mathtext": False,
-    "axes.formatter.useoffset": False,
-    "axes.grid": True,
-    "axes.labelcolor": "black",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titleweight": "bold",
-    "axes.unicode_minus": True,
-    "axes.xmargin": 0.02,
-    "figure.dpi": 150,
-    "figure.facecolor": "white",
+    "axes.edgecolor": GREY, "axes.facecolor": "white", "axes.formatter.use_mathtext": False,
+    "axes.formatter.useoffset": False, "axes.grid": True, "axes.labelcolor": "black", "axes.spines.right": False,
+    "axes.spines.top": False, "axes.titleweight": "bold", "axes.unicode_minus": True, "axes.xmargin": 0.02,
+    "figure.dpi": 150, "figure.facecolor": "white", "font.size": 9.0, "grid.color": "#e4e4e4", "grid.linewidth": 0.7,
+    "legend.frameon": False, "lines.linewidth": 1.6, "savefig.dpi": "figure", "savefig.facecolor": "white",
+    "text.color": "black", "text.usetex": False, "xtick.color": GREY, "ytick.color": GREY,
     "font.family": "DejaVu Sans",  # which Matplotlib brings, so that pictures are alike everywhere
-    "font.size": 9.0,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "savefig.dpi": "figure",
-    "savefig.facecolor": "white",
     "svg.hashsalt": "rltrainer",  # the same picture is the same file
-    "text.color": "black",
     "text.parse_math": False,  # a `$` in the name of a run is a `$`
-    "text.usetex": False,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-}
+}  # fmt: skip
 
 
 class Line(TypedDict):
@@ -79,13 +61,7 @@ def drawing() -> Iterator[None]:
 def new_figure(
     title: str, num_axes: int = 1, *, num_columns: int = 1, size: tuple[float, float] = (6.4, 3.8)
 ) -> "tuple[Figure, list[Axes]]":
-    """Return a figure, and its axes row by row; within `drawing` only.
-
-    Args:
-        title: above all axes.
-        num_axes, num_columns: how many, and how many beside each other.
-        size: of each, in inches.
-    """
+    """Return a figure, and its axes row by row; within `drawing` only."""
     from matplotlib.figure import Figure
 
     num_rows = -(-num_axes // num_columns)

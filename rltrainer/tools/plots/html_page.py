@@ -71,7 +71,6 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
 
     Raises:
         CheckpointError: the run cannot be read, or its folder holds links through which something would be written.
-        MissingExtraError: Matplotlib is not installed.
         OSError: the page cannot be written.
     """
     run = as_run(run)

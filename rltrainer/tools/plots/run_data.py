@@ -32,12 +32,7 @@ OF_ONE_RUN = frozenset({"seed", "logger", "checkpoint", "verbose", "show_progres
 
 @dataclass(frozen=True)
 class Curve:
-    """The values of one number in a log, as far as they are finite, over steps that increase.
-
-    Args:
-        step: [K].
-        value: [K].
-    """
+    """The values of one number in a log, as far as they are finite, over steps that increase."""
 
     step: Array
     value: Array

@@ -26,12 +26,8 @@ def sweep(result: SweepResult) -> "Figure":
 
     A pruned trial is a cross, at the score that it had come to; one that failed is left out.
 
-    Args:
-        result: what `rl.sweep` returned.
-
     Raises:
         ParamsError: no trial has a score.
-        MissingExtraError: Matplotlib is not installed.
     """
     trials = [trial for trial in result.trials if trial.score is not None]
     if not trials:

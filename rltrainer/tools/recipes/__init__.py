@@ -5,14 +5,5 @@ from rltrainer.tools.recipes.recipe import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.tools.recipes.training import Training, for_env, run_recipe, train
 
 __all__ = [
-    "AnyRecipe",
-    "OfflineRecipe",
-    "Recipe",
-    "Training",
-    "for_env",
-    "get",
-    "names",
-    "recipe_of",
-    "run_recipe",
-    "train",
-]
+    "AnyRecipe", "OfflineRecipe", "Recipe", "Training", "for_env", "get", "names", "recipe_of", "run_recipe", "train",
+]  # fmt: skip

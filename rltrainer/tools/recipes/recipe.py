@@ -279,17 +279,9 @@ class AnyRecipe(Params):
 
 def live_fields(recipe: AnyRecipe) -> set[str]:
     """Return the names of the trainer's fields that are no data: callbacks, hooks, logger, checkpoints."""
-    made = {
-        "training_collector",
-        "test_collector",
-        "buffer",
-        "max_epochs",
-        "test_step_num_episodes",
-        "seed",
-        "run_folder",
-    }
+    made = {"training_collector", "test_collector", "buffer", "max_epochs", "test_step_num_episodes", "seed"}
     every = {field.name for field in dataclasses.fields(recipe.trainer_params_class)}
-    return every - set(recipe.trainer_fields()) - made
+    return every - set(recipe.trainer_fields()) - made - {"run_folder"}
 
 
 def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:

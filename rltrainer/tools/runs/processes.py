@@ -113,14 +113,7 @@ class JobWorker(Worker):
 
 
 class Processes:
-    """The processes that run at a time, each with its job.
-
-    Args:
-        owner: the function of ours that runs them, for error texts.
-        word: what a job is there: "seed", "trial".
-        limit: how many at a time; None takes as many as this process may use cores.
-        listener: called with their news.
-    """
+    """The processes that run at a time, each with its job."""
 
     def __init__(self, owner: str, word: str, limit: int | None, listener: Listener) -> None:
         self._owner, self._word, self._listener, self._limit = owner, word, listener, limit or num_cores()
@@ -175,12 +168,7 @@ class Processes:
 
 
 class Bar:
-    """One progress bar for all jobs, where it is wanted: a context.
-
-    Args:
-        title, num_jobs: before it, and what is all of it.
-        is_shown: whether it is wanted.
-    """
+    """One progress bar for all jobs, where it is wanted: a context."""
 
     def __init__(self, title: str, num_jobs: int, is_shown: bool) -> None:
         self._title, self._num_jobs, self._is_shown = title, num_jobs, is_shown

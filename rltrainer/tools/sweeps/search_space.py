@@ -111,12 +111,7 @@ OWNER = "sweep"
 
 
 class SearchSpace:
-    """The fields that differ from trial to trial, checked against who takes them.
-
-    Args:
-        make: a recipe, or a function that makes a trainer of a seed and of these fields.
-        space: ranges by the names of fields, or a function of a trial.
-    """
+    """The fields that differ from trial to trial, checked against who takes them."""
 
     def __init__(self, make: Make, space: Space) -> None:
         self._make, self._space = make, space

@@ -1,7 +1,7 @@
 """The study of a sweep: Optuna's, in a file of its own, `study.log`, with one writer at a time.
 
-Optuna's journal is a line of JSON for each thing that happens: data, of which nothing is run. Who was killed has left
-trials that run: they are taken up again.
+Optuna's journal has a line of JSON for each event: data, of which nothing is run. A killed sweep leaves trials in the
+state "running", which the next call resumes.
 """
 
 import contextlib
@@ -30,19 +30,11 @@ NAME = "sweep"
 STUDY = "study.log"
 """The file of a study in the folder of its sweep."""
 FIELDS = "fields"
-"""Attribute of a trial: what it has of what varies, as plain data. What Optuna drew may be other than that."""
+"""Attribute of a trial: the values of its varying fields, as plain data, which may differ from the draws."""
 
 
 class Study:
-    """The trials of a sweep so far, and what Optuna makes of them.
-
-    Args:
-        folder: of the sweep.
-        sampler: called with `seed=`, returns a sampler of Optuna's; None takes the tree-structured Parzen estimator.
-        pruner: one of Optuna's; None takes its median pruner.
-        seed: of the sampler. Each trial has a sampler of its own, seeded by its number, so that what it draws depends
-            on nothing but the trials that are over, also after a kill.
-    """
+    """The trials of a sweep so far, and what Optuna makes of them."""
 
     def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
         import optuna
@@ -52,6 +44,7 @@ class Study:
         self._pruner, self._seed = pruner, seed
         if pruner is not None and not isinstance(pruner, optuna.pruners.BasePruner):
             raise ParamsError(field_error_text("sweep", "pruner", "must be a pruner of Optuna's or None", pruner))
+        # A sampler for each trial, seeded by its number: draws depend on the finished trials alone, also after a kill.
         first = self._sampler(0)
         _mend(self.path)
         options: dict[str, Any] = {"direction": "maximize", "load_if_exists": True, "sampler": first}
@@ -73,21 +66,15 @@ class Study:
         return self._study.ask()  # the first that was enqueued by Optuna's own means, or a new one
 
     def note_fields(self, trial: "optuna.trial.Trial", fields: Mapping[str, Any]) -> None:
-        """Note what a trial has of what varies, for who reads the study without the program."""
+        """Note the values of the varying fields of a trial, for readers of the study without the program."""
         if FIELDS not in trial.user_attrs:  # else before a kill
             trial.set_user_attr(FIELDS, to_plain(fields))
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
-        """Note the score of a test step, and return whether the trial shall end.
-
-        Args:
-            trial: which.
-            step: the number of the test step, from 1.
-            score: what it came to.
-            num_tests: how many a run makes: the median pruner waits for a third of them.
-        """
+        """Note the score of a test step, and return whether the trial shall end."""
         import optuna
 
+        # The median pruner waits for a third of a run: early scores say little.
         self._study.pruner = self._pruner or optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
         if step not in self.trials[trial.number].intermediate_values:  # else it was made before the kill, too
             trial.report(score, step)

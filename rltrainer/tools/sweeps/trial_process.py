@@ -1,4 +1,4 @@
-"""The job of a trial, in a process of its own: its seeds one after the other, each in a run folder, told as it goes."""
+"""The job of a trial, in its own process: its seeds one by one, each in a run folder, with a report of each test."""
 
 import dataclasses
 import errno
@@ -33,27 +33,16 @@ TICK = 0.5
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """The report of a trial about a test step, or about a seed that makes none.
+    """The report of a trial about a test step, or about a seed that makes none."""
 
-    Args:
-        step: its number in the trial, from 1: those of earlier seeds count.
-        score: the mean over the seeds so far.
-        num_tests: the test steps that one run makes.
-    """
-
-    step: int
-    score: float
-    num_tests: int
+    step: int  # from 1; those of earlier seeds count
+    score: float  # the mean over the seeds so far
+    num_tests: int  # of one run
 
 
 @dataclass(frozen=True)
 class DiskRefusal:
-    """The result of a trial that the disk has ended: it says nothing of the trial's fields.
-
-    Args:
-        cause: what the disk said.
-        traceback: where it did.
-    """
+    """The result of a trial that the disk has ended: it says nothing of the trial's fields."""
 
     cause: str
     traceback: str
@@ -61,13 +50,7 @@ class DiskRefusal:
 
 @dataclass(frozen=True)
 class TrialJob:
-    """A trial: `make` with its fields, for each seed.
-
-    Args:
-        make: the recipe, or the user's function.
-        fields: what the trial has of what varies.
-        folders: the folder of each seed's run, by seed.
-    """
+    """A trial: `make` with its fields, for each seed."""
 
     make: Make
     fields: Mapping[str, Any]
@@ -110,7 +93,7 @@ class TrialJob:
         return _checked_score(made.state.score)
 
     def _make(self, seed: int, folder: RunFolder, pruning: "_Pruning") -> Trainer[Any, Any] | float:
-        """Return the trainer of a seed, which writes to the folder and tells of its tests; or the score at once."""
+        """Return the trainer of a seed, which writes to the folder and reports its tests; or the score at once."""
         live: dict[str, Any] = {"run_folder": folder, "show_progress": False, "verbose": False}
         if isinstance(self.make, AnyRecipe):
             recipe = self.make.with_fields(**self.fields, seed=seed)
@@ -132,24 +115,19 @@ class TrialJob:
 
 
 class _Pruning(TrainerHook):
-    """Tells the sweep of each test step of a run, and ends the run if the sweep says so.
-
-    Args:
-        parent: who is told.
-        earlier: the scores of the trial's seeds that are over.
-    """
+    """Reports each test step of a run to the sweep, which may end the run."""
 
     def __init__(self, parent: Parent, earlier: list[float]) -> None:
         self._parent, self._earlier = parent, earlier
 
     def test_log(self, ctx: TrainerContext, stats: CollectStats) -> None:
-        """Tell of a test step, but for the initial one."""
+        """Report a test step, except the initial one."""
         if ctx.epoch == 0 or ctx.score is None or math.isnan(ctx.score):
             return
         num_tests = ctx.params.max_epochs
         step = len(self._earlier) * num_tests + ctx.epoch
         answer = self._parent.ask(ScoreReport(step, statistics.fmean([*self._earlier, ctx.score]), num_tests))
-        if answer is OVER:  # nobody has noted it, so it must not be saved: the run goes on from before this epoch
+        if answer is OVER:  # the score was not noted, so it must not be saved: a resumed run repeats this epoch
             raise SystemExit("the sweep is over")
         if answer:
             ctx.request_stop(PRUNED)

@@ -30,11 +30,6 @@ SHORT = shlex.split("--num-env-steps 512 --max-epochs 2 --test-step-num-episodes
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     assert main(["train", "ppo", "--env", "CartPole-v1", "--lr", "1e-3", "--seed", "4", *SHORT]) == 0
     out = capsys.readouterr().out

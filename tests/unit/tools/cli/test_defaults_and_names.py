@@ -19,11 +19,6 @@ class Ended(Exception):
     """Ends a command where its work would begin."""
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_defaults_are_those_that_the_help_shows() -> None:
     from rltrainer.tools.cli.commands import commands
 

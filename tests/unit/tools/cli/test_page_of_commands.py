@@ -72,9 +72,8 @@ def test_every_line_of_the_page_is_looked_at() -> None:
     "line", [pytest.param(line, marks=pytest.mark.full if line.startswith(EXPENSIVE) else ()) for line in LEAVES]
 )
 def test_a_command_of_the_page_runs(
-    line: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    line: str, trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     if "runs" in line:
         shutil.copytree(trained / "runs", "runs")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}

@@ -18,11 +18,6 @@ SHORT = "--num-env-steps 512 --max-epochs 2 --test-step-num-episodes 2"
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_sweep_by_options_and_what_it_came_to(capsys: Capture) -> None:
     command = f"sweep ppo --env CartPole-v1 {SHORT} --trials 2 --gamma 0.97 --lr log:1e-4:1e-2 --hidden-sizes 8,/16,16"
     assert main(shlex.split(command)) == 0

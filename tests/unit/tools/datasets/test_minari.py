@@ -284,9 +284,8 @@ def test_files_that_refer_to_others_or_are_damaged(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "other.hdf5", main)
     with h5py.File(main, "a") as file:
         file["episode_1/rewards"].resize((10**12,))
-    refuses(
-        ReplayBufferError, "expected columns of at most .* bytes in a file of .*, found 8,000,000,0", from_minari, path
-    )
+    text = "expected columns of at most .* bytes in a file of .*, found 8,000,000,0"
+    refuses(ReplayBufferError, text, from_minari, path)
     shutil.copy(tmp_path / "other.hdf5", main)
     with h5py.File(main, "a") as file:
         file["episode_1/rewards"].resize((1,))

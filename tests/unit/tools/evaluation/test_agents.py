@@ -13,6 +13,8 @@ from tests.unit.envs.agents.teams import Failing, Visitors
 from tests.unit.tools.evaluation.test_video_recorder import frames, near
 from tests.unit.tools.refusals import refuses
 
+pytest.importorskip("imageio_ffmpeg")
+
 ONES: list["Gray"] = []
 """All that were made."""
 
@@ -61,7 +63,6 @@ def test_an_env_stays_open_and_a_policy_may_ask_who_it_is() -> None:
 
 
 def test_all_agents_are_in_one_film(tmp_path: Path) -> None:
-    pytest.importorskip("imageio_ffmpeg")
     made = Gray()
     for env in (Gray, lambda: Gray(), made):
         stats = rl.record(policy(), env, tmp_path / "team.mp4", num_episodes=2, seed=2)
@@ -73,15 +74,13 @@ def test_all_agents_are_in_one_film(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
-    pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "team.mp4"
     with pytest.raises(ParamsError, match=r"^record.env: must render frames; got render_mode='human'"):
         rl.record(policy(), lambda: Gray("human"), path)
     with pytest.raises(ParamsError, match=r"^record.env: must be a gymnasium id, .* Pass what makes one copy"):
         rl.record(policy(), rl.AgentsAsEnvs(Gray, 1), path)  # type: ignore[arg-type]  # that is the point
-    Failing.num_steps_ever = 0
-    refuses(EnvError, r"broken", rl.record, policy(), Failing, path)
-    assert os.listdir(tmp_path) == []
+    refuses(EnvError, r"broken", rl.record, policy(), lambda: Failing(tmp_path / "failed"), path)
+    assert os.listdir(tmp_path) == ["failed"]
 
 
 def test_agents_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,15 +18,12 @@ from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.tools.evaluation.test_video_recorder import FailingEnv, GrayEnv, filmed, frames, near, run_on
 from tests.unit.tools.refusals import refuses
 
+pytest.importorskip("imageio_ffmpeg")
+
 
 def policy() -> rl.ActorCritic:
     rl.seed(1)
     return tiny_actor_critic(counting_envs())
-
-
-@pytest.fixture
-def ffmpeg() -> None:
-    pytest.importorskip("imageio_ffmpeg")
 
 
 def shown(path: Path) -> list[int]:
@@ -39,7 +36,6 @@ def shown(path: Path) -> list[int]:
         return [round(np.asarray(frame.convert("RGB")).mean()) for frame in ImageSequence.Iterator(image)]
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_episodes_follow_each_other_in_one_file(tmp_path: Path) -> None:
     path = tmp_path / "videos" / "agent.mp4"
     stats = rl.record(policy(), lambda: GrayEnv(length=3), path, num_episodes=2, seed=2)
@@ -50,7 +46,6 @@ def test_episodes_follow_each_other_in_one_file(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["agent.mp4"]
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_a_seed_a_limit_and_frames_a_second(tmp_path: Path) -> None:
     for name in ("one.mp4", "other.mp4"):
         options: dict[str, Any] = {"seed": 5, "max_episode_steps": 4, "fps": 12.5}
@@ -61,7 +56,6 @@ def test_a_seed_a_limit_and_frames_a_second(tmp_path: Path) -> None:
     assert (len(one[0]), one[1]) == (5, 12.5)
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_a_gif(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     rl.record(policy(), lambda: GrayEnv(length=4), tmp_path / "agent.GIF", seed=1)
@@ -69,7 +63,6 @@ def test_a_gif(tmp_path: Path) -> None:
     assert near(levels, [levels[0] + 10 * i for i in range(5)])
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_an_id_and_an_env_that_stays_open(tmp_path: Path) -> None:
     actor = tiny_actor_critic(rl.make_vec("CartPole-v1", 1))
     actor.save(tmp_path / "policy.safetensors")
@@ -82,7 +75,6 @@ def test_an_id_and_an_env_that_stays_open(tmp_path: Path) -> None:
     assert (tmp_path / "id.mp4").read_bytes() == (tmp_path / "env.mp4").read_bytes()
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_what_is_not_complete_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "agent.mp4").write_text("an older one")
     refuses(EnvError, "the motor is broken", rl.record, policy(), FailingEnv, tmp_path / "agent.mp4")
@@ -108,7 +100,6 @@ class Blind(GrayEnv):
 GL, SDL = r"Set MUJOCO_GL=egl .* or MUJOCO_GL=osmesa", r"Set SDL_VIDEODRIVER=dummy before Python"
 
 
-@pytest.mark.usefixtures("ffmpeg")
 @pytest.mark.parametrize("fails_early", [True, False])
 @pytest.mark.parametrize(("error", "hint"), [
     (RuntimeError("an OpenGL platform library has not been loaded into this process"), GL),
@@ -132,7 +123,6 @@ def test_what_helps_without_a_display(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("ffmpeg")
 @pytest.mark.parametrize(("options", "text"), [
     ({"path": "a.avi"}, r"record.path: must end in .mp4 or .gif; got 'a.avi' \(str\)"),
     ({"path": 3}, r"record.path: must be a path; got 3"),
@@ -162,7 +152,6 @@ class TinyEnv(GrayEnv):
         return np.full((10, 12, 3), 0.2 * self.step_count)
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_few_pixels_are_enlarged_and_floats_are_shares_of_255(tmp_path: Path) -> None:
     from PIL import Image, ImageSequence
 
@@ -175,7 +164,6 @@ def test_few_pixels_are_enlarged_and_floats_are_shares_of_255(tmp_path: Path) ->
 
 def test_nothing_looks_for_a_display_where_there_is_none(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
-    pytest.importorskip("imageio_ffmpeg")
     code = (
         "import os, rltrainer as rl; policy = rl.ActorCritic.for_envs(rl.make_vec('CartPole-v1', 1));"
         "print(rl.record(policy, 'CartPole-v1', 'a.gif', seed=1, max_episode_steps=3).lengths, dict(os.environ))"

@@ -24,6 +24,8 @@ from tests.unit.envs.agents.teams import Visitors
 from tests.unit.hooks.fake_run import FakeRun
 from tests.unit.tools.refusals import refuses
 
+pytest.importorskip("imageio_ffmpeg")
+
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 
 
@@ -70,16 +72,10 @@ def run_on(test_envs: Any = None, **params: Any) -> FakeRun:
     return FakeRun(algorithm, **({"test_collector": tests} | params))
 
 
-@pytest.fixture
-def ffmpeg() -> None:
-    pytest.importorskip("imageio_ffmpeg")
-
-
 def near(found: list[int], expected: list[int]) -> bool:
     return len(found) == len(expected) and all(abs(a - b) <= 3 for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_an_episode_of_an_env_of_its_own(tmp_path: Path) -> None:
     filmed(VideoRecorder(tmp_path / "videos", env=lambda: GrayEnv(length=4), seed=1), run_on())
     levels, fps = frames(tmp_path / "videos" / "step_000000020_episode_1.mp4")
@@ -88,7 +84,6 @@ def test_an_episode_of_an_env_of_its_own(tmp_path: Path) -> None:
     assert fps == 7
 
 
-@pytest.mark.usefixtures("ffmpeg")
 @pytest.mark.parametrize("num_envs", [1, 2, 5])
 def test_episodes_of_the_test_envs(num_envs: int, tmp_path: Path) -> None:
     run = run_on(gray_envs(num_envs))
@@ -106,7 +101,6 @@ def test_episodes_of_the_test_envs(num_envs: int, tmp_path: Path) -> None:
     assert all(abs(a - b) < 10 for a, b in zip(seeds, shown, strict=False))
 
 
-@pytest.mark.usefixtures("ffmpeg")
 @pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
 def test_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
     envs = gym.vector.SyncVectorEnv([lambda: GrayEnv(length=3)] * 2, autoreset_mode=mode)
@@ -117,7 +111,6 @@ def test_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
         assert len(levels) == 4
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_envs_that_step_and_reset_themselves(tmp_path: Path) -> None:
     envs = rl.make_vec("CartPole-v1", 3, backend="native", render_mode="rgb_array", seed=1)
     run = FakeRun(ScriptedOnPolicy(tiny_actor_critic(envs)))
@@ -126,7 +119,6 @@ def test_envs_that_step_and_reset_themselves(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_000000020_episode_{i}.mp4" for i in (1, 2, 3, 4)]
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_an_interval_and_a_limit(tmp_path: Path) -> None:
     hook = VideoRecorder(tmp_path, rl.Every(50, "env_step"), lambda: GrayEnv(length=10**9), max_episode_steps=3)
     run = run_on()
@@ -140,7 +132,6 @@ def test_an_interval_and_a_limit(tmp_path: Path) -> None:
     assert near(levels, [levels[0] + 10 * i for i in range(4)])
 
 
-@pytest.mark.usefixtures("ffmpeg")
 class GrayTeam(Visitors):
     """Renders gray: 10 for each step since the reset. Agent a leaves after 3 steps, agent b after 5."""
 
@@ -182,7 +173,6 @@ def test_nothing_of_the_run_changes(tmp_path: Path) -> None:
     assert first.returns.tolist() == again.returns.tolist()
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_memory_does_not_grow_with_the_episode(tmp_path: Path) -> None:
     video = VideoFile(tmp_path / "long.mp4", 30)
     frame = np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)
@@ -203,7 +193,6 @@ class FailingEnv(GrayEnv):
         return super().step(action)
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_what_is_not_complete_is_discarded(tmp_path: Path) -> None:
     hook, run = VideoRecorder(tmp_path, env=FailingEnv), run_on()
     hook.setup(run)
@@ -213,7 +202,6 @@ def test_what_is_not_complete_is_discarded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("ffmpeg")
 @pytest.mark.parametrize(("frame", "found"), [
     (None, "NoneType"), (np.zeros((4, 4, 4), np.uint8), r"uint8 \[4, 4, 4\]"),
     (np.full((4, 4, 3), 1.5), r"float64 \[4, 4, 3\]"), (np.full((4, 4, 3), np.nan), r"float64 \[4, 4, 3\]"),
@@ -223,7 +211,6 @@ def test_what_is_no_frame_is_named(frame: Any, found: str, tmp_path: Path) -> No
         VideoFile(tmp_path / "a.mp4", 30).add(frame)
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_frames_are_of_one_size(tmp_path: Path) -> None:
     video = VideoFile(tmp_path / "a.mp4", 30)
     video.add(np.zeros((48, 64, 3), np.uint8))
@@ -237,14 +224,12 @@ def test_frames_are_of_one_size(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_a_video_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RLTrainerError, match=r"file/a.mp4: the video could not be written"):
         VideoFile(tmp_path / "file" / "a.mp4", 30).add(np.zeros((48, 64, 3), np.uint8))
 
 
-@pytest.mark.usefixtures("ffmpeg")
 def test_there_must_be_something_to_film(tmp_path: Path) -> None:
     text = (
         "VideoRecorder.env: must be given where no Collector has test envs; got None.*Pass a gymnasium id or a factory"

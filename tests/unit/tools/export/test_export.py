@@ -244,13 +244,8 @@ def test_what_is_given_wrongly(name: str, export: Export, tmp_path: Path) -> Non
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    said = refuses(
-        MissingExtraError,
-        "^export_onnx needs a package that is not installed: ",
-        rl.export_onnx,
-        policy_of(),
-        tmp_path / "policy.onnx",
-    )
+    text = "^export_onnx needs a package that is not installed: "
+    said = refuses(MissingExtraError, text, rl.export_onnx, policy_of(), tmp_path / "policy.onnx")
     assert package in said
     assert said.endswith('Run in a clone: pip install ".[onnx]"')
 

@@ -188,13 +188,8 @@ def test_metrics(make_run: MakeRun, tmp_path: Path) -> None:
     figure.savefig(tmp_path / "picture.png")
     assert [axes.get_title() for axes in figure.axes] == ["loss", "kl"]
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[0, 0], [10, 10], [20, 20]]
-    refuses(
-        ParamsError,
-        "metrics.kind: must be a kind of row in the log of .*, one of update; got 'u'",
-        metrics,
-        make_run({"update": rows}),
-        "u",
-    )
+    text = "metrics.kind: must be a kind of row in the log of .*, one of update; got 'u'"
+    refuses(ParamsError, text, metrics, make_run({"update": rows}), "u")
 
 
 def test_panels_have_one_size_and_place_however_wide_their_numbers_are(make_run: MakeRun, tmp_path: Path) -> None:

@@ -142,12 +142,8 @@ def test_scores_of_tasks(make_run: MakeRun) -> None:
 
 def test_scores_that_make_no_array_are_refused(make_run: MakeRun) -> None:
     run = make_run(returns(1.0))
-    refuses(
-        ParamsError,
-        "run_scores.tasks: must have equally many runs of each task, one at least; g",
-        run_scores,
-        {"a": [run], "b": [run, run]},
-    )
+    text = "run_scores.tasks: must have equally many runs of each task, one at least; g"
+    refuses(ParamsError, text, run_scores, {"a": [run], "b": [run, run]})
     refuses(ParamsError, "run_scores.tasks: must have equally many", run_scores, {})
     with pytest.raises(ParamsError, match="run_scores.ranges: must have two different scores for 'b', those that beco"):
         run_scores({"a": [run], "b": [run]}, {"a": (0.0, 1.0)})

@@ -99,12 +99,8 @@ def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: py
     envs = rl.make_vec(CountingEnv, 80)
     assert discrete.recipe.trainer.items() >= rl.PPO.recommended(envs).items()
     assert discrete.info.env_step == 5120
-    refuses(
-        CheckpointError,
-        r"recipe.json: Recipe.env: JSON holds only the name 'Walking'; pass env=",
-        rl.recipes.recipe_of,
-        result.folder,
-    )
+    text = r"recipe.json: Recipe.env: JSON holds only the name 'Walking'; pass env="
+    refuses(CheckpointError, text, rl.recipes.recipe_of, result.folder)
     assert rl.recipes.recipe_of(result.folder, env=Walking) == result.recipe
 
 

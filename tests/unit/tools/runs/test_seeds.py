@@ -104,13 +104,8 @@ def test_what_another_process_cannot_import_is_named(monkeypatch: pytest.MonkeyP
     module = types.ModuleType("only_here")
     exec("def make(seed): return seed", vars(module))
     monkeypatch.setitem(sys.modules, "only_here", module)
-    refuses(
-        ParamsError,
-        r"(?s)^run_seeds.make: must travel to another process; the process of seed 0",
-        run_quietly,
-        vars(module)["make"],
-        seeds=[0],
-    )
+    text = r"(?s)^run_seeds.make: must travel to another process; the process of seed 0"
+    refuses(ParamsError, text, run_quietly, vars(module)["make"], seeds=[0])
 
 
 @pytest.mark.parametrize(("arguments", "text"), [

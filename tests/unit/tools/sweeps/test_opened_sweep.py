@@ -184,12 +184,8 @@ def test_a_study_of_other_test_scores_is_named(score: str, folder: Path) -> None
 def test_a_study_of_another_aim_is_named(directions: str, found: str, folder: Path) -> None:
     path = folder / "study.log"
     path.write_text(path.read_text().replace('"directions":[2]', f'"directions":{directions}'))
-    refuses(
-        CheckpointError,
-        re.escape(f"{path}: expected a study that maximizes one score, found {found}"),
-        rl.open_sweep,
-        folder,
-    )
+    text = re.escape(f"{path}: expected a study that maximizes one score, found {found}")
+    refuses(CheckpointError, text, rl.open_sweep, folder)
 
 
 @pytest.mark.parametrize(("fields", "message"), [

@@ -360,15 +360,8 @@ def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["no JSON\n", '{"op_code": 77}\n', "[1]\n", '{"op_code": 4, "study_id": []}\n'])
 def test_a_damaged_study_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "study.log").write_text(text + '{"op_code": 0}\n')
-    refuses(
-        CheckpointError,
-        re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read"),
-        sweep_quietly,
-        score,
-        {"height": [5, 6]},
-        path=tmp_path,
-        num_trials=1,
-    )
+    text = re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read")
+    refuses(CheckpointError, text, sweep_quietly, score, {"height": [5, 6]}, path=tmp_path, num_trials=1)
     (tmp_path / "study.log").unlink()
     os.mkfifo(tmp_path / "study.log")
     with pytest.raises(CheckpointError, match=r"study.log: is a pipe, no regular file"):
@@ -467,13 +460,8 @@ def test_ranges_are_checked(cls: Any, low: Any, high: Any, text: str) -> None:
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    refuses(
-        MissingExtraError,
-        r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$',
-        rl.sweep,
-        "ppo/CartPole-v1",
-        path=tmp_path / "a",
-    )
+    text = r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
+    refuses(MissingExtraError, text, rl.sweep, "ppo/CartPole-v1", path=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
@@ -483,12 +471,8 @@ def test_usual_ranges_fit_every_recipe() -> None:
     for recipe in recipes:
         SearchSpace(recipe, default_ranges(recipe))
     impala = rl.recipes.for_env("CartPole-v1", "impala")
-    refuses(
-        ParamsError,
-        r"^sweep.space: must say what varies, as there are no usual ranges for impala",
-        default_ranges,
-        impala,
-    )
+    text = r"^sweep.space: must say what varies, as there are no usual ranges for impala"
+    refuses(ParamsError, text, default_ranges, impala)
 
 
 def test_a_function_made_the_trainers(tmp_path: Path) -> None:
