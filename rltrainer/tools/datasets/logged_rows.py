@@ -41,7 +41,9 @@ NAMES = {
 MAX_RATIO = 1032
 FREE_NBYTES = 1 << 20
 """Bytes that a file may claim whatever its length."""
-USUAL_ERRORS = (OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError)
+USUAL_ERRORS: tuple[type[Exception], ...] = (
+    OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError,
+)  # fmt: skip
 """Errors that packages raise about damaged files, besides classes of their own."""
 
 

@@ -124,6 +124,16 @@ def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
         file.write((recipe.to_json() + "\n").encode())
 
 
+def epochs_of(folder: RunFolder) -> int | None:
+    """Return the `max_epochs` of the recipe in a run's folder; None without a readable one."""
+    try:
+        with open_regular(folder.path / NAME) as file:
+            found = read_json(read_text(file))["fields"]["max_epochs"]
+    except (OSError, LookupError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, int) else None
+
+
 def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     """Return the recipe of a run.
 

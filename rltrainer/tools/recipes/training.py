@@ -22,7 +22,7 @@ from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
-from rltrainer.tools.recipes.cookbook import START, write_recipe
+from rltrainer.tools.recipes.cookbook import START, epochs_of, write_recipe
 from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe, Wrappers, live_fields
 from rltrainer.trainers import InfoStats
 from rltrainer.validation.field_rules import AnyPath, checked
@@ -99,6 +99,9 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
         start: the algorithm that continues, saved where the recipe says; None reads it from there.
         live: further fields of the trainer's params, such as `hooks`.
     """
+    if (num_epochs := epochs_of(folder)) is not None and num_epochs != recipe.max_epochs:
+        # More epochs of the same length: the recipe alone would split its steps into other epochs.
+        live, recipe = {"max_epochs": recipe.max_epochs} | live, dataclasses.replace(recipe, max_epochs=num_epochs)
     try:
         if start is not None:
             start.save(cast(Path, recipe.start))

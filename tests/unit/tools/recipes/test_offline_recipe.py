@@ -69,7 +69,8 @@ def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
     short = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), folder=tmp_path, **SHORT)
     longer = rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4)
     again = rl.recipes.run_recipe(longer, short.folder)
-    whole = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), folder=tmp_path, max_epochs=4, **SHORT)
+    more = {"num_gradient_steps": 40, "max_epochs": 4}
+    whole = rl.train(None, "td3bc", data=str(tmp_path / "log.safetensors"), folder=tmp_path, **SHORT | more)
     assert again.info.gradient_step == 40
     assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
 
@@ -110,7 +111,7 @@ def test_an_algorithm_goes_on_in_an_env_as_it_is(tmp_path: Path, capsys: pytest.
     sac, before = offline.algorithm, weights(offline.algorithm)
     found = rl.train("Pendulum-v1", sac, folder=tmp_path, seed=5, **ONLINE | {"verbose": True})
     folder = tmp_path / "sac_Pendulum-v1"
-    words = f"rl.train: sac goes on; recipe sac/Pendulum-v1 (RL Zoo); 40 env steps, to {folder}"
+    words = f"rl.train: sac continues; recipe sac/Pendulum-v1 (RL Zoo); 40 env steps, to {folder}"
     assert capsys.readouterr().out.splitlines()[0] == words
     for kept, value in zip(before, weights(sac), strict=True):
         np.testing.assert_array_equal(kept, value)
@@ -136,7 +137,8 @@ def test_a_run_that_went_on_is_resumed_by_its_recipe(tmp_path: Path) -> None:
     sac = rl.train(None, "sac", data=logged(), folder=tmp_path, hidden_sizes=(8,), **SHORT).algorithm
     short = rl.train("Pendulum-v1", sac, folder=tmp_path, **ONLINE)
     again = rl.recipes.run_recipe(rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4), short.folder)
-    whole = rl.train("Pendulum-v1", sac, folder=tmp_path, max_epochs=4, **ONLINE)
+    more = {"num_env_steps": 80, "max_epochs": 4, "capacity": 40}
+    whole = rl.train("Pendulum-v1", sac, folder=tmp_path, **ONLINE | more)
     assert again.info.env_step == whole.info.env_step == 80
     assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
 
