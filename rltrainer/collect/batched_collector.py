@@ -285,7 +285,8 @@ class BatchedCollector(Collector):
             while not episodes.is_complete if num_steps is None else num_left > 0:
                 num_live = self._advance()
                 num_live = min(num_live, num_left - adapter.num_sent) if is_limited else num_live
-                while envs := waiting.take(num_live, time.monotonic()):
+                # Sorted: a batch of all envs gets the same noise whichever of them answered first.
+                while envs := sorted(waiting.take(num_live, time.monotonic())):
                     self._act(np.array(envs))
                     num_live -= len(envs) if is_limited else 0
                 timeout = waiting.seconds_left(num_live, time.monotonic())
