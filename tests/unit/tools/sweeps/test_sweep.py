@@ -28,14 +28,12 @@ from tests.unit.tools.sweeps.sweep_programs import FAILS_LATE, make_trainer, sco
 
 optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[4]
-sweep_quietly = functools.partial(rl.sweep, show_progress=False)
+sweep_quietly = functools.partial(rl.sweep, show_progress=False, num_processes=1)
 Capture = pytest.CaptureFixture[str]
 
 
 def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd: Capture) -> None:
-    result = sweep_quietly(
-        make_trainer, lambda trial: {"height": -trial.number}, path=tmp_path, num_trials=7, num_processes=1
-    )
+    result = sweep_quietly(make_trainer, lambda trial: {"height": -trial.number}, path=tmp_path, num_trials=7)
     assert capfd.readouterr() == ("", "")
     assert [trial.state for trial in result.trials] == ["complete"] * 5 + ["pruned"] * 2
     assert [dict(trial.fields) for trial in result.trials] == [{"height": -number} for number in range(7)]
@@ -110,13 +108,7 @@ def test_trials_that_fail_leave_the_others_alone(tmp_path: Path, capfd: Capture)
 
 def test_scores_without_a_trainer_are_pruned_between_seeds(tmp_path: Path) -> None:
     result = sweep_quietly(
-        score,
-        lambda trial: {"height": 100.0 - trial.number},
-        path=tmp_path,
-        num_trials=6,
-        num_seeds=3,
-        seed=1,
-        num_processes=1,
+        score, lambda trial: {"height": 100.0 - trial.number}, path=tmp_path, num_trials=6, num_seeds=3, seed=1
     )
     assert [trial.state for trial in result.trials] == ["complete"] * 5 + ["pruned"]
     assert result.trials[0].scores == {1: 101, 2: 101.5}
@@ -176,7 +168,6 @@ def test_checkpoints_stay_of_trials_that_failed_and_those_of_others_are_removed_
     def run() -> rl.SweepResult:
         return sweep_quietly(
             make_trainer, lambda trial: {"height": 5.0 if trial.number else FAILS_LATE}, path=tmp_path, num_trials=2,
-            num_processes=1,
         )  # fmt: skip
 
     def kill(path: Path) -> None:
@@ -206,8 +197,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 def test_a_seed_decides_what_one_process_tries(tmp_path: Path) -> None:
     def fields(path: str, seed: int) -> list[Any]:
-        result = sweep_quietly(score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path / path, seed=seed, num_trials=3,
-                               num_processes=1)  # fmt: skip
+        result = sweep_quietly(score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path / path, seed=seed, num_trials=3)
         return [trial.fields for trial in result.trials]
 
     first = fields("a", 1)
@@ -224,27 +214,21 @@ def test_more_trials_go_on_and_another_sweep_needs_another_folder(tmp_path: Path
     assert run(space, num_trials=2).trials[:1] == first.trials
     there = f"{tmp_path / 'sweep.json'}: "
     for arguments, text in (
-        (
-            {"space": {"height": rl.Uniform(5.0, 8.0)}},
-            "space.height.Uniform: the folder's sweep has [5.0, 9.0], this one",
-        ),
-        (
-            {"space": {"height": [5, 6]}},
-            "space.height: the folder's sweep has {'Uniform': [5.0, 9.0]}, this one [5, 6]",
-        ),
+        ({"space": {"height": rl.Uniform(5.0, 8.0)}},
+         "space.height.Uniform: the folder's sweep has [5.0, 9.0], this one"),
+        ({"space": {"height": [5, 6]}},
+         "space.height: the folder's sweep has {'Uniform': [5.0, 9.0]}, this one [5, 6]"),
         ({"seed": 3}, "seed: the folder's sweep has 0, this one 3. Another sweep needs another path."),
         ({"num_seeds": 2}, "num_seeds: the folder's sweep has 1, this one 2"),
-        (
-            {"make": "ppo/CartPole-v1", "space": {"lr": [1, 2]}},
-            "make.live: the folder's sweep has 'score', this one 'nothing'",
-        ),
-    ):
+        ({"make": "ppo/CartPole-v1", "space": {"lr": [1, 2]}},
+         "make.live: the folder's sweep has 'score', this one 'nothing'"),
+    ):  # fmt: skip
         with pytest.raises(CheckpointError, match=re.escape(there + text)):
             rl.sweep(**{"make": score, "space": space, "path": tmp_path, **arguments})  # type: ignore[arg-type]
 
 
 def test_trials_that_optuna_was_told_to_try_are_tried(tmp_path: Path) -> None:
-    run = functools.partial(sweep_quietly, score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path, num_processes=1)
+    run = functools.partial(sweep_quietly, score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path)
     run(num_trials=1)
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
     study = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
@@ -357,9 +341,8 @@ def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
     lock.release()
 
 
-@pytest.mark.parametrize("text", ["no JSON\n", '{"op_code": 77}\n', "[1]\n", '{"op_code": 4, "study_id": []}\n'])
-def test_a_damaged_study_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "study.log").write_text(text + '{"op_code": 0}\n')
+def test_a_damaged_study_is_named(tmp_path: Path) -> None:
+    (tmp_path / "study.log").write_text('{"op_code": 4, "study_id": []}\n{"op_code": 0}\n')
     text = re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read")
     refuses(CheckpointError, text, sweep_quietly, score, {"height": [5, 6]}, path=tmp_path, num_trials=1)
     (tmp_path / "study.log").unlink()
