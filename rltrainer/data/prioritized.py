@@ -99,7 +99,8 @@ class PrioritySampler:
         text = f"expected {len(slots)} leaves, found {len(found.leaves)}"
         require(len(found.leaves) == len(slots), f"priorities.leaves: {text}")
         rule = "must be at least 1, as large as the largest leaf, and have a finite sum"
-        is_sound = max(found.leaves.max(initial=1.0), 1.0) <= found.largest < float("inf") / self.tree.size
+        is_sound = max(found.leaves.max(initial=1.0), 1.0) <= found.largest
+        is_sound = is_sound and found.largest * self.tree.size < float("inf")
         require(is_sound, f"priorities.largest: {rule}; found {found.largest}")
         leaves, largest = torch.from_numpy(found.leaves), torch.full_like(self.largest, found.largest)
 

@@ -152,6 +152,9 @@ class DiscreteActorCritic(Actor):
     """A stochastic actor over a Discrete space, and E critics that value each of A choices: discrete SAC.
 
     `critic` maps normalised observations to action values [E, B, A]; its members share the encoder.
+
+    Args:
+        num_critics: E, critics of which targets take the least.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)

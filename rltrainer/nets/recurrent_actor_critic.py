@@ -215,8 +215,13 @@ CellName = Literal["gru", "lstm"]
 class RecurrentActorCritic(Policy):
     """An actor and a state-value critic with memory, for `RecurrentPPO`: encoder, recurrent cell, hidden layers, head.
 
-    The memory of an env [N, S] is that of the actor's cell, followed by that of the critic's, unless `share_cell` makes
-    both share one encoder and cell. `cell_size` is the size of a cell's output. For other options see `ActorCritic`.
+    The memory of an env [N, S] is that of the actor's cell, followed by that of the critic's.
+
+    Args:
+        cell: "gru" or "lstm".
+        cell_size: size of a cell's output.
+        share_cell: let actor and critic share one encoder and cell.
+        critic_net, log_std_init, normalize_reward: see `ActorCritic`.
     """
 
     extra_specs = LOG_PROB

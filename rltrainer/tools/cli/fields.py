@@ -149,10 +149,16 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
 
 
 def option_texts(cls: type[Any]) -> dict[str, str]:
-    """Return what a class says of its constructor's arguments, its parents too: the section `Args` of docstrings."""
+    """Return the explanations of a constructor's arguments in docstrings, its parents' too.
+
+    They are the entries of the section `Args`, or else the sentence that names the argument in backticks.
+    """
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
-        section = re.search(r"^Args:\n((?: {4}.*\n?|\n)*)", inspect.cleandoc(each.__doc__ or ""), re.MULTILINE)
+        text = inspect.cleandoc(each.__doc__ or "")
+        section = re.search(r"^Args:\n((?: {4}.*\n?|\n)*)", text, re.MULTILINE)
+        for sentence in re.split(r"(?<=\.)\s+", text[: section.start()] if section else text):
+            found.update(dict.fromkeys(re.findall(r"`(\w+)`", sentence), " ".join(sentence.split())))
         entries = re.split(r"^(?=\w+(?:, \w+)*: )", textwrap.dedent(section[1]), flags=re.MULTILINE) if section else []
         for entry in filter(None, entries):
             names, _, words = entry.partition(": ")

@@ -152,7 +152,7 @@ def test_a_copy_reads_its_own_envs() -> None:
 def test_workers_that_collect_while_training() -> None:
     envs = telling_envs(1, length=3)
     policy = tiny_actor_critic(envs)
-    buffer = replay_of(envs, 100)
+    buffer = replay_of(telling_envs(2), 100)  # for the envs of both workers
     make_envs = functools.partial(telling_envs, 1, length=3)
     collector = rl.AsyncCollector(policy, make_envs, 2, buffer, info_keys=["number", "steps"])
     try:
