@@ -156,7 +156,7 @@ def _steps(cls: Any, name: str, envs: Any, env: Any, limit: int | None) -> Itera
         yield "steps", False, f"{type(error).__name__}: {error}"
         return
     yield "steps", True, f"{NUM_STEPS} random ones: observations and rewards are finite and as declared"
-    lengths = f", {stats.lengths.mean():.4g} steps each, and began anew" if stats.num_collected_episodes else ""
+    lengths = f", {stats.lengths.mean():.4g} steps each, and began again" if stats.num_collected_episodes else ""
     words = f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}"
     hint = ": is there a time limit? Returns are those of episodes that ended"
     if stats.num_collected_episodes or limit is not None:

@@ -1,4 +1,4 @@
-"""Commands on runs that are there: go on with one, evaluate it, film it, draw several."""
+"""Commands on runs that are there: resume one, evaluate it, film it, draw several."""
 
 import functools
 from pathlib import Path
@@ -47,7 +47,7 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
         if not RunFolder(run).checkpoints.exists():  # a run makes the folder before all else: it was removed
             hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {run}"
             raise CheckpointError(f"{run}: its checkpoints are gone, as a sweep removes those of what is over. {hint}")
-        click.echo(f"rltrainer: {run} has no checkpoint; it begins anew", err=True)
+        click.echo(f"rltrainer: {run} has no checkpoint; it begins again", err=True)
     train_in(RunFolder(run), recipe, {})
 
 

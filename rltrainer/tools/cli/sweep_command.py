@@ -46,7 +46,7 @@ def sweep(
 ) -> None:  # fmt: skip
     """Find values that train well: `sweep ppo --env CartPole-v1 --lr log:1e-5:1e-2`.
 
-    Options with ranges vary; without any, those that are usual for the algorithm. The same command goes on.
+    Options with ranges vary; without any, those that are usual for the algorithm. The same command continues.
     """
     require_source(ctx, env, recipe, data)
     meant, fields = ctx.meta["recipe"], {field.key: field for field in ctx.meta["fields"]}
@@ -68,7 +68,7 @@ def sweep(
             made, space, path=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes
         )
     except KeyboardInterrupt:
-        click.echo("rltrainer: saved; the same command goes on", err=True)
+        click.echo("rltrainer: saved; the same command continues", err=True)
         raise
     best = result.best
     click.echo(f"rltrainer: the best is trial {best.number} with score {best.score:.6g}, in {folder}")

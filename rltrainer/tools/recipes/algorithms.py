@@ -70,7 +70,7 @@ def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
         return ALGORITHMS[name]
     hint = did_you_mean(name.lower(), ALGORITHMS).strip() if isinstance(name, str) else ""
     if isinstance(name, str) and name.endswith(".safetensors"):
-        hint = "A saved algorithm goes on by start=..., --start of a command."
+        hint = "A saved algorithm continues by start=..., --start of a command."
     if owner == "train" and isinstance(name, str) and name in gym.registry:
         hint = "The env comes first: rl.train(env, algorithm)."
     hint = next((f"Write its name, {each!r}." for each, cls in ALGORITHMS.items() if cls is name), hint)

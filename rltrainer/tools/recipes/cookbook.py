@@ -110,11 +110,11 @@ def _refuse(path: str, name: str) -> NoReturn:
 
 NAME = "recipe.json"
 START = "start.safetensors"
-"""File in a run's folder of the algorithm that went on."""
+"""File in a run's folder of the algorithm that continued."""
 
 
 def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
-    """Write the recipe of a run that begins; one that goes on keeps its own."""
+    """Write the recipe of a run that begins; a resumed one keeps its own."""
     path = folder.path / NAME
     folder.refuse_links()
     if path.exists():

@@ -125,7 +125,7 @@ class AnyRecipe(Params):
         if self.start is not None:
             object.__setattr__(self, "start", os.fspath(self.start))
             if self.policy:
-                self.raise_invalid("policy", "must have no options where a saved algorithm goes on")
+                self.raise_invalid("policy", "must have no options where a saved algorithm continues")
         if type(self.params) is not cls.params_class:
             self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
         for field, known in (("policy", self.policy_names()), ("trainer", list(self.trainer_fields()))):

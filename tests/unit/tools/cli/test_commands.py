@@ -45,7 +45,7 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     shown = capsys.readouterr()
     last = shown.out.splitlines()[-2:]
     assert re.fullmatch(r"return [\d.]+ \+- [\d.]+ \(from [\d.]+ to [\d.]+\)", last[0])
-    assert "begins anew" not in shown.err
+    assert "begins again" not in shown.err
     shutil.rmtree(run.folder.checkpoints)  # as a sweep does
     best = run.folder.best.read_bytes()
     assert main(["resume", str(run.folder.path)]) == 1
@@ -54,7 +54,7 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
     assert run.folder.best.read_bytes() == best
     run.folder.checkpoints.mkdir()  # as of a run that was killed before its first
     assert main(["resume", str(run.folder.path)]) == 0
-    assert f"rltrainer: {run.folder.path} has no checkpoint; it begins anew\n" in capsys.readouterr().err
+    assert f"rltrainer: {run.folder.path} has no checkpoint; it begins again\n" in capsys.readouterr().err
 
 
 def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) -> None:
@@ -276,9 +276,9 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
     assert main(["doctor", "env", "their_envs:Mine"]) == 0
     good = capsys.readouterr().out
     assert "BAD" not in good
-    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each, and began anew$", good, re.MULTILINE)
+    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each, and began again$", good, re.MULTILINE)
     for env, episodes in {
-        "CartPole-v1": ".*and began anew; the time limit is 500",
+        "CartPole-v1": ".*and began again; the time limit is 500",
         "Pendulum-v1": "4 ended in .* 200",
     }.items():
         assert main(["doctor", "env", env]) == 0

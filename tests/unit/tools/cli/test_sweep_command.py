@@ -56,7 +56,7 @@ def test_without_ranges_the_usual_ones_are_taken(capsys: Capture, monkeypatch: p
     [(recipe, space, options)] = asked
     assert (recipe.name, space, options.pop("path")) == ("sac/Pendulum-v1", None, Path("a"))
     assert options == {"num_trials": 20, "num_seeds": 3, "seed": 2, "num_processes": 1}
-    assert "rltrainer: saved; the same command goes on" in capsys.readouterr().err
+    assert "rltrainer: saved; the same command continues" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "status", "text"), [

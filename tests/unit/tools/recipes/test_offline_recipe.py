@@ -187,12 +187,12 @@ def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         rl.train("Pendulum-v1", MySAC(rl.SquashedActorCritic.for_envs(envs)), folder=tmp_path)
     sac = rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,)))
     envs.close()
-    with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm goes on"):
+    with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm continues"):
         rl.train("Pendulum-v1", sac, folder=tmp_path, hidden_sizes=(8,))
     sac.save(tmp_path / "sac.safetensors")
     with pytest.raises(RLTrainerError, match=r"Recipe.start: must be a saved PPO; .* It is a SAC: name that."):
         rl.train("Pendulum-v1", "ppo", start=tmp_path / "sac.safetensors", folder=tmp_path)
-    with pytest.raises(RLTrainerError, match=r"train.algorithm: must be .*\. A saved algorithm goes on by start="):
+    with pytest.raises(RLTrainerError, match=r"train.algorithm: must be .*\. A saved algorithm continues by start="):
         rl.train("Pendulum-v1", "sac.safetensors", folder=tmp_path)
     (tmp_path / "sac.safetensors").unlink()
     with pytest.raises(RLTrainerError, match=r"Collector.policy.observation_space: expected Box"):
