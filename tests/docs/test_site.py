@@ -101,7 +101,7 @@ def test_every_public_name_is_explained(site: Path) -> None:
     wrong = {}
     for name in rl.__all__:
         expected = (inspect.getdoc(getattr(rl, name)) or "").partition("\n\n")[0].replace("`", "").split()
-        found = documented.get(f"rltrainer.{name}", "").split()
+        found = (documented.get(f"rltrainer.{name}") or documented.get(f"rltrainer.tools.{name}", "")).split()
         if found != expected:
             wrong[name] = " ".join(found)
     assert wrong == {}

@@ -130,6 +130,6 @@ HARMLESS = {
     ("trainer", "stop_reason"),  # is shown
     ("trainer", "stop_request"),
     ("logger", "logger"),  # another class of logger's state continues the intervals only
-    ("logger", "place"),  # no name of this log
+    ("logger", "log"),  # no name of this log
 }
 """Keys of states whose value may be any text."""

@@ -35,6 +35,7 @@ READERS = {
 BY_NAME = {
     ("updates/adam.py", "check_state_dict"): "names are those of a tuple in the code",
     ("updates/adam.py", "load_state_dict"): "the same",
+    ("hooks/batch_recorder.py", "load"): "names are those of a dataclass",
 }
 """Where such a function takes or sets an attribute by a name that is not written there, and why no file has it."""
 
@@ -104,10 +105,10 @@ def opens_files(tree: ast.AST) -> bool:
 
 
 OPENERS = {
-    "regular_file.py": "what everybody else calls",
-    "state_file.py": "has safetensors map what `open_regular` has opened",
+    "files/regular_file.py": "what everybody else calls",
+    "state/state_file.py": "has safetensors map what `open_regular` has opened",
     "checkpoint/": "looks at what each name is before",
-    "atomic_write.py": "writes",
+    "files/atomic_write.py": "writes",
     "loggers/run_folder.py": "writes",
     "loggers/log_state.py": "bytes of a log that is appended to, never more than were written",
     "loggers/file_logger.py": "lines of a log; a pipe is refused by the constructor",

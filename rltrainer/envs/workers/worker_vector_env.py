@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -66,7 +65,8 @@ class EnvWorker(Worker):
         return super()._death_text() + (f", in env {current}" if len(self.envs) > 1 and current >= 0 else "")
 
     def _start_text(self, error: Exception) -> str:
-        if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+        # By its name, as nothing here imports pickle: what cannot be sent raises one of the three.
+        if type(error).__name__ == "PicklingError" or isinstance(error, AttributeError | TypeError):
             return (
                 f"{self.name}: the factory cannot travel to a worker process ({type(error).__name__}: {error}). Define "
                 "it, and its wrappers, as functions or classes at the top level of a module, or use "
