@@ -1,6 +1,7 @@
 """The hindsight replay buffer (Andrychowicz et al. 2017, Hindsight experience replay)."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import gymnasium as gym
@@ -87,6 +88,18 @@ class HindsightReplayBuffer(ReplayBuffer):
         names = [name for name in ("compute_reward", "compute_terminated") if env.has_wrapper_attr(name)]
         functions = {name: env.get_wrapper_attr(name) for name in names}
         return cls(capacity, env.observation_space, env.action_space, num_envs, **functions | options)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: torch.device | str = "cpu",
+        capacity: int | None = None,
+        num_envs: int | None = None,
+        **options: Any,
+    ) -> Self:
+        """Read any replay buffer's file; `options` are this class's, as a file holds no functions."""
+        return cls._load(path, device, capacity, num_envs, **options)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
         """Refuse: goals of sequences are not replaced."""

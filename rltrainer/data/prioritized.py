@@ -1,7 +1,8 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -150,6 +151,23 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack=frame_stack
         )
         self.sampler = PrioritySampler(self.num_slots, alpha, beta, self.device)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: torch.device | str = "cpu",
+        capacity: int | None = None,
+        num_envs: int | None = None,
+        *,
+        alpha: float = 0.6,
+        beta: float | Schedule = 0.4,
+    ) -> Self:
+        """Read any replay buffer's file; transitions without a priority get that of new ones.
+
+        `alpha` must be the file's, if it has priorities; for the rest see `ReplayBuffer.load`.
+        """
+        return cls._load(path, device, capacity, num_envs, alpha=alpha, beta=beta)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, cast
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import torch
@@ -37,7 +37,6 @@ from rltrainer.errors import (
     field_error_text,
 )
 from rltrainer.plan import no_progress
-from rltrainer.schedules import Schedule
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.spaces import ValueRange
 from rltrainer.state.codec import from_state
@@ -47,17 +46,6 @@ from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveIn
 
 MAX_NUM_BATCHES, MAX_SAMPLE_NBYTES = 32, 2**26
 """Batches, and bytes of them, that trainers sample at once: more would gain nothing, and priorities would be stale."""
-
-
-class LoadOptions(TypedDict, total=False):
-    """Arguments of subclasses that no file holds."""
-
-    alpha: float
-    beta: float | Schedule
-    compute_reward: Callable[..., Any]
-    compute_terminated: Callable[..., Any] | None
-    num_goals: int
-    strategy: Literal["future", "final", "episode"]
 
 
 class ReplayBuffer:
@@ -425,7 +413,6 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         capacity: int | None = None,
         num_envs: int | None = None,
-        **options: Unpack[LoadOptions],
     ) -> Self:
         """Read a buffer that any replay buffer's `save` wrote; what is added next starts a new trajectory.
 
@@ -437,15 +424,21 @@ class ReplayBuffer:
             capacity: another than the file's; of more transitions than fit the newest are kept, and a warning is
                 logged that says how many are left out.
             num_envs: another than the file's; the trajectories are shared out among the envs.
-            options: arguments of a subclass that a file does not hold, such as `compute_reward`; see there.
 
         Raises:
             ReplayBufferError: the file is missing, damaged or no buffer, or the buffer would not fit into memory.
         """
+        return cls._load(path, device, capacity, num_envs)
+
+    @classmethod
+    def _load(
+        cls, path: str | Path, device: torch.device | str, capacity: int | None, num_envs: int | None, **options: Any
+    ) -> Self:
+        """Load; `options` are arguments of a subclass that no file holds."""
         path = Path(checked(f"{cls.__name__}.load", "path", path, AnyPath))
         found, layout, smallest = read_buffer(path)
         # The file's seed replaces this one, which leaves the global generator alone.
-        make: Callable[..., Self] = partial(cls, **layout.arguments(), seed=0, **cast(Any, options))
+        make: Callable[..., Self] = partial(cls, **layout.arguments(), seed=0, **options)
         capacity = layout.capacity if capacity is None else capacity
         buffer = make(capacity=capacity, num_envs=layout.num_envs if num_envs is None else num_envs, device=device)
         if (buffer.capacity, buffer.num_envs) == (layout.capacity, layout.num_envs):

@@ -132,6 +132,7 @@ buffer.sample(batchsize=3)  # mistake
 buffer.sample_sequences(3, 4, burnin=2)  # mistake
 rl.PrioritizedReplayBuffer(9, envs.single_observation_space, envs.single_action_space, betta=0.4)  # mistake
 rl.ReplayBuffer.load("data.safetensors", capactiy=9)  # mistake
+rl.ReplayBuffer.load("data.safetensors", alpha=0.5)  # mistake
 rl.PrioritizedReplayBuffer.load("data.safetensors", alhpa=0.5)  # mistake
 rl.HindsightReplayBuffer(9, envs.single_observation_space, envs.single_action_space)  # mistake
 rl.MixedBuffer(buffer, buffer, share=0.5)  # mistake
