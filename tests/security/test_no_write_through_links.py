@@ -93,5 +93,5 @@ def test_no_sweep_follows_a_link(name: str, tmp_path: Path) -> None:
     link.parent.mkdir()
     link.symlink_to(tmp_path / "precious")
     with pytest.raises(CheckpointError, match=f"^{link}: is a link, and nothing is written through a link here"):
-        rl.sweep(score, {"height": [1.0, 2.0]}, path=tmp_path / "sweep", num_trials=1, show_progress=False)
+        rl.sweep(score, {"height": [1.0, 2.0]}, folder=tmp_path / "sweep", num_trials=1, show_progress=False)
     assert sorted(path.name for path in tmp_path.rglob("*")) == [*sorted([name, "sweep"])]

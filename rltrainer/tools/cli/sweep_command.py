@@ -36,13 +36,13 @@ class SweepCommand(TrainCommand):
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
 @click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
-@click.option("--path", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
 @EXPLAIN
 @HELP_ALL
 @click.pass_context
 def sweep(
     ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,
-    seeds: int, seed: int, processes: int | None, path: Path | None, **values: str | None,
+    seeds: int, seed: int, processes: int | None, folder: Path | None, **values: str | None,
 ) -> None:  # fmt: skip
     """Find values that train well: `sweep ppo --env CartPole-v1 --lr log:1e-5:1e-2`.
 
@@ -61,11 +61,11 @@ def sweep(
         if (field := fields[key]).group not in CAN_VARY:
             raise click.UsageError(f"{field.flag}: cannot vary, only be set", ctx)
     space = {fields[key].name: found for key, found in ranges.items()} or None
-    folder = Path("sweeps") / made.name.replace("/", "_") if path is None else path
+    folder = folder or Path("sweeps") / made.name.replace("/", "_")
     click.echo(f"rltrainer: {ctx.meta['words']}; {trials} trials of {made.length}, to {folder}")
     try:
         result = run_sweep(
-            made, space, path=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes
+            made, space, folder=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes
         )
     except KeyboardInterrupt:
         click.echo("rltrainer: saved; the same command continues", err=True)
@@ -94,7 +94,7 @@ def _draw(result: SweepResult) -> None:
     from rltrainer.tools import plots
 
     try:
-        plots.sweep(result).savefig(result.path / "sweep.png")
+        plots.sweep(result).savefig(result.folder / "sweep.png")
     except MissingExtraError:
         return
-    click.echo(f"{result.path / 'sweep.png'}")
+    click.echo(f"{result.folder / 'sweep.png'}")

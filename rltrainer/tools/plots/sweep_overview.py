@@ -31,11 +31,11 @@ def sweep(result: SweepResult) -> "Figure":
     """
     trials = [trial for trial in result.trials if trial.score is not None]
     if not trials:
-        raise ParamsError(field_error_text("sweep", "result", "must have a trial with a score", result.path))
+        raise ParamsError(field_error_text("sweep", "result", "must have a trial with a score", result.folder))
     names = list(dict.fromkeys(name for trial in trials for name in trial.fields))
     with drawing():
         figure, [by_number, *by_field] = new_figure(
-            result.path.name, 1 + len(names), num_columns=min(1 + len(names), 3), size=(3.4, 2.8)
+            result.folder.name, 1 + len(names), num_columns=min(1 + len(names), 3), size=(3.4, 2.8)
         )
         _draw(by_number, trials, [trial.number for trial in trials])
         complete = [trial for trial in trials if trial.state == "complete"]

@@ -46,7 +46,7 @@ class SweepTrial:
 class SweepResult:
     """The outcome of `rl.sweep`; `rl.open_sweep` reads it back."""
 
-    path: Path
+    folder: Path
     trials: tuple[SweepTrial, ...]
     swept: AnyRecipe | None = None
     """The recipe that the trials vary; None if a function made the trainers, or the folder only names an env."""
@@ -57,7 +57,7 @@ class SweepResult:
         complete = [trial for trial in self.trials if trial.state == "complete"]
         if not complete:
             text = f"of {len(self.trials)} trials that are over none came to its end"
-            raise RLTrainerError(f"SweepResult.best: {text}, in {self.path}. What failed says why in its error.")
+            raise RLTrainerError(f"SweepResult.best: {text}, in {self.folder}. What failed says why in its error.")
         return max(complete, key=lambda trial: trial.score or 0.0)
 
     @property
@@ -77,7 +77,7 @@ MAX_SEEDS = 10_000
 STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
-def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
+def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     """Read the sweep in a folder, which may still be running; unfinished trials are left out.
 
     A varying class or function, such as one of yours, is returned as its name.
@@ -87,7 +87,7 @@ def open_sweep(path: str | os.PathLike[str]) -> SweepResult:
         MissingExtraError: Optuna is not installed.
     """
     require_optuna("rl.open_sweep")
-    folder = Path(checked("open_sweep", "path", path, AnyPath))
+    folder = Path(checked("open_sweep", "folder", folder, AnyPath))
     try:
         described, found = read_described(folder / DESCRIBED), read_trials(folder / STUDY)
     except FileNotFoundError as error:

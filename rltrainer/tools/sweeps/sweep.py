@@ -36,7 +36,7 @@ def sweep(
     make: str | AnyRecipe | Callable[..., Any],
     space: Space | None = None,
     *,
-    path: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
     num_trials: int = 20,
     num_seeds: int = 1,
     seed: int = 0,
@@ -57,7 +57,7 @@ def sweep(
         space: a range for each varying field, as `rl.train` takes it, or argument of the function: `rl.Uniform`,
             `rl.LogUniform`, Python's `range` for integers, or a list of values. Or a function of an Optuna trial that
             returns values by name. None: the usual ranges of the recipe's algorithm.
-        path: the folder of this sweep alone.
+        folder: of this sweep alone.
         num_trials: in all, including earlier calls.
         num_seeds: runs of each trial, one after the other, with `seed`, `seed + 1`, ...; their mean counts.
         seed: of the first run of each trial, and of Optuna's draws.
@@ -74,7 +74,7 @@ def sweep(
         MissingExtraError: Optuna is not installed.
     """
     require_optuna()
-    folder = Path(checked(OWNER, "path", path, AnyPath))
+    folder = Path(checked(OWNER, "folder", folder, AnyPath))
     limit = checked(OWNER, "num_processes", num_processes, PositiveInt | None)
     num_trials = checked(OWNER, "num_trials", num_trials, PositiveInt)
     num_seeds = checked(OWNER, "num_seeds", num_seeds, PositiveInt)
@@ -196,7 +196,7 @@ def _check_same(path: Path, described: dict[str, Any]) -> None:
     given = read_json(to_strict_json(described))
     for name, there, here in _differences(found, given, ""):
         text = f"the folder's sweep has {readable(there)}, this one {readable(here)}"
-        raise CheckpointError(f"{path}: {name}: {text}. Another sweep needs another path.")
+        raise CheckpointError(f"{path}: {name}: {text}. Another sweep needs another folder.")
 
 
 def _differences(found: Any, given: Any, name: str) -> Iterator[tuple[str, Any, Any]]:

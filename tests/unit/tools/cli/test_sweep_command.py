@@ -52,15 +52,15 @@ def test_without_ranges_the_usual_ones_are_taken(capsys: Capture, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rltrainer.tools.cli.sweep_command.run_sweep", stop)
-    assert main(shlex.split("sweep --recipe sac/Pendulum-v1 --seeds 3 --seed 2 --processes 1 --path a")) == 130
+    assert main(shlex.split("sweep --recipe sac/Pendulum-v1 --seeds 3 --seed 2 --processes 1 --folder a")) == 130
     [(recipe, space, options)] = asked
-    assert (recipe.name, space, options.pop("path")) == ("sac/Pendulum-v1", None, Path("a"))
+    assert (recipe.name, space, options.pop("folder")) == ("sac/Pendulum-v1", None, Path("a"))
     assert options == {"num_trials": 20, "num_seeds": 3, "seed": 2, "num_processes": 1}
     assert "rltrainer: saved; the same command continues" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "status", "text"), [
-    ("--lrr 1/2", 2, "No such option '--lrr'. Did you mean '--lr'?"),
+    ("--batch-sise 1/2", 2, "No such option '--batch-sise'. Did you mean '--batch-size'?"),
     ("--gamma uniform:0.9:1.1", 1, "sweep.space['gamma']: has values that the field does not take. PPOParams."),
     ("--gamma uniform:0.9", 2, "'uniform:0.9' is no range: uniform:0.9:0.999"),
     ("--lr log:0:1", 2, "LogUniform.low: must be positive; got 0.0 (float)"),

@@ -72,7 +72,7 @@ def score(seed: int, height: float = 0.0, **fields: Any) -> Any:
 def sweep(path: Path, **arguments: Any) -> rl.SweepResult:
     """Return what a sweep of seven trials comes to, the same each time."""
     make = functools.partial(make_trainer, notes=path.with_suffix(".notes"), pause=float(arguments.pop("pause", 0.0)))
-    return rl.sweep(make, SPACE, path=path, num_trials=7, num_processes=1, show_progress=False, **arguments)
+    return rl.sweep(make, SPACE, folder=path, num_trials=7, num_processes=1, show_progress=False, **arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 
 def run(path: Path, make: Any = score, **arguments: Any) -> rl.SweepResult:
     arguments = {"space": {"height": rl.Uniform(5.0, 9.0)}, "num_trials": 2, **arguments}
-    return rl.sweep(make, path=path, num_processes=1, show_progress=False, **arguments)
+    return rl.sweep(make, folder=path, num_processes=1, show_progress=False, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> rl.SweepResult:
 @pytest.fixture
 def folder(once: rl.SweepResult, tmp_path: Path) -> Path:
     """Return a copy of its folder."""
-    return Path(shutil.copytree(once.path, tmp_path / "first"))
+    return Path(shutil.copytree(once.folder, tmp_path / "first"))
 
 
 def files(path: Path) -> dict[Path, bytes]:
@@ -137,7 +137,7 @@ def test_a_folder_that_is_no_sweeps_is_named(folder: Path, tmp_path: Path) -> No
         os.mkfifo(tmp_path / "first" / name)
         refuses(CheckpointError, f"first/{name}: is a pipe, no regular file", rl.open_sweep, tmp_path / "first")
         os.replace(tmp_path / name, tmp_path / "first" / name)
-    refuses(ParamsError, r"^open_sweep.path: must be a path; got 3 \(int\)", rl.open_sweep, 3)
+    refuses(ParamsError, r"^open_sweep.folder: must be a path; got 3 \(int\)", rl.open_sweep, 3)
 
 
 @pytest.mark.parametrize(("name", "text", "message"), [

@@ -33,14 +33,14 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd: Capture) -> None:
-    result = sweep_quietly(make_trainer, lambda trial: {"height": -trial.number}, path=tmp_path, num_trials=7)
+    result = sweep_quietly(make_trainer, lambda trial: {"height": -trial.number}, folder=tmp_path, num_trials=7)
     assert capfd.readouterr() == ("", "")
     assert [trial.state for trial in result.trials] == ["complete"] * 5 + ["pruned"] * 2
     assert [dict(trial.fields) for trial in result.trials] == [{"height": -number} for number in range(7)]
     assert [trial.score for trial in result.trials] == [6, 5, 4, 3, 2, -3, -4]
     assert result.trials[1].scores == {epoch: epoch - 1 for epoch in range(1, 7)}
     assert result.trials[5].scores == {1: -4, 2: -3}  # a third of the run is waited for
-    assert (result.best.number, result.best.score, result.path) == (0, 6.0, tmp_path)
+    assert (result.best.number, result.best.score, result.folder) == (0, 6.0, tmp_path)
     for trial, reason in ((result.trials[0], "max_epochs"), (result.trials[5], None)):  # a hook's is in checkpoints
         [folder] = trial.folders.values()
         assert folder.path == tmp_path / f"trial-00{trial.number}" / "seed-0"
@@ -58,7 +58,7 @@ def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd:
 def test_the_mean_over_seeds_counts(tmp_path: Path) -> None:
     space = {"height": rl.Uniform(0.0, 1.0)}
     result = sweep_quietly(
-        functools.partial(make_trainer, max_epochs=2), space, path=tmp_path, num_trials=1, num_seeds=2, seed=4
+        functools.partial(make_trainer, max_epochs=2), space, folder=tmp_path, num_trials=1, num_seeds=2, seed=4
     )
     [trial] = result.trials
     height = trial.fields["height"]
@@ -67,7 +67,7 @@ def test_the_mean_over_seeds_counts(tmp_path: Path) -> None:
     assert trial.scores == pytest.approx(expected)
     assert {seed: rl.open_run(folder.path).trainer["seed"] for seed, folder in trial.folders.items()} == {4: 4, 5: 5}
     again = sweep_quietly(
-        functools.partial(make_trainer, max_epochs=2), space, path=tmp_path, num_trials=1, num_seeds=2, seed=4
+        functools.partial(make_trainer, max_epochs=2), space, folder=tmp_path, num_trials=1, num_seeds=2, seed=4
     )
     assert again == result  # at once: nothing is left
 
@@ -79,7 +79,7 @@ def test_a_recipe_takes_fields_wherever_they_belong(
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=512, max_epochs=2, test_step_num_episodes=2)
     space = {"lr": rl.LogUniform(1e-5, 1e-2), "batch_size": [32, 64], "hidden_sizes": [(8,), (16, 16)],
              "num_envs": range(2, 9, 2)}  # fmt: skip
-    result = rl.sweep(recipe, space, path=tmp_path, num_trials=2, num_processes=2)
+    result = rl.sweep(recipe, space, folder=tmp_path, num_trials=2, num_processes=2)
     fields = dict(result.best.fields)
     best = result.recipe
     assert 1e-5 <= fields["lr"] <= 1e-2
@@ -93,7 +93,7 @@ def test_a_recipe_takes_fields_wherever_they_belong(
 
 
 def test_trials_that_fail_leave_the_others_alone(tmp_path: Path, capfd: Capture) -> None:
-    result = sweep_quietly(score, lambda trial: {"height": float(trial.number)}, path=tmp_path, num_trials=6, seed=1)
+    result = sweep_quietly(score, lambda trial: {"height": float(trial.number)}, folder=tmp_path, num_trials=6, seed=1)
     assert [trial.state for trial in result.trials] == ["complete", *["failed"] * 4, "complete"]
     assert [trial.score for trial in result.trials] == [1, None, None, None, None, 6]
     errors = [trial.error or "" for trial in result.trials]
@@ -103,12 +103,12 @@ def test_trials_that_fail_leave_the_others_alone(tmp_path: Path, capfd: Capture)
     assert errors[4].endswith("ParamsError: sweep: the score is nan\n")
     shown = capfd.readouterr().err
     assert all(f"sweep: trial {number} failed (height={number}):\n{errors[number]}" in shown for number in range(1, 5))
-    assert sweep_quietly(score, lambda trial: {"height": 9}, path=tmp_path, num_trials=6, seed=1).best.number == 5
+    assert sweep_quietly(score, lambda trial: {"height": 9}, folder=tmp_path, num_trials=6, seed=1).best.number == 5
 
 
 def test_scores_without_a_trainer_are_pruned_between_seeds(tmp_path: Path) -> None:
     result = sweep_quietly(
-        score, lambda trial: {"height": 100.0 - trial.number}, path=tmp_path, num_trials=6, num_seeds=3, seed=1
+        score, lambda trial: {"height": 100.0 - trial.number}, folder=tmp_path, num_trials=6, num_seeds=3, seed=1
     )
     assert [trial.state for trial in result.trials] == ["complete"] * 5 + ["pruned"]
     assert result.trials[0].scores == {1: 101, 2: 101.5}
@@ -125,7 +125,7 @@ def test_it_is_an_error_if_no_trial_comes_to_its_end(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = error_text(
-        RLTrainerError, sweep_quietly, make, lambda trial: {"height": height}, path=tmp_path / "sweep", num_trials=1
+        RLTrainerError, sweep_quietly, make, lambda trial: {"height": height}, folder=tmp_path / "sweep", num_trials=1
     )
     assert said.startswith("sweep: none of 1 trials came to its end; trial 0:\nTraceback (most recent")
     assert text in said
@@ -167,7 +167,7 @@ def test_checkpoints_stay_of_trials_that_failed_and_those_of_others_are_removed_
 
     def run() -> rl.SweepResult:
         return sweep_quietly(
-            make_trainer, lambda trial: {"height": 5.0 if trial.number else FAILS_LATE}, path=tmp_path, num_trials=2,
+            make_trainer, lambda trial: {"height": 5.0 if trial.number else FAILS_LATE}, folder=tmp_path, num_trials=2,
         )  # fmt: skip
 
     def kill(path: Path) -> None:
@@ -197,7 +197,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 def test_a_seed_decides_what_one_process_tries(tmp_path: Path) -> None:
     def fields(path: str, seed: int) -> list[Any]:
-        result = sweep_quietly(score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path / path, seed=seed, num_trials=3)
+        result = sweep_quietly(score, {"height": rl.Uniform(5.0, 9.0)}, folder=tmp_path / path, seed=seed, num_trials=3)
         return [trial.fields for trial in result.trials]
 
     first = fields("a", 1)
@@ -207,7 +207,7 @@ def test_a_seed_decides_what_one_process_tries(tmp_path: Path) -> None:
 
 def test_more_trials_go_on_and_another_sweep_needs_another_folder(tmp_path: Path) -> None:
     space: dict[str, Any] = {"height": rl.Uniform(5.0, 9.0)}
-    run = functools.partial(sweep_quietly, score, path=tmp_path, num_trials=1)
+    run = functools.partial(sweep_quietly, score, folder=tmp_path, num_trials=1)
     first = run(space)
     with open(tmp_path / "study.log", "a") as file:
         file.write('{"op_code": 4, "stu')  # what a kill has left of a line
@@ -218,17 +218,17 @@ def test_more_trials_go_on_and_another_sweep_needs_another_folder(tmp_path: Path
          "space.height.Uniform: the folder's sweep has [5.0, 9.0], this one"),
         ({"space": {"height": [5, 6]}},
          "space.height: the folder's sweep has {'Uniform': [5.0, 9.0]}, this one [5, 6]"),
-        ({"seed": 3}, "seed: the folder's sweep has 0, this one 3. Another sweep needs another path."),
+        ({"seed": 3}, "seed: the folder's sweep has 0, this one 3. Another sweep needs another folder."),
         ({"num_seeds": 2}, "num_seeds: the folder's sweep has 1, this one 2"),
         ({"make": "ppo/CartPole-v1", "space": {"lr": [1, 2]}},
          "make.live: the folder's sweep has 'score', this one 'nothing'"),
     ):  # fmt: skip
         with pytest.raises(CheckpointError, match=re.escape(there + text)):
-            rl.sweep(**{"make": score, "space": space, "path": tmp_path, **arguments})  # type: ignore[arg-type]
+            rl.sweep(**{"make": score, "space": space, "folder": tmp_path, **arguments})  # type: ignore[arg-type]
 
 
 def test_trials_that_optuna_was_told_to_try_are_tried(tmp_path: Path) -> None:
-    run = functools.partial(sweep_quietly, score, {"height": rl.Uniform(5.0, 9.0)}, path=tmp_path)
+    run = functools.partial(sweep_quietly, score, {"height": rl.Uniform(5.0, 9.0)}, folder=tmp_path)
     run(num_trials=1)
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
     study = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
@@ -294,7 +294,7 @@ def fill_the_disk_once(seed: int, height: float, mark: Path) -> float:
 def test_a_trial_that_the_disk_ended_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "run", in_this_process)
     make, space = functools.partial(fill_the_disk_once, mark=tmp_path / "mark"), {"height": [2.0, 3.0]}
-    sweep_once = functools.partial(sweep_quietly, make, space, path=tmp_path / "sweep", num_trials=2)
+    sweep_once = functools.partial(sweep_quietly, make, space, folder=tmp_path / "sweep", num_trials=2)
     text = (
         rf"^{tmp_path / 'sweep'}: the disk ended trial 0 \(\[Errno 28\] No space left on device: 'a'\)\. The same call "
     )
@@ -316,7 +316,7 @@ def test_a_study_that_cannot_be_written_is_named(
             raise FULL
         append(self, logs)
 
-    run = functools.partial(sweep_quietly, score, {"height": [5.0, 6.0]}, path=path, num_trials=3)
+    run = functools.partial(sweep_quietly, score, {"height": [5.0, 6.0]}, folder=path, num_trials=3)
     with monkeypatch.context() as patched:
         patched.setattr(backend, "append_logs", append_until_full)
         refuses(CheckpointError, rf"^{path / 'study.log'}: could not be written \(\[Errno 28\] No space", run)
@@ -328,7 +328,7 @@ def test_a_folder_that_cannot_be_made_is_named(is_file: bool, tmp_path: Path, mo
     path = tmp_path / "sweep"
     path.write_text("") if is_file else monkeypatch.setattr(Path, "mkdir", lambda *args, **options: fail(0, FULL))
     with pytest.raises(CheckpointError, match=rf"^{path}: could not be written \("):
-        sweep_quietly(score, {"height": [5.0, 6.0]}, path=path, num_trials=1)
+        sweep_quietly(score, {"height": [5.0, 6.0]}, folder=path, num_trials=1)
 
 
 def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
@@ -337,18 +337,18 @@ def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.acquire()
     with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path}: is written by process {os.getpid()} on ")):
-        sweep_quietly(score, {"height": [5, 6]}, path=tmp_path, num_trials=1)
+        sweep_quietly(score, {"height": [5, 6]}, folder=tmp_path, num_trials=1)
     lock.release()
 
 
 def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.log").write_text('{"op_code": 4, "study_id": []}\n{"op_code": 0}\n')
     text = re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read")
-    refuses(CheckpointError, text, sweep_quietly, score, {"height": [5, 6]}, path=tmp_path, num_trials=1)
+    refuses(CheckpointError, text, sweep_quietly, score, {"height": [5, 6]}, folder=tmp_path, num_trials=1)
     (tmp_path / "study.log").unlink()
     os.mkfifo(tmp_path / "study.log")
     with pytest.raises(CheckpointError, match=r"study.log: is a pipe, no regular file"):
-        sweep_quietly(score, {"height": [5, 6]}, path=tmp_path, num_trials=1)
+        sweep_quietly(score, {"height": [5, 6]}, folder=tmp_path, num_trials=1)
 
 
 def test_no_sampler_that_unpickles_reads_the_study(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_no_sampler_that_unpickles_reads_the_study(tmp_path: Path) -> None:
 
     for sampler in (Cma, Within):
         with pytest.raises(ParamsError, match=r"^sweep.sampler: must be none that reads pickles from the study's file"):
-            sweep_quietly(score, {"height": [5, 6]}, path=tmp_path, num_trials=1, sampler=sampler)
+            sweep_quietly(score, {"height": [5, 6]}, folder=tmp_path, num_trials=1, sampler=sampler)
 
 
 def make(seed: int, lr: float, gamma: float = 0.9) -> float:
@@ -415,7 +415,7 @@ PPO: Any = "ppo/CartPole-v1"
     ({"num_processes": 0}, "sweep.num_processes: must be a positive integer or None; got 0 (int)"),
     ({"seed": -1}, "sweep.seed: must be a non-negative integer; got -1 (int)"),
     ({"show_progress": 1}, "sweep.show_progress: must be True or False; got 1 (int)"),
-    ({"path": 3}, "sweep.path: must be a path; got 3 (int)"),
+    ({"folder": 3}, "sweep.folder: must be a path; got 3 (int)"),
     ({"pruner": "median"}, "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
     ({"sampler": "tpe"},
      "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;"),
@@ -425,7 +425,7 @@ PPO: Any = "ppo/CartPole-v1"
 ])  # fmt: skip
 def test_arguments_are_checked_before_anything_runs(arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
     said = error_text(
-        ParamsError, rl.sweep, **{"make": PPO, "space": {"lr": [0.1, 0.2]}, "path": tmp_path / "a", **arguments}
+        ParamsError, rl.sweep, **{"make": PPO, "space": {"lr": [0.1, 0.2]}, "folder": tmp_path / "a", **arguments}
     )
     assert said.startswith(text)
     assert "0x" not in said
@@ -444,7 +444,7 @@ def test_ranges_are_checked(cls: Any, low: Any, high: Any, text: str) -> None:
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     text = r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
-    refuses(MissingExtraError, text, rl.sweep, "ppo/CartPole-v1", path=tmp_path / "a")
+    refuses(MissingExtraError, text, rl.sweep, "ppo/CartPole-v1", folder=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
