@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Unpack
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.loggers.log_state import LoggerState, LogPosition
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
-from rltrainer.types import Load
 
 Test = Callable[[Path], bool]
 
@@ -187,22 +186,32 @@ class FileLogger(Logger):
         files = self._files(self.path).items()
         return {name: LogPosition.of(file, self._cuts.get(file, self._size(file))) for name, file in files}
 
-    def _prepare_files(self, state: LoggerState) -> Load | None:
-        path, cuts = self._runs.named(state.log), dict[Path, int]()
+    def _check_files(self, state: LoggerState) -> None:
+        for warning in self._compare(state)[1]:
+            warnings.warn(warning, RuntimeWarning, stacklevel=5)
+
+    def _continue_files(self, state: LoggerState) -> bool:
+        cuts, _ = self._compare(state)
+        if cuts is not None:
+            self._move(self._runs.named(state.log), cuts, state.last_step)
+        return cuts is not None
+
+    def _compare(self, state: LoggerState) -> tuple[dict[Path, int] | None, list[str]]:
+        # Return the sizes to which the files of a state are cut, None if one is of another log; and what to warn of.
+        path, cuts, missing = self._runs.named(state.log), dict[Path, int](), list[str]()
         files = self._files(path)
         for name, known in state.files.items():
             file = files.get(name, path / name)
             if name not in files or not file.is_file():
                 if known.size:
                     text = f"{file}: the log is missing, at the checkpoint it had {known.size} bytes."
-                    warnings.warn(f"{text} The run continues without these rows.", RuntimeWarning, stacklevel=6)
+                    missing.append(f"{text} The run continues without these rows.")
             elif known.is_of(file):
                 cuts[file] = known.size
             elif known.size or file.stat().st_size:
                 text = f"{file}: is not the log that the checkpoint knows, and is left as it is."
-                warnings.warn(f"{text} The run takes a log of its own.", RuntimeWarning, stacklevel=6)
-                return None
-        return lambda: self._move(path, cuts, state.last_step)
+                return None, [*missing, f"{text} The run takes a log of its own."]
+        return cuts, missing
 
 
 class LineLogger(FileLogger):

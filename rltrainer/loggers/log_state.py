@@ -91,12 +91,12 @@ class LoggerState:
     # The logger's class.
     logger: str
     # The step of the last row; -1 before.
-    last_step: int
+    last_step: int = -1
     # The position of the last row of each kind, in the unit of its interval.
-    last: dict[str, NonNegativeInt]
-    num_dropped: NonNegativeInt
+    last: dict[str, NonNegativeInt] = field(default_factory=dict)
+    num_dropped: NonNegativeInt = 0
     # How far each file was written; filled in when the state is saved.
-    files: dict[str, LogPosition]
+    files: dict[str, LogPosition] = field(default_factory=dict)
     gathered: dict[str, list[Part]] = field(default_factory=dict)
     # Whether the run has a log of its own.
     has_log: bool = False
@@ -104,20 +104,8 @@ class LoggerState:
     has_params: bool = False
     # The name of the run's file or folder, or its id at a service.
     log: str | None = None
-
-
-@dataclass
-class MultiLoggerState:
-    """State of several loggers."""
-
-    logger: str
-    loggers: list[dict[str, Any]]
-
-
-def read_logger_state(state: object) -> LoggerState | MultiLoggerState:
-    """Return the state of a logger; a `CheckpointError` names the field at fault."""
-    is_multi = isinstance(state, dict) and state.get("logger") == "MultiLogger"
-    return from_state(MultiLoggerState, state, "logger") if is_multi else from_state(LoggerState, state, "logger")
+    # Of a `MultiLogger`, the states of its loggers; its other fields are unused.
+    loggers: list["LoggerState"] = field(default_factory=list)
 
 
 @dataclass
@@ -126,15 +114,6 @@ class LoggedEpoch:
 
     progress: ProgressRow
     state: LoggerState
-
-    def state_at(self, step: int) -> LoggerState:
-        """Return the state from which a run resumes at this step.
-
-        A run may have been killed between two of its loggers, or one may have failed: its log ends an epoch earlier.
-        That log holds no row of a later step, and is not cut.
-        """
-        is_same = step == (self.progress.env_step or self.progress.gradient_step)
-        return self.state if is_same else dataclasses.replace(self.state, files={}, last_step=step)
 
     @classmethod
     def read(cls, path: Path) -> "LoggedEpoch":

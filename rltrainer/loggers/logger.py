@@ -16,17 +16,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypedDict
 from rltrainer.errors import CheckpointError, ParamsError, call_all, field_error_text
 from rltrainer.functional.means import Number, Part, floats, gather, merge
 from rltrainer.interval import Every
-from rltrainer.loggers.log_state import (
-    PROGRESS_NAMES,
-    LoggedEpoch,
-    LoggerState,
-    LogPosition,
-    MultiLoggerState,
-    Progress,
-    read_logger_state,
-)
-from rltrainer.state.codec import to_state
-from rltrainer.types import Load, State
+from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState, LogPosition, Progress
+from rltrainer.state.stateful import Stateful
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, checked
 from rltrainer.validation.suggestions import ExplainsArguments
 
@@ -52,7 +43,7 @@ class LoggerOptions(TypedDict, total=False):
     strict: bool
 
 
-class Logger(metaclass=ExplainsArguments):
+class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
     """Writes the numbers of a run somewhere, each kind of row at its own interval.
 
     A trainer begins with `begin_run` and `log_params`. It passes measurements to `gather`, calls `log` with the kind of
@@ -75,6 +66,9 @@ class Logger(metaclass=ExplainsArguments):
         strict: raise failures to write.
     """
 
+    state_class = LoggerState
+    state_name = "logger"
+
     def __init__(
         self,
         *,
@@ -86,13 +80,14 @@ class Logger(metaclass=ExplainsArguments):
         owner = type(self).__name__
         self.strict = checked(owner, "strict", strict, Flag)
         update_interval = checked(owner, "update_interval", update_interval, PositiveInt | None)
-        self._intervals = {
-            "training": checked(owner, "training_interval", training_interval, PositiveInt),
-            "test": checked(owner, "test_interval", test_interval, PositiveInt),
-            "update": update_interval or 1,
+        self._is_update_default = update_interval is None
+        # The unit of the x axis is "env_step" here, offline too.
+        self._every = {
+            "training": Every(checked(owner, "training_interval", training_interval, PositiveInt), "env_step"),
+            "test": Every(checked(owner, "test_interval", test_interval, PositiveInt), "env_step"),
+            "update": Every(update_interval or 1, "update_step"),
         }
-        self._is_update_default, self._counts_gradient_steps = update_interval is None, False
-        self._state = LoggerState(owner, last_step=-1, last={}, num_dropped=0, files={})
+        self._state = LoggerState(owner)
         self._has_warned = False
 
     @property
@@ -102,12 +97,12 @@ class Logger(metaclass=ExplainsArguments):
 
     def is_due(self, kind: Kind, step: int, update_step: int = 0, gradient_step: int | None = None) -> bool:
         """Return whether `log` would write a row."""
-        interval = self._intervals.get(kind)
-        if interval is None:
+        every, last = self._every.get(kind), self._state.last.get(kind)
+        if every is None or last is None:
             return True
-        position, last = self._position(kind, step, update_step, gradient_step), self._state.last.get(kind)
+        position = self._position(kind, step, update_step, gradient_step)
         # A position before the last row's: another run began with the same logger.
-        return last is None or position < last or position // interval > last // interval
+        return position < last or every.crossed(last, position)
 
     def begin_run(self, update_every: Every, *, is_new: bool = True) -> None:
         """Begin a run at a path that no run has used, or continue the log that was loaded or found.
@@ -115,8 +110,7 @@ class Logger(metaclass=ExplainsArguments):
         `update_every` is the interval of update rows, in update steps or gradient steps, if the user gave none.
         """
         if self._is_update_default:
-            self._intervals["update"] = int(update_every.n)
-            self._counts_gradient_steps = update_every.unit == "gradient_step"
+            self._every["update"] = update_every
         state = self._state
         if is_new:
             state.gathered.clear()
@@ -136,7 +130,12 @@ class Logger(metaclass=ExplainsArguments):
             found = self._find_epoch()
             self._state.has_log = self._state.has_params = False
             if found is not None:
-                self._prepare(found.state_at(step))()
+                # A run may have been killed between two of its loggers, or one may have failed: its log ends an epoch
+                # earlier. That log holds no row of a later step, and is not cut.
+                is_same = step == (found.progress.env_step or found.progress.gradient_step)
+                state = found.state if is_same else dataclasses.replace(found.state, files={}, last_step=step)
+                self.check_state(state)
+                self._continue(state)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Write the params of trainer and algorithm, as JSON values by name: once a run, not again on a resume."""
@@ -188,7 +187,7 @@ class Logger(metaclass=ExplainsArguments):
             # After the flush: a kill between the two leaves counters of an epoch before, never of rows that are lost.
             if (path := self._counters_file()) is not None:
                 row = {name: self._checked("epoch", name, progress[name]) for name in PROGRESS_NAMES}
-                LoggedEpoch.write(path, row, self._measured_state())
+                LoggedEpoch.write(path, row, self.get_state())
 
     def read_progress(self) -> Progress | None:
         """Return the progress of the last whole `log_epoch` of this run, before it begins of the last run, or None.
@@ -212,54 +211,37 @@ class Logger(metaclass=ExplainsArguments):
         with self._guarded("close"):
             self._close()
 
-    def state_dict(self) -> State:
+    def get_state(self) -> LoggerState:
         """Return the positions of the last rows, and how far each file was written."""
-        return dict(to_state(self._measured_state()))
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue a log: rows written after `state` was taken are removed.
-
-        A file that is not the log of the state is left alone, with a warning, and the run takes a new number. The state
-        of another class of logger continues the intervals only, that of several loggers nothing.
-        """
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, warn of files that cannot be continued, and return the function that loads it."""
-        found = read_logger_state(state)
-        if isinstance(found, MultiLoggerState):
-            return lambda: None
-        load_state = self._prepare(found)
-
-        def load() -> None:
-            load_state()
-            with self._guarded("cut its files"):
-                self._cut()
-
-        return load
-
-    def _measured_state(self) -> LoggerState:
         files: dict[str, LogPosition] = {}
         with self._guarded("measure its files"):
             files = self._measure_files()
         return dataclasses.replace(self._state, files=files, log=self._log_name())
 
-    def _prepare(self, found: LoggerState) -> Load:
-        # Return the function that takes over a state; the next row cuts the files.
-        continue_files: Load | None = None
-        if found.logger == type(self).__name__:
+    def check_state(self, state: LoggerState) -> None:
+        """Warn of files that are not the log of the state: they are left alone, and the run takes a new number."""
+        if state.logger == type(self).__name__:
             with self._guarded("compare its files with the checkpoint's"):
-                continue_files = self._prepare_files(found)
+                self._check_files(state)
 
-        def load() -> None:
-            self._state = dataclasses.replace(found, logger=type(self).__name__, files={})
-            self._state.has_log = self._state.has_params = False
-            if continue_files is not None:
-                with self._guarded("continue its files"):
-                    continue_files()
-                self._state.has_log, self._state.has_params = found.has_log, found.has_params
+    def set_state(self, state: LoggerState) -> None:
+        """Continue a log: rows written after `state` was taken are removed.
 
-        return load
+        The state of another class of logger continues the intervals only, that of several loggers nothing.
+        """
+        if state.logger != "MultiLogger":
+            self._continue(state)
+            with self._guarded("cut its files"):
+                self._cut()
+
+    def _continue(self, state: LoggerState) -> None:
+        # Take over a state; the next row cuts the files.
+        owner = type(self).__name__
+        self._state = dataclasses.replace(state, logger=owner, files={}, has_log=False, has_params=False)
+        if state.logger == owner:
+            with self._guarded("continue its files"):
+                if self._continue_files(state):
+                    self._state.has_log, self._state.has_params = state.has_log, state.has_params
 
     @abstractmethod
     def _write(self, kind: Kind, values: Row, step: int) -> None:
@@ -287,9 +269,12 @@ class Logger(metaclass=ExplainsArguments):
         """Return how far each file was written, by name within the logger."""
         return {}
 
-    def _prepare_files(self, state: LoggerState) -> Load | None:
-        """Return the function that continues the log of a state; None if the files belong to another log."""
-        return lambda: None
+    def _check_files(self, state: LoggerState) -> None:
+        """Warn of files that cannot be continued."""
+
+    def _continue_files(self, state: LoggerState) -> bool:
+        """Continue the log of a state; False if the files belong to another log."""
+        return True
 
     def _cut(self) -> None:
         """Remove the rows after the state that was loaded."""
@@ -305,9 +290,10 @@ class Logger(metaclass=ExplainsArguments):
 
     def _position(self, kind: Kind, step: int, update_step: int, gradient_step: int | None) -> int:
         # Return the count that the interval of this kind of row divides.
-        if kind != "update":
-            return step
-        return gradient_step if self._counts_gradient_steps and gradient_step is not None else update_step
+        unit = self._every[kind].unit if kind in self._every else "env_step"
+        if unit == "gradient_step" and gradient_step is not None:
+            return gradient_step
+        return step if unit == "env_step" else update_step
 
     def _log(self, kind: Kind, values: Row, step: int, position: int) -> None:
         state = self._state
@@ -316,7 +302,7 @@ class Logger(metaclass=ExplainsArguments):
         state.last_step, state.has_log = step, True
         with self._guarded(f"write the {kind} row of step {step}", num_rows=1):
             self._write(kind, row, step)
-        if kind in self._intervals:
+        if kind in self._every:
             state.last[kind] = position
 
     def _checked(self, kind: Kind, name: str, value: object) -> int | float | None:
@@ -392,21 +378,23 @@ class MultiLogger(Logger):
         found = [progress for logger in self.loggers if (progress := logger.read_progress()) is not None]
         return max(found, key=lambda progress: progress["env_step"] or progress["gradient_step"] or 0, default=None)
 
-    def state_dict(self) -> State:
+    def get_state(self) -> LoggerState:
         """Return the states of all, in order."""
-        return {"logger": "MultiLogger", "loggers": [logger.state_dict() for logger in self.loggers]}
+        return LoggerState("MultiLogger", loggers=[logger.get_state() for logger in self.loggers])
 
-    def prepare_load(self, state: State) -> Load:
-        """Return the function that continues each logger whose state is of its class; other loggers begin new logs."""
-        found = read_logger_state(state)
-        parts = zip(self.loggers, found.loggers if isinstance(found, MultiLoggerState) else [], strict=False)
-        loads = [each.prepare_load(part) for each, part in parts if part.get("logger") == type(each).__name__]
+    def check_state(self, state: LoggerState) -> None:
+        """Check the state of each logger."""
+        for logger, part in self._known(state):
+            logger.check_state(part)
 
-        def load() -> None:
-            for load_one in loads:
-                load_one()
+    def set_state(self, state: LoggerState) -> None:
+        """Continue each logger whose state is of its class; other loggers begin new logs."""
+        for logger, part in self._known(state):
+            logger.set_state(part)
 
-        return load
+    def _known(self, state: LoggerState) -> Iterator[tuple[Logger, LoggerState]]:
+        parts = zip(self.loggers, state.loggers, strict=False)
+        return ((logger, part) for logger, part in parts if part.logger == type(logger).__name__)
 
     def __repr__(self) -> str:
         return f"MultiLogger({', '.join(map(repr, self.loggers))})"

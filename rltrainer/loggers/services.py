@@ -18,7 +18,6 @@ from urllib.parse import quote
 from rltrainer.errors import ParamsError, field_error_text, missing_extra
 from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
-from rltrainer.types import Load
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked
 
 Mode = Literal["online", "offline", "disabled"]
@@ -60,8 +59,9 @@ class ServiceLogger(Logger):
     def _begin_log(self) -> None:
         self._move(None)
 
-    def _prepare_files(self, state: LoggerState) -> Load | None:
-        return lambda: self._move(state.log)
+    def _continue_files(self, state: LoggerState) -> bool:
+        self._move(state.log)
+        return True
 
     def _move(self, run_id: str | None) -> None:
         # Write to the run of this id from now on; None is a new one.
