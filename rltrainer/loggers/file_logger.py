@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -46,20 +46,21 @@ class NumberedPath:
 
     def newest(self, is_log: Test) -> Path:
         """Return the log that was written to last, the given path if there is none."""
-        return max(filter(is_log, [self.given, *self._existing()]), key=_last_change, default=self.given)
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir(self._numbered(2).parent)
+        numbers = sorted(number for name in names if (number := self._number(name)) is not None)
+
+        def last_change(path: Path) -> int:
+            files = path.iterdir() if path.is_dir() else [path]
+            return max((file.lstat().st_mtime_ns for file in files), default=0)
+
+        return max(filter(is_log, [self.given, *map(self._numbered, numbers)]), key=last_change, default=self.given)
 
     def named(self, name: str | None) -> Path:
         """Return the path of this name, which is not trusted; the given path if it is not one of these names."""
         number = self._number(name or "")
         return self.given if number is None or name == self.given.name else self._numbered(number)
-
-    def _existing(self) -> Iterator[Path]:
-        try:
-            names = os.listdir(self._numbered(2).parent)
-        except OSError:
-            return
-        numbers = sorted(number for name in names if (number := self._number(name)) is not None)
-        yield from (path for path in map(self._numbered, numbers) if path.name in names)
 
     def _number(self, name: str) -> int | None:
         stem = "" if self._is_above else self.given.name.removesuffix(self.suffix) + "-"
@@ -75,11 +76,6 @@ class NumberedPath:
         if self._is_above:
             return self.given / str(number)
         return self.given.with_name(f"{self.given.name.removesuffix(self.suffix)}-{number}{self.suffix}")
-
-
-def _last_change(path: Path) -> int:
-    files = path.iterdir() if path.is_dir() else [path]
-    return max((file.lstat().st_mtime_ns for file in files), default=0)
 
 
 class FileLogger(Logger):
@@ -299,10 +295,14 @@ class CSVLogger(LineLogger):
         self._append("".join(lines).encode())
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
-        path = _params_file(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x") as file:  # never over a user's file
-            file.write(json.dumps(params, indent=2) + "\n")
+        write_new(_params_file(self.path), json.dumps(params, indent=2) + "\n")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that does not exist yet: a `FileExistsError`, never a user's file overwritten."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "x") as file:
+        file.write(text)
 
 
 def _params_file(path: Path) -> Path:

@@ -6,14 +6,15 @@ import re
 import secrets
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Unpack, get_args
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
-from rltrainer.loggers.file_logger import CSVLogger, NumberedPath
+from rltrainer.loggers.file_logger import CSVLogger, NumberedPath, write_new
 from rltrainer.loggers.json_lines import JSONLinesLogger
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, MultiLogger, Row
 from rltrainer.loggers.services import MLflowLogger, WandbLogger
@@ -39,7 +40,6 @@ _CLASSES: dict[str, tuple[type[Logger], str | None]] = {
     "wandb": (WandbLogger, ""),
     "mlflow": (MLflowLogger, ""),
 }
-_GIT_SECONDS = 10  # a repository on a drive that does not answer is none
 # The names of files and folders that rltrainer writes in the folder of a run.
 WRITTEN = (
     "params.json", "recipe.json", "start.safetensors", "best.safetensors", "logs",
@@ -63,17 +63,30 @@ def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **o
     return cls(*args, **options)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class RunFolder:
     """The files of one run: `RunFolder.new("cartpole")` makes a folder that no other run has.
 
-    `RunFolder(path)` is an existing folder, for a run that continues.
+    `RunFolder(folder)` is an existing folder, for a run that continues.
+
+    Attributes:
+        path: the folder.
+        params: the file of the run's params, which `logger` writes.
+        best: the file of the best algorithm.
+        logs, checkpoints, videos: the folders of these.
     """
 
     path: Path
+    params: Path = field(repr=False)
+    best: Path = field(repr=False)
+    logs: Path = field(repr=False)
+    checkpoints: Path = field(repr=False)
+    videos: Path = field(repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(checked("RunFolder", "path", self.path, AnyPath)))  # frozen
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        path = Path(checked("RunFolder", "folder", folder, AnyPath))
+        vars(self).update(path=path, params=path / "params.json", best=path / "best.safetensors")  # frozen
+        vars(self).update({name: path / name for name in ("logs", "checkpoints", "videos")})
 
     @classmethod
     def new(cls, name: str, root: str | os.PathLike[str] = "runs") -> Self:
@@ -81,31 +94,6 @@ class RunFolder:
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
         return cls(NumberedPath(Path(root) / name, "").claim())
-
-    @property
-    def params(self) -> Path:
-        """The file of the run's params, which `logger` writes."""
-        return self.path / "params.json"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the logs."""
-        return self.path / "logs"
-
-    @property
-    def best(self) -> Path:
-        """The file of the best algorithm."""
-        return self.path / "best.safetensors"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def videos(self) -> Path:
-        """The folder of the videos."""
-        return self.path / "videos"
 
     def refuse_links(self) -> None:
         """Raise a `CheckpointError` for a link in the folder, which may come from elsewhere, before a run writes."""
@@ -150,7 +138,7 @@ class ParamsFile(Logger):
         """Do nothing."""
 
     def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
-        """Note the step, which tells the next run from this one."""
+        """Note the step, by which the next run differs from this one."""
         self._state.last_step = step
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
@@ -158,12 +146,7 @@ class ParamsFile(Logger):
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         text = json.dumps({**params, "git": git_state()}, indent=2) + "\n"
-
-        def write(path: Path) -> None:
-            with open(path, "x") as file:
-                file.write(text)
-
-        NumberedPath(self._path, ".json").claim(write)
+        NumberedPath(self._path, ".json").claim(partial(write_new, text=text))
 
 
 def generate_exp_name(prefix: str, *parts: str) -> str:
@@ -171,8 +154,8 @@ def generate_exp_name(prefix: str, *parts: str) -> str:
 
     Names of one prefix sort by time. Characters that a folder's name should not have become `-`.
     """
-    texts = [checked("generate_exp_name", "prefix", prefix, AnyText)]
-    texts += [checked("generate_exp_name", "parts", part, AnyText) for part in parts]
+    given = (("prefix", prefix), *(("parts", part) for part in parts))
+    texts = [checked("generate_exp_name", field, text, AnyText) for field, text in given]
     time = datetime.now().strftime("%y_%m_%d-%H_%M_%S")
     return "_".join([*(re.sub(r"[^\w.-]+", "-", text) for text in texts), time, secrets.token_hex(4)])
 
@@ -190,9 +173,10 @@ def git_state() -> dict[str, Any] | None:
 
 
 def _git(*args: str) -> "subprocess.CompletedProcess[str] | None":
-    # A repository may configure programs that git would run: these settings switch them off.
+    # A repository may configure programs that git would run: these settings switch them off. One on a drive that does
+    # not answer in time is none.
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=" + os.devnull, *args]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GIT_SECONDS)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None

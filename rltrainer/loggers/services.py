@@ -8,9 +8,7 @@ import re
 import secrets
 import time
 import weakref
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 from urllib.parse import quote
@@ -46,10 +44,6 @@ class ServiceLogger(Logger):
         self.name = checked(owner, "name", name, AnyText | None)
         self._id: str | None = None
 
-    @abstractmethod
-    def _close(self) -> None:
-        """End the connection."""
-
     def _counters_file(self) -> Path:
         return self.folder / f"{self.service}.{quote(self._group, '')}.{quote(self.name or '', '')}.progress.json"
 
@@ -57,16 +51,13 @@ class ServiceLogger(Logger):
         return self._id
 
     def _begin_log(self) -> None:
-        self._move(None)
+        self._close()
+        self._id = None
 
     def _continue_files(self, state: LoggerState) -> bool:
-        self._move(state.log)
-        return True
-
-    def _move(self, run_id: str | None) -> None:
-        # Write to the run of this id from now on; None is a new one.
         self._close()
-        self._id = run_id
+        self._id = state.log
+        return True
 
 
 class WandbLogger(ServiceLogger):
@@ -180,22 +171,22 @@ class MLflowLogger(ServiceLogger):
             raise missing_extra("MLflowLogger", "mlflow", error) from error
         self._mlflow = mlflow
         self._client: Any = None
-        self._continues = False
-        self._last_steps: dict[str, int] = {}
+        self._continued: dict[str, int] | None = None  # the last steps of the metrics of a run that is continued
         self._at_exit: weakref.finalize[Any, Any] | None = None
 
     def __repr__(self) -> str:
         return f"MLflowLogger({self.tracking_uri!r}, {self.experiment!r}, id={self._id!r})"
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        run, now = self._opened(), int(time.time() * 1000)
+        run, now, metrics = self._opened(), int(time.time() * 1000), []
         # MLflow takes letters, digits and these few signs in names.
         named = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in values.items() if value is not None}
-        metrics = [
-            self._mlflow.entities.Metric(name, float(value), now, step)
-            for name, value in named.items()
-            if step > self._last_step_of(name)
-        ]
+        for name, value in named.items():
+            if self._continued is not None and name not in self._continued:
+                history = self._client.get_metric_history(run, name)
+                self._continued[name] = max((metric.step for metric in history), default=-1)
+            if self._continued is None or step > self._continued[name]:
+                metrics.append(self._mlflow.entities.Metric(name, float(value), now, step))
         for start in range(0, len(metrics), MAX_METRICS):
             self._client.log_batch(run, metrics=metrics[start : start + MAX_METRICS])
 
@@ -206,18 +197,17 @@ class MLflowLogger(ServiceLogger):
         for start in range(0, len(named), MAX_METRICS // 10):
             self._client.log_batch(run, params=named[start : start + MAX_METRICS // 10])
 
-    def _last_step_of(self, name: str) -> int:
-        # Return the last step of a metric in a continued run; -1 for none.
-        if self._continues and name not in self._last_steps:
-            history = self._client.get_metric_history(self._id, name)
-            self._last_steps[name] = max((metric.step for metric in history), default=-1)
-        return self._last_steps.get(name, -1)
-
     def _opened(self) -> str:
         client = self._connected()
         if self._id is None:
             tags = {"mlflow.runName": self.name} if self.name else None
-            self._id = client.create_run(self._experiment_id(), tags=tags).info.run_id
+            if (experiment := client.get_experiment_by_name(self.experiment)) is None:
+                is_ours = self.tracking_uri.startswith("sqlite:")  # which would put artifacts into the current folder
+                artifacts = (self.folder / "artifacts").as_uri() if is_ours else None
+                experiment_id = client.create_experiment(self.experiment, artifact_location=artifacts)
+            else:
+                experiment_id = experiment.experiment_id
+            self._id = client.create_run(str(experiment_id), tags=tags).info.run_id
             logging.getLogger("rltrainer").info("MLflowLogger: run %s at %s", self._id, self.tracking_uri)
         if self._at_exit is None:
             client.update_run(self._id, status="RUNNING")
@@ -229,26 +219,28 @@ class MLflowLogger(ServiceLogger):
         if self._client is None:
             if self.tracking_uri.endswith(f"{self.folder}/mlflow.db"):
                 self.folder.mkdir(parents=True, exist_ok=True)
-            with _quiet():
+            # MLflow announces its new database there: a run prints only its own output.
+            log = logging.getLogger("mlflow.store.db.utils")
+            before = log.level
+            log.setLevel(logging.WARNING)
+            try:
                 self._client = self._mlflow.MlflowClient(self.tracking_uri)
+            finally:
+                log.setLevel(before)
         return self._client
-
-    def _experiment_id(self) -> str:
-        experiment = self._client.get_experiment_by_name(self.experiment)
-        if experiment is not None:
-            return str(experiment.experiment_id)
-        is_ours = self.tracking_uri.startswith("sqlite:")  # which would put artifacts into the current folder
-        artifacts = (self.folder / "artifacts").as_uri() if is_ours else None
-        return str(self._client.create_experiment(self.experiment, artifact_location=artifacts))
 
     def _close(self) -> None:
         at_exit, self._at_exit = self._at_exit, None
         if at_exit is not None:
             at_exit()
 
-    def _move(self, run_id: str | None) -> None:
-        super()._move(run_id)
-        self._continues, self._last_steps = run_id is not None, {}
+    def _begin_log(self) -> None:
+        super()._begin_log()
+        self._continued = None
+
+    def _continue_files(self, state: LoggerState) -> bool:
+        self._continued = None if state.log is None else {}
+        return super()._continue_files(state)
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -260,15 +252,3 @@ def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield from _flat(value, f"{name}.")
         else:
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    # Keep MLflow from announcing its new database: a run prints only its own output.
-    log = logging.getLogger("mlflow.store.db.utils")
-    before = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(before)

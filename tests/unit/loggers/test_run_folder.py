@@ -132,7 +132,7 @@ def test_a_name_is_that_of_a_folder(name: Any, tmp_path: Path) -> None:
 
 def test_paths_are_paths(tmp_path: Path) -> None:
     assert rl.RunFolder(str(tmp_path)).logs == tmp_path / "logs"  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match=r"^RunFolder.path: must be a path; got 3 \(int\)"):
+    with pytest.raises(ParamsError, match=r"^RunFolder.folder: must be a path; got 3 \(int\)"):
         rl.RunFolder(3)  # type: ignore[arg-type]
     with pytest.raises(ParamsError, match=r"^RunFolder.new.root: must be a path; got None \(NoneType\)"):
         rl.RunFolder.new("a", None)  # type: ignore[arg-type]
