@@ -159,12 +159,13 @@ class TrainerContext:
 
 def are_numbers(values: object) -> bool:
     """Return whether this is a mapping from names to numbers; scalar tensors are numbers."""
-    return isinstance(values, Mapping) and all(map(_is_item, values.items()))
+    return isinstance(values, Mapping) and all(
+        isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+        for name, value in values.items()
+    )
 
 
-def _is_item(item: tuple[Any, Any]) -> bool:
-    name, value = item
-    return isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+_field_names = cache(lambda kind: tuple(field.name for field in dataclasses.fields(kind)))
 
 
 def lent(value: Any) -> Any:
@@ -183,11 +184,6 @@ def lent(value: Any) -> Any:
 def is_ours(function: Any) -> bool:
     """Return whether this library defines a function: its hooks change nothing in place, and need no copy."""
     return (getattr(function, "__module__", None) or "").startswith(_PACKAGE)
-
-
-@cache
-def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _copy(leaf: Any) -> Any:

@@ -15,8 +15,9 @@ from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
 from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
+from rltrainer.state.stateful import Stateful
 from rltrainer.tree import named_leaves
-from rltrainer.types import Load, Rollout, Sequences, State, Transitions, UpdateResult
+from rltrainer.types import Rollout, Sequences, State, Transitions, UpdateResult
 from rltrainer.validation.field_rules import AnyText, Rule, checked
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -27,17 +28,25 @@ NUMBERS = (
     "reward", "discount", "weight", "index", "final_index", "terminated", "truncated", "valid", "starts", "first"
 )  # fmt: skip
 AnyEvery = Annotated[Every, Rule("an Every", lambda v: isinstance(v, Every))]
-# The state of a run without hooks.
-NO_HOOKS: State = {"changing": [], "states": {}}
 
 
-class HookRunner:
+@dataclasses.dataclass
+class HooksState:
+    """The names of the hooks that change what is learned, and the state of each hook by its name."""
+
+    changing: list[str] = dataclasses.field(default_factory=list)
+    states: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+class HookRunner(Stateful[HooksState]):
     """Calls each point of the hooks that override it, in their order; does nothing where no hook does.
 
     A user's hook gets copies of batches, losses and statistics: a change in place changes nothing of the run.
     `owner` names the params that hold the hooks, for error texts.
     """
 
+    state_class = HooksState
+    state_name = "hooks"
     # The run as hooks see it; the trainer sets it before it calls a point.
     context: TrainerContext
 
@@ -134,26 +143,25 @@ class HookRunner:
         on_loss = self._on_loss if self.has("post_loss") or self.has("optimizer") else None
         return UpdateCallbacks(self._before_step, on_loss, self._after_step)
 
-    def state_dict(self) -> State:
-        """Return the state of each hook by its name, and the names of those that change what is learned."""
-        return {"changing": self._changing(), "states": {name: h.state_dict() for name, h in self._hooks.items()}}
+    def get_state(self) -> HooksState:
+        """Return the state of each hook."""
+        return HooksState(self._changing(), {name: hook.state_dict() for name, hook in self._hooks.items()})
 
-    def prepare_load(self, state: State) -> Load:
-        """Check the states of hooks, and return the function that restores them; reading hooks may come and go."""
-        changing, states = state.get("changing"), state.get("states")
-        are_mappings = isinstance(states, dict) and all(isinstance(each, dict) for each in states.values())
-        if not isinstance(changing, list) or states is None or not are_mappings:
-            raise CheckpointError("hooks: expected their states, found something else")
-        if changing != self._changing():
-            text = f"{self._owner}.hooks that change what is learned were {changing} when it was saved"
+    def check_state(self, state: HooksState) -> None:
+        """Check the states of hooks; reading hooks may come and go."""
+        if state.changing != self._changing():
+            text = f"{self._owner}.hooks that change what is learned were {state.changing} when it was saved"
             raise CheckpointError(f"{text} and are {self._changing()} now. Only hooks that read may come and go.")
-        loads = [hook.prepare_load(states[name]) for name, hook in self._hooks.items() if name in states]
+        for hook, own in self._saved(state):
+            hook.prepare_load(own)
 
-        def load() -> None:
-            for each in loads:
-                each()
+    def set_state(self, state: HooksState) -> None:
+        """Restore the hooks that were there when it was saved."""
+        for hook, own in self._saved(state):
+            hook.prepare_load(own)()
 
-        return load
+    def _saved(self, state: HooksState) -> list[tuple[TrainerHook, State]]:
+        return [(hook, state.states[name]) for name, hook in self._hooks.items() if name in state.states]
 
     def _changing(self) -> list[str]:
         return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]
@@ -179,10 +187,11 @@ class HookRunner:
         for hook in self._at["optimizer"]:
             found = self._call(hook, "optimizer", {name: loss.clone()}, step_once)
             if found is not None:
-                if not _is_loss(found, name):
+                new = found.get(name) if isinstance(found, dict) and len(found) == 1 else None
+                if not isinstance(new, Tensor) or new.numel() != 1 or not new.requires_grad:
                     rule = f"must return a dict of the loss {name!r}, a scalar with its graph, or None"
                     raise self._wrong_return(hook, "optimizer", rule, found)
-                loss = found[name]
+                loss = new
         return loss
 
     def _after_step(self, minibatch: Any, result: UpdateResult) -> None:
@@ -193,8 +202,7 @@ class HookRunner:
         self.context.losses.clear()  # each loss holds its graph, and with it the memory of a whole forward pass
 
     def _logged(self, point: str, *args: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        values: dict[str, Any] = {}
-        shown: dict[str, Any] = {}
+        values, shown = dict[str, Any](), dict[str, Any]()
         for hook in self._at[point]:
             found = self._show(hook, point, *args)
             if found is None:
@@ -249,11 +257,6 @@ def misshapen(batch: Any) -> str | None:
             if (leaf.shape if field.name in NUMBERS else leaf.shape[: len(expected)]) != expected:
                 return f"{name} has shape {tuple(leaf.shape)}, the first axes must be {tuple(expected)}"
     return None
-
-
-def _is_loss(found: Any, name: str) -> bool:
-    loss = found.get(name) if isinstance(found, dict) and len(found) == 1 else None
-    return isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad
 
 
 def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:

@@ -23,10 +23,10 @@ from rltrainer.checkpoint.store import checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
 from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, stable_repr
 from rltrainer.hooks import HookRunner
-from rltrainer.hooks.hook_runner import NO_HOOKS
+from rltrainer.hooks.hook_runner import HooksState
 from rltrainer.interval import as_every
 from rltrainer.plan import RuntimeParams
-from rltrainer.state.codec import from_state
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.global_random import GlobalRandom
 from rltrainer.state.params import Params
 from rltrainer.trainers.run_state import SIGNAL, RunState, StepUnit
@@ -57,7 +57,7 @@ def read_run(
     """Return the state of a saved run, and functions that load its parts: all is checked before anything changes."""
     states = read_logged(path, mapped=("buffer",))
     parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
-    states.setdefault("hooks", NO_HOOKS)
+    states.setdefault("hooks", to_state(HooksState()))
     # A logger may be added or left out on a resume, and so may hooks, as far as they only read.
     if set(states) - {"logger"} != {*parts, "trainer"} - {"logger"}:
         raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
