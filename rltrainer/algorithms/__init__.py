@@ -5,8 +5,7 @@ from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
 from rltrainer.algorithms.actor_critic.td3 import DDPG, TD3, DDPGParams, TD3Params
 from rltrainer.algorithms.actor_critic.tqc import TQC, TQCParams
-from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.algorithms.algorithm_params import AlgorithmParams
+from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.load_file import load, load_policy
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams

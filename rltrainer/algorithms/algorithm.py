@@ -4,14 +4,14 @@ import copy
 import dataclasses
 import itertools
 import json
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rltrainer.algorithms.algorithm_params import AlgorithmParams, argument_hint, check_construction
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.module_state import IncompatibleKeys
@@ -21,11 +21,12 @@ from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_d
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.codec import Constructed, to_plain
+from rltrainer.state.params import Params
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
-from rltrainer.updates.optimizer import Optimizer, ScheduledValue
+from rltrainer.updates.optimizer import Optimizer, OptimizerFactory, ScheduledValue
 from rltrainer.updates.part_state import (
     check_all_is_saved,
     check_part,
@@ -34,9 +35,37 @@ from rltrainer.updates.part_state import (
     part_state,
     set_part_dtype,
 )
-from rltrainer.validation.field_rules import AnyPath, Flag, checked
+from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
+from rltrainer.validation.hints import ARGUMENTS
 
 TResult = TypeVar("TResult", covariant=True)
+NO_PARTS = {"algorithm", "construction", ENTRY}
+"""Keys of a state that name no part."""
+_HOW = "Pass a class such as torch.optim.RMSprop, or a function from parameters to an optimizer."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AlgorithmParams(Params):
+    """Hyperparameters that all algorithms have."""
+
+    gamma: UnitFloat = 0.99
+    """Discount factor per env step."""
+    lr: PositiveFloat | Scheduled = 3e-4
+    """Learning rate, or a schedule of it over progress."""
+    max_grad_norm: PositiveFloat | None = None
+    """Gradients are scaled down to this global L2 norm, per optimizer; None does not clip."""
+    adam_eps: PositiveFloat = 1e-8
+    """Epsilon of Adam."""
+    optimizer: (
+        Annotated[OptimizerFactory, Rule("a callable (parameters) -> torch.optim.Optimizer", callable, _HOW)] | None
+    ) = dataclasses.field(default=None, compare=False)
+    """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
+
+    def _must_be_left_out(self, *fields: str, why: str) -> None:
+        """Refuse values of inherited fields that this algorithm would ignore."""
+        for field in fields:
+            if getattr(self, field) != getattr(type(self), field):
+                self.raise_invalid(field, "must be left out", why)
 
 
 class Runnable(Protocol[TResult]):
@@ -51,10 +80,6 @@ class TrainerMaker(Protocol[TResult]):
 
     def create_trainer(self, algorithm: Any) -> Runnable[TResult]:
         """Return the trainer that these params configure."""
-
-
-NO_PARTS = {"algorithm", "construction", ENTRY}
-"""Keys of a state that name no part."""
 
 
 class Algorithm(metaclass=Constructed):
@@ -82,12 +107,14 @@ class Algorithm(metaclass=Constructed):
 
     @classmethod
     def argument_hint(cls, name: str) -> str:
-        """Return where a keyword belongs that is none of the constructor's."""
-        return argument_hint(cls, name)
+        """Return the hint that a keyword is a field of the params, or ""."""
+        fields, params = cls.params_class.__dataclass_fields__, cls.params_class.__name__
+        ours = next((ours for ours in (name, *ARGUMENTS.get(name, ())) if ours in fields), None)
+        return f" {ours!r} is a field of {params}: write {params}({ours}=...)." if ours else ""
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         params = self.params_class() if params is None else params
-        check_construction(type(self), policy, params)
+        self._check_construction(policy, params)
         self.policy, self.params = policy, params
         self._built_for = (policy,)  # in a tuple, or it would be saved twice
         self.gamma = params.gamma
@@ -96,6 +123,26 @@ class Algorithm(metaclass=Constructed):
         self.generator = make_generator(None, self.device)
         self._compiled_step = CompiledStep(self)
         self.accumulation: Accumulation | None = None
+
+    @classmethod
+    def _check_construction(cls, policy: Any, params: object) -> None:
+        """Raise a `ParamsError` unless a policy and params are of the classes that this algorithm is made of."""
+        name, policy_class, params_class = cls.__name__, cls.policy_class.__name__, cls.params_class.__name__
+        if not isinstance(policy, cls.policy_class):
+            hint = f"Build it with {policy_class}.for_envs(envs)."
+            if isinstance(policy, Params):
+                hint = f"The policy comes first: {name}(policy, params)."
+            found = f"the class {policy.__name__}" if isinstance(policy, type) else type(policy).__name__
+            found = f"{policy!r} (str)" if isinstance(policy, str) else found
+            raise ParamsError(f"{name}.policy: must be of class {policy_class}; got {found}. {hint}")
+        if policy.is_recurrent and not cls.trains_recurrent:
+            rule = f"must have no memory, as {name} updates from single steps; got {type(policy).__name__}"
+            raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
+        if not isinstance(params, cls.params_class):
+            hint = f"Write {params_class}(lr=..., ...)."
+            if hasattr(params, "create_trainer"):
+                hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
+            raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
@@ -374,5 +421,16 @@ class Algorithm(metaclass=Constructed):
         return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
 
     def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
-        """Return the names of the columns that the updates read; `has_stale_data` is the data source's."""
+        """Return the names of the columns that the updates read.
+
+        These may be more if older weights than the policy's may have acted (`has_stale_data`).
+        """
         return self.columns
+
+    def require_columns(self, owner: str, extra: Collection[str], has_stale_data: bool = False) -> None:
+        """Raise a `ParamsError` about the field `owner` unless its buffer has the columns of `columns_read`."""
+        for name in self.columns_read(has_stale_data):
+            if name not in extra:
+                spec = self.policy.columns.get(name, "(shape, dtype)")
+                text = f"{owner}: must have the column {name!r}, which {type(self).__name__} reads; got {list(extra)}"
+                raise ParamsError(f"{text}. Make the buffer with extra={{{name!r}: {spec}}}.")

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def load(
     file = _File(path, "load", classes, device, strict)
     if "algorithm" not in file.state:
         raise CheckpointError(f"{file.path}: holds a policy without an algorithm. Load it with rl.load_policy.")
-    algorithm: Algorithm = file.build(file.state["construction"], Algorithm)
+    algorithm: Algorithm = file.build(file.construction, Algorithm)
     algorithm.set_weight_dtype(file.weight_dtype)
     state, left_out = (file.state, None) if strict else algorithm.fitting_state(file.state)
     try:
@@ -92,33 +93,29 @@ def policy_of(owner: str, player: Player) -> Policy:
         return player.policy
     if isinstance(player, Policy):
         return player
+    is_path = isinstance(player, str | os.PathLike) and str(player) != ""
+    is_id = is_path and str(player) in gym.registry and not Path(player).exists()
+    if is_path and not is_id:
+        return load_policy(Path(player))
     rule = "must be a policy, an algorithm, or the path of a file or folder that one was saved to"
-    if not isinstance(player, str | os.PathLike) or not str(player):
-        is_env = isinstance(player, gym.Env | gym.vector.VectorEnv)
-        hint = f"The policy comes first: {owner}(policy, env)." if is_env else ""
-        raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
-    if str(player) in gym.registry and not Path(player).exists():
-        hint = f"It is the id of an env; the policy comes first: {owner}(policy, env)."
-        raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
-    return load_policy(Path(player))
-
-
-def _in_folder(path: Path) -> Path:
-    """Return the file of a path: of a folder the one of a checkpoint, or of a run's best algorithm."""
-    if not path.is_dir():
-        return path
-    files = path / "algorithm.safetensors", RunFolder(path).best
-    if found := next(filter(Path.exists, files), None):
-        return found
-    expected = f"expected a checkpoint or the folder of a run with {' or '.join(file.name for file in files)}"
-    raise CheckpointError(f"{path}: {expected}, found neither. A run has its best once it made a test step")
+    hint = f"It is the id of an env; the policy comes first: {owner}(policy, env)." if is_id else ""
+    if isinstance(player, gym.Env | gym.vector.VectorEnv):
+        hint = f"The policy comes first: {owner}(policy, env)."
+    raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
 
 
 class _File:
     """A file that was read, with the objects that it describes."""
 
     def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device, strict: bool) -> None:
-        self.path = _in_folder(Path(checked(reader, "path", path, AnyPath)))
+        self.path = Path(checked(reader, "path", path, AnyPath))
+        if self.path.is_dir():  # a checkpoint, or a run, of which the best algorithm is meant
+            files = self.path / "algorithm.safetensors", RunFolder(self.path).best
+            if (found := next(filter(Path.exists, files), None)) is None:
+                expected = f"expected a checkpoint or the folder of a run with {' or '.join(f.name for f in files)}"
+                hint = "A run has its best once it made a test step"
+                raise CheckpointError(f"{self.path}: {expected}, found neither. {hint}")
+            self.path = found
         self._strict = checked(reader, "strict", strict, Flag)
         self._reader = PlainReader(users_names(classes), _remedy, self._make)
         self._device = self._target = require_device(reader, device)
@@ -126,13 +123,22 @@ class _File:
         if "construction" not in self.state:
             hint = "Build the algorithm as it was, and call its `load` with this file."
             raise CheckpointError(f"{self.path}: does not say what the algorithm was built with. {hint}")
-        self.policy_construction = _policy_of(self.state["construction"])
+        self.construction = self.policy_construction = self.state["construction"]
+        # An algorithm's first argument is its policy, by name or without.
+        match self.construction:
+            case {"options": {"policy": policy}} | {"args": [{"built": _} as policy, *_]}:
+                self.policy_construction = policy
         self.weight_dtype = saved_dtype(f"{self.path}", self.state)
 
     def build(self, plain: Any, kind: type[Any]) -> Any:
         """Build the object that the file describes, once its size fits the numbers in the file."""
+        try:
+            check_claims(self.construction, self.path.stat().st_size)
+        except SpaceError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
+        if (found := sum(1 for _ in _items(self.construction))) > MAX_ITEMS:
+            raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
         with torch.random.fork_rng(devices=[]):  # the first weights are random, and are overwritten
-            self._check_claims()
             self._check_size()
             return self._read(plain, kind, self._device)
 
@@ -141,24 +147,15 @@ class _File:
         if left_out is not None and any(left_out):
             warnings.warn(f"{self.path}: not all of it was loaded; {left_out.describe()}", stacklevel=3)  # the caller's
 
-    def _check_claims(self) -> None:
-        """Check how much there is to build, before anything is built."""
-        construction = self.state["construction"]
-        try:
-            check_claims(construction, self.path.stat().st_size)
-        except SpaceError as error:
-            raise CheckpointError(f"{self.path}: {error}") from error
-        if (found := _num_items(construction)) > MAX_ITEMS:
-            raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
-
     def _check_size(self) -> None:
         """Check how many numbers the networks hold, before there is memory for them."""
         try:
             with META:
                 policy = self._read(self.policy_construction, Policy, META)
         except CheckpointError:
-            if _names_users(self.policy_construction):  # a user's class may need numbers to be built
-                return
+            for item in _items(self.policy_construction):
+                if isinstance(item, dict) and isinstance(item.get("live"), str):
+                    return  # a user's class may need numbers to be built
             raise
         saved = self.state.get("policy")
         tensors = [value for value in saved.values() if isinstance(value, Tensor)] if isinstance(saved, dict) else []
@@ -186,29 +183,12 @@ class _File:
         return made.to(self._target) if isinstance(made, Policy) else made
 
 
-def _policy_of(construction: Any) -> Any:
-    """Return the construction of the policy, which is an algorithm's first argument, by name or without."""
-    match construction:
-        case {"options": {"policy": policy}} | {"args": [{"built": _} as policy, *_]}:
-            return policy
-    return construction
-
-
-def _num_items(plain: Any) -> int:
-    """Return the number of values in plain data, those of spaces aside."""
-    if not isinstance(plain, dict | list) or (isinstance(plain, dict) and "space" in plain):
-        return 1
-    return 1 + sum(map(_num_items, plain.values() if isinstance(plain, dict) else plain))
-
-
-def _names_users(plain: Any) -> bool:
-    """Return whether plain data names something of a user's."""
-    match plain:
-        case {"live": str()}:
-            return True
-        case dict() | list():
-            return any(map(_names_users, plain.values() if isinstance(plain, dict) else plain))
-    return False
+def _items(plain: Any) -> Iterator[Any]:
+    """Yield plain data and all that is in it, but for the inside of spaces."""
+    yield plain
+    if isinstance(plain, list) or (isinstance(plain, dict) and "space" not in plain):
+        for item in plain.values() if isinstance(plain, dict) else plain:
+            yield from _items(item)
 
 
 def _remedy(path: str, name: str) -> str:

@@ -4,8 +4,7 @@ import dataclasses
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.algorithms.algorithm_params import AlgorithmParams
+from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.policy import Policy

@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.algorithms.algorithm_params import AlgorithmParams
+from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy

@@ -1,7 +1,13 @@
 """Networks, action distributions, exploration, normalisers and the policies built of them."""
 
-from rltrainer.nets.actor_critic import Actor, ActorCritic, DiscreteActorCritic
-from rltrainer.nets.continuous import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
+from rltrainer.nets.actor_critic import (
+    Actor,
+    ActorCritic,
+    DeterministicActorCritic,
+    DiscreteActorCritic,
+    GaussianActorCritic,
+    SquashedActorCritic,
+)
 from rltrainer.nets.encoder import SmallConvEncoder
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.nets.module_state import IncompatibleKeys

@@ -1,21 +1,25 @@
-"""Stochastic policies in the env's own scale: an actor, and an actor with a state-value critic."""
+"""Policies with an actor: stochastic ones in the env's own scale, and those of off-policy continuous control."""
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, TypeGuard, Unpack, cast
 
+import numpy as np
+import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.nets.distributions import Distribution
+from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.nets.distributions import DiagonalGaussian, Distribution, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
-from rltrainer.nets.heads import StateDependentHead, ValueHead, explored, make_head, require_box
-from rltrainer.nets.linear import Chain, hooks_of
+from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, ValueHead, make_head
+from rltrainer.nets.linear import Chain, Linear, hooks_of
 from rltrainer.nets.mlp import MLP, TModule, orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
-from rltrainer.spaces import Space, leaf_shape
+from rltrainer.spaces import Space, leaf_shape, require_floats
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
@@ -31,6 +35,40 @@ class ActorOptions(PolicyOptions, total=False):
     sde_sample_interval: int | None
 
 
+def checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tuple[bool, Any]:
+    """Return the checked options of a policy with gSDE; a `ParamsError` if they do not fit."""
+    owner, action_space = type(policy).__name__, policy.action_space
+    use_sde = checked(owner, "use_sde", use_sde, Flag)
+    sample_interval = checked(owner, "sde_sample_interval", sample_interval, PositiveInt | None)
+    if use_sde and not isinstance(action_space, spaces.Box):
+        rule = f"must be False where actions are no Box, but {action_space}"
+        raise ParamsError(field_error_text(owner, "use_sde", rule, use_sde))
+    if sample_interval is not None and not use_sde:
+        rule = "must be None without use_sde=True"
+        raise ParamsError(field_error_text(owner, "sde_sample_interval", rule, sample_interval))
+    return bool(use_sde), sample_interval
+
+
+# These two are methods of the policies whose last module may be a `StateDependentHead`.
+def initial_sde_state(self: Any, num_envs: int) -> Tensor | None:
+    """Return the memory of state-dependent noise; None without it."""
+    return self.actor[2].initial_state(num_envs) if self.use_sde else None
+
+
+def decide_by_distribution(
+    self: Any, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
+) -> Decision:
+    """Sample an action of the policy's `distribution` or state-dependent noise, or take the likeliest one."""
+    if explore and self.use_sde:
+        features, head = self.actor[:-1](obs), self.actor[-1]
+        state = head.initial_state(len(features)) if state is None else state
+        distribution, action, state = head.explore(features, state, generator)
+    else:
+        distribution, state = self.distribution(obs), None
+        action = distribution.sample(generator) if explore else distribution.mode()
+    return Decision(self.scale(action), state, {"log_prob": partial(distribution.log_prob, action)})
+
+
 class Actor(Policy):
     """A stochastic policy over a Discrete, MultiDiscrete, MultiBinary or one-axis Box space: for behaviour cloning.
 
@@ -42,6 +80,8 @@ class Actor(Policy):
     """
 
     extra_specs = LOG_PROB
+    initial_state = initial_sde_state
+    decide = decide_by_distribution
 
     def __init__(
         self,
@@ -59,7 +99,7 @@ class Actor(Policy):
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
         self._is_orthogonal = checked(name, "orthogonal_init", orthogonal_init, Flag)
-        self.use_sde, interval = require_box(name, use_sde, sde_sample_interval, action_space)
+        self.use_sde, interval = checked_sde(self, use_sde, sde_sample_interval)
         encoder, layers = self._body(self.net_params)
         head: nn.Module = make_head(layers.out_features, action_space, name, log_std_init)
         if self.use_sde:
@@ -85,20 +125,6 @@ class Actor(Policy):
         distribution: Any = self.actor(obs) if features is None else self.actor[1:](features)
         return distribution.masked(self.mask_of(obs)) if self.has_mask else distribution  # type: ignore[no-any-return]  # a head's
 
-    def initial_state(self, num_envs: int) -> Tensor | None:
-        """Return the memory of state-dependent noise; None without it."""
-        return cast(StateDependentHead, self.actor[2]).initial_state(num_envs) if self.use_sde else None
-
-    def decide(
-        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
-    ) -> Decision:
-        """Sample an action, or take the likeliest one."""
-        if explore and self.use_sde:
-            return explored(self.actor, obs, state, generator)
-        distribution = self.distribution(obs)
-        action = distribution.sample(generator) if explore else distribution.mode()
-        return Decision(action, extra={"log_prob": partial(distribution.log_prob, action)})
-
 
 class ActorCritic(Actor):
     """An actor and a state-value critic, for on-policy algorithms.
@@ -122,10 +148,9 @@ class ActorCritic(Actor):
     ) -> None:
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
-        share_encoder = checked(name, "share_encoder", share_encoder, Flag)
-        net = self.critic_net_params(critic_net, "share_encoder" if share_encoder else None)
-        self._shares_encoder = share_encoder
-        encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if share_encoder else None)
+        self._shares_encoder = checked(name, "share_encoder", share_encoder, Flag)
+        net = self.critic_net_params(critic_net, "share_encoder" if self._shares_encoder else None)
+        encoder, layers = self._body(net, cast(Encoder, self.actor[0]) if self._shares_encoder else None)
         self.critic = Chain(encoder, layers, self._initialized(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardScaler()
@@ -158,8 +183,7 @@ class DiscreteActorCritic(Actor):
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
-    # Numbers that each critic gives for an action.
-    num_outputs = 1
+    num_outputs = 1  # numbers that each critic gives for an action
 
     def __init__(
         self,
@@ -180,3 +204,208 @@ class DiscreteActorCritic(Actor):
         net = self.critic_net_params(critic_net)
         encoder = Encoder(observation_space, net)
         self.critic = nn.Sequential(encoder, net.ensemble(num_critics, encoder.out_features, self.num_actions))
+
+
+class ContinuousOptions(PolicyOptions, total=False):
+    """Options of `ContinuousActorCritic` that its subclasses hand on."""
+
+    critic_net: NetParams | None
+    num_critics: int
+    normalize_reward: bool
+
+
+class ContinuousActorCritic(Policy):
+    """An actor in (-1, 1)^A and an ensemble of critics; a subclass adds the actor's head. Actions are a bounded Box.
+
+    The ensemble has `num_critics` (E) members with `num_outputs` (K) outputs for an action, such as quantiles: `critic`
+    returns [E, B, K]. For `critic_net` and `normalize_reward` see `ActorCritic`.
+    """
+
+    default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
+    keeps_dtype = (*Policy.keeps_dtype, "action_low", "action_high")
+    action_low: Tensor
+    action_high: Tensor
+    has_value_network: ClassVar[bool] = False  # whether there is a state-value network like the critics
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        net: NetParams | None = None,
+        *,
+        critic_net: NetParams | None = None,
+        num_critics: int = 2,
+        num_outputs: int = 1,
+        normalize_reward: bool = False,
+        **options: Unpack[PolicyOptions],
+    ) -> None:
+        super().__init__(observation_space, action_space, net, **options)
+        name = type(self).__name__
+        if not _is_unit_box_like(action_space):
+            rule = "must be a bounded Box of one axis with low < high"
+            hint = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
+            raise SpaceError(field_error_text(name, "action_space", rule, action_space, hint))
+        require_floats(name, action_space)
+        self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
+        self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
+        self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
+        self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
+        if checked(name, "normalize_reward", normalize_reward, Flag):
+            self.reward_normalizer = RewardScaler()
+        self.actor = self._chain(self.net_params, self._make_head)
+        net = self.critic_net_params(critic_net)
+        self.critic = Critic(observation_space, action_space, net, self.num_critics, self.num_outputs)
+        if self.has_value_network:
+            self.value_network = self._chain(net, lambda in_features, _: ValueHead(in_features, 1))
+
+    def _chain(self, net: NetParams, make_head: Any) -> Chain:
+        encoder = Encoder(self.observation_space, net)
+        layers = net.hidden_layers(encoder.out_features)
+        return Chain(encoder, layers, make_head(layers.out_features, len(self.action_low)))
+
+    @abstractmethod
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        """Return the last module of the actor."""
+
+    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
+        """Return the text of an error if a saved state has other bounds of actions, else None."""
+        for name in ("action_low", "action_high"):
+            saved, own = state.get(prefix + name), getattr(self, name)
+            if isinstance(saved, Tensor) and saved.tolist() != own.tolist():
+                return f"{prefix}{name}: expected {own.tolist()}, found {saved.tolist()}: actions have other bounds"
+        return None
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        """Refuse other bounds than those of the action space: the networks' outputs are shares of them."""
+        if problem := self.other_bounds(state_dict, prefix):
+            raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def scale(self, action: Tensor) -> Tensor:
+        """Map (-1, 1) to the bounds of the action space."""
+        return torch.lerp(self.action_low, self.action_high, ((action + 1) * 0.5).to(self.action_low.dtype))
+
+    def unscale(self, action: Tensor) -> Tensor:
+        """Map the bounds of the action space to (-1, 1)."""
+        width = self.action_high.to(action.dtype) - self.action_low
+        return 2 * (action - self.action_low) / width - 1
+
+
+def _is_unit_box_like(space: Space) -> TypeGuard[spaces.Box]:
+    """Return whether an affine map takes (-1, 1)^A to the space and back."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
+        return False
+    # Beyond float32, the map would be infinite.
+    width = space.high.astype(np.float64) - space.low
+    return bool(((width > 0) & (width <= np.finfo(np.float32).max)).all())
+
+
+class DeterministicActorCritic(ContinuousActorCritic):
+    """One action per observation: DDPG, TD3, TD3+BC."""
+
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        return nn.Sequential(Linear(in_features, num_actions), nn.Tanh())
+
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
+    ) -> Decision:
+        """Take the actor's action, in the env's scale; exploration is added later."""
+        return Decision(self.scale(self.actor(obs)))
+
+
+class SquashedActorCritic(ContinuousActorCritic):
+    """A tanh-squashed Gaussian actor: SAC and algorithms that build on it.
+
+    For `use_sde` and `sde_sample_interval` see `Actor`; `log_std_init` is where that noise starts.
+    """
+
+    extra_specs = LOG_PROB
+    initial_state = initial_sde_state
+    decide = decide_by_distribution
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        net: NetParams | None = None,
+        *,
+        num_outputs: int = 1,
+        use_sde: bool = False,
+        sde_sample_interval: int | None = None,
+        log_std_init: float = -3.0,
+        **options: Unpack[ContinuousOptions],
+    ) -> None:
+        super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
+        name = type(self).__name__
+        self.use_sde, interval = checked_sde(self, use_sde, sde_sample_interval)
+        log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
+        if self.use_sde:
+            in_features = cast(MLP, self.actor[1]).out_features
+            self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std_init, True, interval)
+        elif log_std_init != -3.0:
+            rule = "is where the noise of use_sde=True starts"
+            raise ParamsError(field_error_text(name, "log_std_init", rule, log_std_init))
+
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        return SquashedGaussianHead(in_features, num_actions)
+
+    def distribution(self, obs: Tree) -> SquashedGaussian:
+        """Return the distribution over actions in (-1, 1) for normalised observations [B, ...]."""
+        return cast(SquashedGaussian, self.actor(obs))
+
+
+class GaussianActorCritic(ContinuousActorCritic):
+    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL."""
+
+    extra_specs = LOG_PROB
+    has_value_network = True
+
+    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
+        return GaussianHead(in_features, num_actions, bounded_mean=True, min_log_std=-10.0)
+
+    def distribution(self, obs: Tree) -> DiagonalGaussian:
+        """Return the distribution over actions around (-1, 1) for normalised observations [B, ...]."""
+        return cast(DiagonalGaussian, self.actor(obs))
+
+    def value(self, obs: Tree) -> Tensor:
+        """Return the values [B] of normalised observations [B, ...]."""
+        value: Tensor = self.value_network(obs)
+        return value.squeeze(-1)
+
+    def decide(
+        self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
+    ) -> Decision:
+        """Sample within the bounds, or take the mean, in the env's scale."""
+        distribution = self.distribution(obs)
+        action = distribution.sample(generator).clamp(-1, 1) if explore else distribution.mode()
+        return Decision(self.scale(action), extra={"log_prob": partial(distribution.log_prob, action)})
+
+
+class Critic(nn.Module):
+    """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
+
+    DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's have K outputs, its quantiles. The members share the
+    encoder, which has weights only where there are images or a user's own module. Actions are a Box of one axis.
+    """
+
+    def __init__(
+        self, observation_space: Space, action_space: Space, net: NetParams, num_members: int = 2, num_outputs: int = 1
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(observation_space, net)
+        in_features = self.encoder.out_features + leaf_shape(action_space)[0]
+        self.ensemble = net.ensemble(num_members, in_features, num_outputs)
+
+    def forward(self, obs: Tree, action: Tensor, num_members: int | None = None) -> Tensor:
+        """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1.
+
+        With `num_members`, only of the first so many members.
+        """
+        features = torch.cat([self.encoder(obs), action], dim=-1)
+        return self.ensemble(features, num_members)  # type: ignore[no-any-return]  # nn.Module
+
+    def values(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return the values [E, N, B], or [E, N, B, K], of actions [N, B, A] for encoded observations [B, F]."""
+        features = features.expand(len(action), *features.shape)
+        q: Tensor = self.ensemble(torch.cat([features, action], dim=-1).flatten(0, 1))
+        return q.view(len(q), *action.shape[:2], *q.shape[2:])

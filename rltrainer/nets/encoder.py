@@ -1,7 +1,7 @@
 """Encoders: from an observation tree to one feature vector per sample."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,10 +23,14 @@ from rltrainer.validation.suggestions import did_you_mean
 Conv = tuple[int, int, int]
 
 
-class FlatEncoder(nn.Module):
-    """Numbers as they are, flattened."""
+class LeafEncoder(nn.Module):
+    """Parent of the encoders of one leaf."""
 
-    weight_dtype = torch.float32
+    weight_dtype = torch.float32  # of the features
+
+
+class FlatEncoder(LeafEncoder):
+    """Numbers as they are, flattened."""
 
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -37,10 +41,8 @@ class FlatEncoder(nn.Module):
         return x.reshape(len(x), self.out_features).to(self.weight_dtype)
 
 
-class OneHotEncoder(nn.Module):
+class OneHotEncoder(LeafEncoder):
     """Choices as one-hot vectors, one after the other."""
-
-    weight_dtype = torch.float32
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         super().__init__()
@@ -57,10 +59,8 @@ class OneHotEncoder(nn.Module):
         return torch.cat(vectors, dim=1).to(self.weight_dtype)
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(LeafEncoder):
     """Images through convolutions (filters, size, stride) and a linear layer; bytes are scaled to [0, 1]."""
-
-    weight_dtype = torch.float32
 
     def __init__(self, space: spaces.Box, channels_last: bool, convs: Sequence[Conv], features: int) -> None:
         super().__init__()
@@ -127,12 +127,11 @@ class Encoder(nn.Module):
         space = _seen_space(observation_space, net.keys)
         tree = leaf_spaces(space)
         self.sees_whole = net.obs_encoder is not None
-        if net.obs_encoder is not None:
-            whole = net.obs_encoder(space)
-            input_text = f"the observation, {readable(space)}"
-            found = [(whole, _num_features("NetParams.obs_encoder", input_text, space, whole))]
-        else:
+        if net.obs_encoder is None:
             found = [_leaf_encoder(name, leaf, net.encoder) for name, leaf in named_leaves(tree)]
+        else:
+            input_text, whole = f"the observation, {readable(space)}", net.obs_encoder(space)
+            found = [(whole, _num_features("NetParams.obs_encoder", input_text, space, whole))]
         self.parts = nn.ModuleList(part for part, _ in found)
         self.structure = map_tree(lambda _: None, tree)
         self.out_features = sum(num_features for _, num_features in found)
@@ -183,13 +182,10 @@ def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn
     own = None if make is None else make(space)
     if own is not None:
         return own, _num_features("NetParams.encoder", f"obs{name}, {readable(space)}", space, own)
-    part: FlatEncoder | OneHotEncoder | ConvEncoder
-    if isinstance(space, spaces.Box) and len(space.shape) == 3:
-        part = ConvEncoder(space)
-    elif isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        part = OneHotEncoder(space)
-    else:
-        part = FlatEncoder(space)
+    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3
+    is_choice = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    kind: Any = ConvEncoder if is_image else OneHotEncoder if is_choice else FlatEncoder
+    part = kind(space)
     return part, part.out_features
 
 
@@ -199,7 +195,14 @@ def _num_features(field: str, input_text: str, space: Space, encoder: object) ->
     if not isinstance(encoder, nn.Module):
         raise ParamsError(f"{rule}; got {readable(encoder)} ({type(encoder).__name__})")
     device = next((parameter.device for parameter in encoder.parameters()), None)
-    values = map_tree(lambda leaf: _two_values(leaf, device), leaf_spaces(space))
+
+    def two_values(leaf: Space) -> Tensor:
+        value = np.clip(0, leaf.low, leaf.high) if isinstance(leaf, spaces.Box) else getattr(leaf, "start", 0)
+        # Allocated on the device first, which is "meta" while a file is loaded: see `load_file`.
+        values = torch.empty((2, *leaf_shape(leaf)), dtype=stored_dtype(leaf), device=device)
+        return values.copy_(torch.from_numpy(np.asarray(value)))
+
+    values = map_tree(two_values, leaf_spaces(space))
     tried = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else "two observations"
     try:
         with torch.no_grad(), eval_mode(encoder):
@@ -211,11 +214,3 @@ def _num_features(field: str, input_text: str, space: Space, encoder: object) ->
     if features.dim() != 2 or len(features) != 2 or not features.is_floating_point():
         raise ParamsError(f"{rule}; of {tried} it makes {features.dtype} {list(features.shape)}")
     return features.shape[1]
-
-
-def _two_values(space: Space, device: torch.device | None) -> Tensor:
-    """Return a batch of two values of the space, as they are stored."""
-    value = np.clip(0, space.low, space.high) if isinstance(space, spaces.Box) else getattr(space, "start", 0)
-    # Allocated on the device first, which is "meta" while a file is loaded: see `load_file`.
-    values = torch.empty((2, *leaf_shape(space)), dtype=stored_dtype(space), device=device)
-    return values.copy_(torch.from_numpy(np.asarray(value)))

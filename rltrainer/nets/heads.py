@@ -3,15 +3,12 @@
 Distributions and values are float32 at least, whatever the format of the matrix products before them.
 """
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.errors import SpaceError, field_error_text
 from rltrainer.nets.distributions import (
     Bernoulli,
     Categorical,
@@ -21,11 +18,8 @@ from rltrainer.nets.distributions import (
     SquashedGaussian,
 )
 from rltrainer.nets.linear import Linear, run_through
-from rltrainer.nets.policy import Decision
 from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space, require_few_choices, require_floats
-from rltrainer.tree import Tree
-from rltrainer.validation.field_rules import Flag, PositiveInt, checked
 
 
 class ValueHead(Linear):
@@ -189,25 +183,3 @@ class StateDependentHead(nn.Module):
         noise = torch.einsum("nf,nfa->na", full_precision(features), weights)
         action = distribution.mean + noise
         return distribution, action.tanh() if self.squashes else action, torch.cat([num_steps, theta], 1)
-
-
-def explored(actor: nn.Sequential, obs: Tree, state: Tensor | None, generator: Generator | None) -> Decision:
-    """Return the decision of an actor with a `StateDependentHead`, in the scale of its networks."""
-    features, head = actor[:-1](obs), actor[-1]
-    assert isinstance(head, StateDependentHead)
-    state = head.initial_state(len(features)) if state is None else state
-    distribution, action, state = head.explore(features, state, generator)
-    return Decision(action, state, {"log_prob": partial(distribution.log_prob, action)})
-
-
-def require_box(owner: str, use_sde: object, sample_interval: object, action_space: Space) -> tuple[bool, Any]:
-    """Return the checked options of a policy with gSDE; a `ParamsError` in the name of `owner` if they do not fit."""
-    use_sde = checked(owner, "use_sde", use_sde, Flag)
-    sample_interval = checked(owner, "sde_sample_interval", sample_interval, PositiveInt | None)
-    if use_sde and not isinstance(action_space, spaces.Box):
-        rule = f"must be False where actions are no Box, but {action_space}"
-        raise ParamsError(field_error_text(owner, "use_sde", rule, use_sde))
-    if sample_interval is not None and not use_sde:
-        rule = "must be None without use_sde=True"
-        raise ParamsError(field_error_text(owner, "sde_sample_interval", rule, sample_interval))
-    return bool(use_sde), sample_interval

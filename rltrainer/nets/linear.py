@@ -72,6 +72,7 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x @ weight.T + bias` [..., out_features] for x [..., in_features] and a weight of any strides."""
+    # Most layers are small: the two cheap conditions come first, and save the call.
     if _uses_onednn and x.numel() * weight.shape[0] > MIN_PRODUCT and is_large(x, weight.shape[0]):
         return torch.ops.rltrainer.linear(x, weight, bias)  # type: ignore[no-any-return]  # operators are untyped
     return functional.linear(x, weight, bias)
@@ -101,19 +102,6 @@ _FASTER = faster_library(torch.backends.cpu.get_cpu_capability(), _maker())
 _uses_onednn = _FASTER == "onednn"
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    # oneDNN is given the strides: the transposed operands of gradients are not copied.
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def _shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(len(x), len(weight))
-
-
-def _keep_operands(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2])
-
-
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     x, weight = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad
@@ -127,9 +115,13 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None
 # An operator of our own, because `_linear_pointwise` has no gradient; a graph holds it as one node.
 _LIBRARY = torch.library.Library("rltrainer", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's, as below
 _LIBRARY.define("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
-_LIBRARY.impl("linear", _product, "CPU")  # type: ignore[no-untyped-call]
-torch.library.register_fake("rltrainer::linear", _shape, lib=_LIBRARY)
-torch.library.register_autograd("rltrainer::linear", _gradients, setup_context=_keep_operands, lib=_LIBRARY)
+# oneDNN is given the strides: the transposed operands of gradients are not copied.
+_LIBRARY.impl("linear", lambda *args: torch.ops.mkldnn._linear_pointwise(*args, "none", [], ""), "CPU")  # type: ignore[no-untyped-call]
+torch.library.register_fake("rltrainer::linear", lambda x, w, bias: x.new_empty(len(x), len(w)), lib=_LIBRARY)
+torch.library.register_autograd(
+    "rltrainer::linear", _gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:2]),
+    lib=_LIBRARY,
+)  # fmt: skip
 
 
 class Chain(nn.Sequential):
@@ -169,13 +161,11 @@ class ModuleTree:
         """Return modules, parameters and hook numbers; the same list object while nothing has changed."""
         objects = list(itertools.chain.from_iterable(map(dict.values, self._holders)))
         newest = RemovableHandle.next_id
+        has_changed = len(objects) != len(self._objects) or any(map(is_not, objects, self._objects))
         if newest != self._newest_hook or self._hook_numbers:  # else there was no hook, and none was added since
             self._newest_hook = newest
-            numbers = list(itertools.chain.from_iterable(self._hooks))
-            if numbers != self._hook_numbers:
-                self._find()
-                return self._seen
-        if len(objects) != len(self._objects) or any(map(is_not, objects, self._objects)):
+            has_changed |= list(itertools.chain.from_iterable(self._hooks)) != self._hook_numbers
+        if has_changed:
             self._find()
         return self._seen
 

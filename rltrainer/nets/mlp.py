@@ -1,5 +1,6 @@
 """Multi-layer perceptrons: one network, or an ensemble of equal ones as batched matrix products."""
 
+import contextlib
 import inspect
 import itertools
 import math
@@ -42,10 +43,14 @@ class MLP(nn.Module):
 
 def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:
     """Return a new activation for a layer of this width; a `ParamsError` in the name of `owner` if it is no module."""
-    make: Callable[..., Any] = activation
-    made, cause = None, None
+    make: Any = activation
+    made, cause, needs_width = None, None, False
+    # Not callable, or written in C without a signature: the call's own error says more.
+    with contextlib.suppress(TypeError, ValueError):
+        required = [p.kind for p in inspect.signature(make).parameters.values() if p.default is p.empty]
+        needs_width = sum(kind in (kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD) for kind in required) == 1
     try:
-        made = make(*[num_features] * _needs_width(make))
+        made = make(num_features) if needs_width else make()
     except TypeError as error:
         cause = error
     if not isinstance(made, nn.Module) or any(map(nn.parameter.is_lazy, made.parameters())):
@@ -53,15 +58,6 @@ def make_activation(activation: Activation, num_features: int, owner: str) -> nn
         hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
         raise ParamsError(field_error_text(owner, "activation", rule, activation, hint)) from cause
     return made
-
-
-def _needs_width(make: Callable[..., Any]) -> bool:
-    """Return whether a function has exactly one required argument."""
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # not callable, or written in C: the call's own error says more
-        return False
-    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 1
 
 
 def orthogonal_(module: TModule, gain: float) -> TModule:
@@ -100,22 +96,15 @@ class PerMember(nn.ModuleList):
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of equal shape with K outputs, evaluated together."""
+    """E perceptrons with K outputs, evaluated together; `sizes` are those of the input and of each hidden layer."""
 
-    def __init__(
-        self,
-        num_members: int,
-        in_features: int,
-        hidden_sizes: Sequence[int],
-        activation: Activation,
-        num_outputs: int = 1,
-    ) -> None:
+    def __init__(self, num_members: int, sizes: Sequence[int], activation: Activation, num_outputs: int = 1) -> None:
         super().__init__()
         if num_members > MAX_MEMBERS:
             rule = f"must be at most {MAX_MEMBERS}"
             raise ParamsError(field_error_text("EnsembleMLP", "num_members", rule, num_members))
         self.num_members, self.num_outputs = num_members, num_outputs
-        sizes = (in_features, *hidden_sizes, num_outputs)
+        sizes = (*sizes, num_outputs)
         self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))
         layers: list[nn.Module] = []
         for size_in, size_out in itertools.pairwise(sizes[:-1]):
@@ -125,7 +114,9 @@ class EnsembleMLP(nn.Module):
     def forward(self, x: Tensor, num_members: int | None = None) -> Tensor:
         """Map [B, in_features] to outputs [E, B], or [E, B, K] for K > 1, of all or of the first `num_members`."""
         members = [x] * (num_members or self.num_members)
-        if self._is_quicker_one_by_one(x):
+        # Single products may be large enough for oneDNN, which does not help batched ones.
+        is_quicker_apart = len(x) * self._widest > MIN_PRODUCT and is_large(x, self._widest // x.shape[-1])
+        if is_quicker_apart and not any(any(hooks_of(layer)) for layer in self.layers[::2]):
             outputs = torch.stack(self._one_by_one(members))
         else:
             outputs = self.layers(x.expand(len(members), *x.shape))
@@ -139,13 +130,6 @@ class EnsembleMLP(nn.Module):
             return made
         others = (make_activation(activation, num_features, "EnsembleMLP") for _ in range(self.num_members - 1))
         return PerMember([made, *others])
-
-    def _is_quicker_one_by_one(self, x: Tensor) -> bool:
-        """Return whether single products are large enough for oneDNN, which does not help batched ones."""
-        if len(x) * self._widest <= MIN_PRODUCT or not is_large(x, self._widest // x.shape[-1]):
-            return False
-        hooks = [hooks_of(layer) for layer in self.layers if isinstance(layer, EnsembleLinear)]
-        return not any(map(any, hooks))
 
     def _one_by_one(self, members: list[Tensor]) -> list[Tensor]:
         for layer in self.layers:

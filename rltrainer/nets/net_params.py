@@ -95,7 +95,7 @@ class NetParams(Params):
 
     def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> EnsembleMLP:
         """Return E networks of these hidden layers, from [B, in_features] to [E, B], or [E, B, K] for K outputs."""
-        return EnsembleMLP(num_members, in_features, self.layer_sizes(in_features)[1:], self.after_linear, num_outputs)
+        return EnsembleMLP(num_members, self.layer_sizes(in_features), self.after_linear, num_outputs)
 
     def after_linear(self, num_features: int) -> nn.Module:
         """Return the module between a hidden layer and the next: dropout, norm, activation."""

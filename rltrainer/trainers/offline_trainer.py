@@ -5,7 +5,6 @@ import time
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
-from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import SpaceError
 from rltrainer.interval import Every
@@ -70,7 +69,7 @@ class OfflineTrainerParams(TrainerParams):
             mismatch = describe_mismatch(where, expected, found, with_bounds=name == "action_space")
             if mismatch:
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
-        require_columns(algorithm, "OfflineTrainerParams.buffer", self.buffer.extra)
+        algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
         self.buffer.check_finite()
 
     def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":

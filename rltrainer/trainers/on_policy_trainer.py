@@ -5,7 +5,6 @@ import logging
 import math
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
-from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.data import RolloutBuffer
 from rltrainer.nets.policy import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
@@ -75,7 +74,7 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
             known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data)
             extra = {name: known[name] for name in names if name in known}
-            require_columns(algorithm, f"{type(params).__name__}.training_collector", extra, collector.has_stale_data)
+            algorithm.require_columns(f"{type(params).__name__}.training_collector", extra, collector.has_stale_data)
             extra |= VERSION if collector.has_stale_data else {}
             buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
             collector.attach_buffer(buffer)

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from typing import TypeVar
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.algorithms.algorithm_params import require_columns
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
 from rltrainer.nets.normalizer import running_moments
@@ -58,7 +57,7 @@ class OnlineTrainerParams(TrainerParams):
         source = self.training_collector
         if source.buffer is not None:
             owner = f"{type(self).__name__}.training_collector"
-            require_columns(algorithm, owner, source.buffer.extra, source.has_stale_data)
+            algorithm.require_columns(owner, source.buffer.extra, source.has_stale_data)
 
     @property
     def planned_num_steps(self) -> int:

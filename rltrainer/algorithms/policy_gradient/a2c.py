@@ -5,12 +5,12 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterator
-from typing import Self, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.algorithm_params import AlgorithmParams
+from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch, check_standardized
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
@@ -42,21 +42,18 @@ class A2CParams(AlgorithmParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class PolicyStep(UpdateResult):
-    """Result of a gradient step, with the arguments [B] of `policy_change`."""
+    """Result of a gradient step, with the arguments [B] of `policy_change`; it shares no memory with the batch."""
 
     log_ratio: Tensor  # log-probability of each action minus that under the policy that collected
     weight: Tensor
     is_taken: Tensor | None = None  # False if the update step had ended before; None if it never ends early
 
-    @classmethod
-    def of(cls, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> Self:
-        """Return the result of a step with these log-probabilities [B]; it shares no memory with the batch."""
-        return cls(metrics, log_ratio=log_prob - batch.log_prob, weight=batch.weight.clone())
-
 
 class A2C(OnPolicyAlgorithm):
     """Policy gradient with a learned value as baseline; actor and critic share one optimizer."""
 
+    has_policy_change: ClassVar[bool] = False  # whether `policy_change` returns metrics
+    recommended_num_rows: ClassVar[int] = 5  # the paper's t_max; Stable-Baselines3
     policy_class = ActorCritic
     params_class = A2CParams
     policy: ActorCritic
@@ -70,9 +67,9 @@ class A2C(OnPolicyAlgorithm):
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
         """Return fields of `OnPolicyTrainerParams` that train well: `**rl.A2C.recommended(envs)`."""
-        # 5 steps of each env, used once and at once (the paper's t_max; Stable-Baselines3).
-        num_envs, _ = look_at(envs, cls)
-        return {"collection_step_num_env_steps": 5 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
+        # Steps of each env, used once and at once: a second step would follow the gradient of another policy.
+        num_steps = cls.recommended_num_rows * look_at(envs, cls)[0]
+        return {"collection_step_num_env_steps": num_steps, "batch_size": None, "update_step_num_repetitions": 1}
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Estimate advantages and returns with one pass of the critic over all observations of the rollout."""
@@ -113,23 +110,21 @@ class A2C(OnPolicyAlgorithm):
         if self.params.entropy_coef != 0:  # else the backward pass leaves the entropy out
             parts.append(-self.entropy_coef.value * entropy)
         loss = functools.reduce(operator.add, parts)
-        log_prob = log_prob.detach()
-        self.end_early(log_prob, batch)
-        self.optimizer.step(loss, parts)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics: dict[str, Tensor | float] = {name: value.detach() for name, value in losses.items()}
-        return self.step_result(metrics, log_prob, batch)
+        result = self.step_result(metrics, log_prob.detach(), batch)
+        self.optimizer.step(loss, parts)
+        return result
 
     def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [B] of a minibatch."""
         return self.policy.evaluate(batch.obs)
 
-    def end_early(self, log_prob: Tensor, batch: OnPolicyBatch) -> None:
-        """Stop the optimizer before this step, if the update step should end here."""
-
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
-        """Return the result of a gradient step, a `PolicyStep` for `policy_change`."""
-        return UpdateResult(metrics)
+        """Return the result of a gradient step that is about to be taken, a `PolicyStep` for `policy_change`."""
+        if not self.has_policy_change:
+            return UpdateResult(metrics)
+        return PolicyStep(metrics, log_ratio=log_prob - batch.log_prob, weight=batch.weight.clone())
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Return metrics [K] of the policy's distance from the one that collected, of `PolicyStep` fields [K, B]."""

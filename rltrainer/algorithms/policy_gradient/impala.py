@@ -5,13 +5,12 @@ import dataclasses
 from torch import Tensor
 
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
-from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
-from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.returns import vtrace
 from rltrainer.nets import ActorCritic
 from rltrainer.tree import map_tree
-from rltrainer.types import Rollout, UpdateResult
+from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 
 
@@ -49,16 +48,11 @@ class IMPALA(A2C):
     params: IMPALAParams
     columns = ("log_prob",)
     columns_if_stale = ()
+    has_policy_change = True
+    recommended_num_rows = 20  # the paper's length of a trajectory on Atari
 
     def __init__(self, policy: ActorCritic, params: IMPALAParams | None = None) -> None:
         super().__init__(policy, params)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
-        """Return fields of `OnPolicyTrainerParams` that train well: `**rl.IMPALA.recommended(envs)`."""
-        # 20 steps of each env, used once (the paper's length of a trajectory on Atari).
-        num_envs, _ = look_at(envs, cls)
-        return {"collection_step_num_env_steps": 20 * num_envs, "batch_size": None, "update_step_num_repetitions": 1}
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Estimate advantages and returns of the current policy by V-trace (eq. 1)."""
@@ -74,10 +68,6 @@ class IMPALA(A2C):
         advantage, return_ = vtrace(reward, value, next_value, discount, rollout.ends, ratio, *bars)
         weight = rollout.valid.to(value.dtype)
         return OnPolicyBatch(obs, rollout.action, advantage, return_, value, acted, weight, rollout.extra)
-
-    def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
-        """Return a `PolicyStep`."""
-        return PolicyStep.of(metrics, log_prob, batch)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Return `rho`, the mean of the clipped ratios: 1 for data of the current policy."""

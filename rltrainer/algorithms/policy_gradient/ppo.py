@@ -40,6 +40,7 @@ class PPO(A2C):
     params_class = PPOParams
     params: PPOParams
     columns_if_stale = ("log_prob",)
+    has_policy_change = True
 
     def __init__(self, policy: ActorCritic, params: PPOParams | None = None) -> None:
         super().__init__(policy, params)
@@ -82,9 +83,11 @@ class PPO(A2C):
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
-        """Return a `PolicyStep`."""
-        step = PolicyStep.of(metrics, log_prob, batch)
-        if self.params.target_kl is not None:
+        """Return a `PolicyStep`; stop the optimizer before it if the policy is too far from the one that collected."""
+        step = super().step_result(metrics, log_prob, batch)
+        if self.params.target_kl is not None and isinstance(step, PolicyStep):
+            approx_kl = weighted_mean(divergence(step.log_ratio), batch.weight)
+            self.optimizer.stop_above(1.5 * self.params.target_kl, approx_kl)
             step.is_taken = ~self.optimizer.is_stopped
         return step
 
@@ -94,12 +97,6 @@ class PPO(A2C):
         is_clipped = (log_ratio.expm1().abs() > self.clip.value).to(log_ratio.dtype)
         kl = weighted_mean(divergence(log_ratio), weight, total)
         return {"approx_kl": kl, "clip_fraction": weighted_mean(is_clipped, weight, total)}
-
-    def end_early(self, log_prob: Tensor, batch: OnPolicyBatch) -> None:
-        """Stop the optimizer if the policy is too far from the one that collected."""
-        if self.params.target_kl is not None:
-            approx_kl = weighted_mean(divergence(log_prob - batch.log_prob), batch.weight)
-            self.optimizer.stop_above(1.5 * self.params.target_kl, approx_kl)
 
     def continues(self, batch: OnPolicyBatch) -> bool:
         """Return whether the last policy was within `target_kl`; waits for the device."""

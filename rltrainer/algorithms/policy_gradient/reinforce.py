@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from rltrainer.algorithms.algorithm_params import AlgorithmParams
+from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch, check_standardized
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import standardize, weighted_mean

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rltrainer.nets import DeterministicActorCritic, GaussianActorCritic, SquashedActorCritic
-from rltrainer.nets.continuous import Critic
+from rltrainer.nets.actor_critic import Critic
 from rltrainer.nets.net_params import NetParams
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)

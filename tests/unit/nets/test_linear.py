@@ -90,7 +90,7 @@ def test_size_type_and_format_decide() -> None:
 
 def test_perceptrons_give_the_same_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(32, 6)
-    networks: list[nn.Module] = [MLP((6, 16, 8), nn.ReLU), EnsembleMLP(3, 6, (16, 8), nn.ReLU)]
+    networks: list[nn.Module] = [MLP((6, 16, 8), nn.ReLU), EnsembleMLP(3, (6, 16, 8), nn.ReLU)]
     for network in networks:
         parameters = list(network.parameters())
         expected = network(x)
@@ -105,7 +105,7 @@ def test_perceptrons_give_the_same_with_and_without(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("every_size")
 def test_a_hooked_layer_of_an_ensemble_is_called() -> None:
-    ensemble = EnsembleMLP(2, 4, (5,), nn.ReLU)
+    ensemble = EnsembleMLP(2, (4, 5), nn.ReLU)
     shapes: list[torch.Size] = []
     ensemble.layers[0].register_forward_hook(lambda layer, args, output: shapes.append(output.shape))
     ensemble(torch.randn(6, 4))

@@ -47,7 +47,7 @@ def member(ensemble: EnsembleMLP, e: int, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("hidden_sizes", [(), (7,), (7, 5)])
 def test_ensemble_equals_its_members(hidden_sizes: tuple[int, ...]) -> None:
-    ensemble = EnsembleMLP(3, 4, hidden_sizes, nn.ReLU)
+    ensemble = EnsembleMLP(3, (4, *hidden_sizes), nn.ReLU)
     x = torch.randn(6, 4)
     output = ensemble(x)
     assert output.shape == (3, 6)
@@ -56,7 +56,7 @@ def test_ensemble_equals_its_members(hidden_sizes: tuple[int, ...]) -> None:
 
 
 def test_members_start_apart_and_get_gradients_of_their_own_output_only() -> None:
-    ensemble = EnsembleMLP(2, 4, (5,), nn.ReLU)
+    ensemble = EnsembleMLP(2, (4, 5), nn.ReLU)
     ensemble(torch.randn(6, 4))[0].sum().backward()
     for parameter in ensemble.parameters():
         assert len(parameter.detach().unique(dim=0)) == 2
@@ -67,7 +67,7 @@ def test_members_start_apart_and_get_gradients_of_their_own_output_only() -> Non
 
 def test_too_many_members() -> None:
     with pytest.raises(ParamsError, match="^EnsembleMLP.num_members: must be at most 1000; got 1001"):
-        EnsembleMLP(1001, 4, (5,), nn.ReLU)
+        EnsembleMLP(1001, (4, 5), nn.ReLU)
 
 
 STATEFUL = {
@@ -95,7 +95,7 @@ def test_activations_without_parameters_leave_the_names_of_files_as_they_were() 
     assert list(MLP((3, 5, 2), nn.Tanh).state_dict()) == [
         "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias",
     ]  # fmt: skip
-    assert list(EnsembleMLP(2, 3, (5,), nn.ReLU).state_dict()) == [
+    assert list(EnsembleMLP(2, (3, 5), nn.ReLU).state_dict()) == [
         "layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias",
     ]  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_the_activation_is_made_once_per_layer_after_the_layers() -> None:
         return made[-1]
 
     assert list(MLP((3, 6, 6), activation).activations) == made
-    ensemble = EnsembleMLP(3, 4, (6, 6), activation)
+    ensemble = EnsembleMLP(3, (4, 6, 6), activation)
     assert [layer for layer in ensemble.layers if isinstance(layer, nn.Tanh)] == made[2:]
 
 
@@ -119,7 +119,7 @@ def test_members_share_no_weights_and_no_statistics(
 ) -> None:
     """Training one member on other inputs leaves the others as separate networks are."""
     monkeypatch.setattr(EnsembleMLP, "_is_quicker_one_by_one", lambda *_: one_by_one)
-    ensemble, x = EnsembleMLP(3, 4, (6, 6), activation), torch.randn(5, 4)
+    ensemble, x = EnsembleMLP(3, (4, 6, 6), activation), torch.randn(5, 4)
     expected = []
     for e in range(3):
         y = x
@@ -138,7 +138,7 @@ def test_members_share_no_weights_and_no_statistics(
             assert not any(gradient is not None and gradient.any() for rest in others for gradient in rest)
 
 
-@pytest.mark.parametrize("make", [lambda a: MLP((3, 4), a), lambda a: EnsembleMLP(2, 3, (4,), a)])
+@pytest.mark.parametrize("make", [lambda a: MLP((3, 4), a), lambda a: EnsembleMLP(2, (3, 4), a)])
 @pytest.mark.parametrize(
     "activation",
     [nn.ReLU(), torch.tanh, F.relu, "relu", None, nn.LazyBatchNorm1d, nn.Threshold, lambda: torch.tanh],

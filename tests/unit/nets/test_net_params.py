@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.nets.continuous import Critic
+from rltrainer.nets.actor_critic import Critic
 from rltrainer.nets.encoder import Encoder, FlatEncoder
 from rltrainer.nets.mlp import Dropout, PerMember
 from rltrainer.nets.net_params import NetParams
