@@ -24,17 +24,10 @@ from rltrainer.state.codec import Constructed, to_plain
 from rltrainer.state.params import Params
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
+from rltrainer.updates import part_state
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer, OptimizerFactory, ScheduledValue
-from rltrainer.updates.part_state import (
-    check_all_is_saved,
-    check_part,
-    fitting_state,
-    load_parts,
-    part_state,
-    set_part_dtype,
-)
 from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.validation.hints import ARGUMENTS
 
@@ -155,15 +148,22 @@ class Algorithm(metaclass=Constructed):
             ParamsError: it cannot be followed, or the algorithm holds state that would not be saved; nothing changed.
         """
         self._check_policy()
-        check_all_is_saved(type(self).__name__, vars(self), self._parts())
+        part_state.check_all_is_saved(type(self).__name__, vars(self), self._parts())
         optimizers, is_ours = self._optimizers(), all(isinstance(o.method, Adam) for o in self._optimizers())
         self._compiled_step.check_plan(plan, is_ours)
         for optimizer in optimizers:
             optimizer.check_plan(plan)
         if self._may_differ_from(dtype := plan.precision.weight_dtype):
             for part in vars(self).values():
-                set_part_dtype(part, dtype)
-        self._accumulate(plan.update.accumulate)
+                part_state.set_part_dtype(part, dtype)
+        size = plan.update.accumulate
+        if size != (1 if self.accumulation is None else self.accumulation.size):
+            self.accumulation = None if size == 1 else Accumulation(size)
+        for optimizer in optimizers:
+            optimizer.gather_over(self.accumulation)
+        for module in itertools.chain.from_iterable(each.modules() for each in self._networks()):
+            if isinstance(module, TargetNetwork):
+                module.accumulation = self.accumulation
         self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.attach(name or "loss", plan, self.is_compiled)
@@ -186,16 +186,6 @@ class Algorithm(metaclass=Constructed):
 
     def _may_differ_from(self, dtype: torch.dtype) -> bool:
         return not dtype is self.policy.weight_dtype is torch.float32
-
-    def _accumulate(self, size: int) -> None:
-        """Have optimizers and target networks share groups of `size` gradient steps."""
-        if size != (1 if self.accumulation is None else self.accumulation.size):
-            self.accumulation = None if size == 1 else Accumulation(size)
-        for optimizer in self._optimizers():
-            optimizer.gather_over(self.accumulation)
-        for module in itertools.chain.from_iterable(each.modules() for each in self._networks()):
-            if isinstance(module, TargetNetwork):
-                module.accumulation = self.accumulation
 
     @property
     def is_compiled(self) -> bool:
@@ -247,15 +237,16 @@ class Algorithm(metaclass=Constructed):
             ParamsError: the algorithm holds state that would not be in it.
         """
         self.check_faults()
-        check_all_is_saved(type(self).__name__, vars(self), self._parts())
-        parts = {name: part_state(part) for name, part in self._parts().items()}
+        part_state.check_all_is_saved(type(self).__name__, vars(self), self._parts())
+        parts = {name: part_state.part_state(part) for name, part in self._parts().items()}
         said = {"algorithm": type(self).__name__, "construction": self.to_plain()}
         return said | dtype_entry(self.policy.weight_dtype) | parts
 
     def snapshot(self) -> Load:
         """Return a function that restores the present state."""
         parts = self._parts()
-        return partial(load_parts, parts, {name: copy.deepcopy(part_state(part)) for name, part in parts.items()})
+        state = {name: copy.deepcopy(part_state.part_state(part)) for name, part in parts.items()}
+        return partial(part_state.load_parts, parts, state)
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned, in place.
@@ -277,8 +268,8 @@ class Algorithm(metaclass=Constructed):
                 raise CheckpointError(f"{name}: the state has no {part_name!r}")
             if part_name not in parts:
                 raise CheckpointError(f"{name}: the state has {part_name!r}, which this {name} has not")
-            check_part(f"{name}.{part_name}", parts[part_name], state[part_name])
-        return partial(load_parts, parts, state)
+            part_state.check_part(f"{name}.{part_name}", parts[part_name], state[part_name])
+        return partial(part_state.load_parts, parts, state)
 
     def save(self, path: str | Path) -> None:
         """Write the whole algorithm to one safetensors file for `rl.load`, in one step.
@@ -316,7 +307,7 @@ class Algorithm(metaclass=Constructed):
     def fitting_state(self, state: State) -> tuple[State, IncompatibleKeys]:
         """Return a whole state with the fitting parts of another one, and the names of what was left out."""
         saved = {name: value for name, value in state.items() if name not in NO_PARTS}
-        parts, left_out = fitting_state(self._parts(), saved)
+        parts, left_out = part_state.fitting_state(self._parts(), saved)
         return {"algorithm": type(self).__name__, **dtype_entry(self.policy.weight_dtype), **parts}, left_out
 
     def check_faults(self, wait: bool = True) -> None:
@@ -358,9 +349,8 @@ class Algorithm(metaclass=Constructed):
 
     def may_report(self, metric: str) -> bool:
         """Return whether an update may report this metric although the last ones did not."""
-        if metric in self.occasional_metrics or not self.plan.update.logs_norms:
-            return metric in self.occasional_metrics
-        return metric in [f"{name}_grad_norm".lstrip("_") for name in self.optimizers_by_loss()]
+        norms = [f"{name}_grad_norm".lstrip("_") for name in self.optimizers_by_loss()]
+        return metric in self.occasional_metrics or (self.plan.update.logs_norms and metric in norms)
 
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules with the settings of the params; `lr` replaces theirs."""

@@ -10,18 +10,10 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from rltrainer import errors
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.data.storage import require_device
-from rltrainer.errors import (
-    MAX_LENGTH,
-    ArgumentError,
-    CheckpointError,
-    ParamsError,
-    RLTrainerError,
-    SpaceError,
-    field_error_text,
-    readable,
-)
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.loggers import RunFolder
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
@@ -168,7 +160,7 @@ class _File:
         try:
             made = self._reader.read(plain, kind.__name__)
         except Exception as error:  # a file may say anything
-            if isinstance(error, RLTrainerError) and not isinstance(error, ArgumentError):
+            if isinstance(error, errors.RLTrainerError) and not isinstance(error, errors.ArgumentError):
                 raise CheckpointError(f"{self.path}: {error}") from error
             text = f"what it says cannot be built ({type(error).__name__}: {error})"
             raise CheckpointError(f"{self.path}: {text}") from error
@@ -194,6 +186,6 @@ def _items(plain: Any) -> Iterator[Any]:
 def _remedy(path: str, name: str) -> str:
     short = name.rpartition("<locals>.")[2]
     as_list = "" if "<" in short else f"classes=[{short}], or "  # a lambda has no name to write there
-    if len(name) > MAX_LENGTH:
+    if len(name) > errors.MAX_LENGTH:
         return f"the file only names {readable(name)}, and no class or function has such a name"
     return f"the file only names {name!r}. Pass what that is: {as_list}classes={{{name!r}: ...}}"

@@ -14,7 +14,6 @@ from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
-from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import Rollout, UpdateResult
@@ -40,17 +39,16 @@ class OnPolicyBatch:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Apply a function to all tensors."""
-        return type(self)(**{name: map_tree(function, getattr(self, name)) for name in self.names()})
+        return type(self)(**{name: map_tree(function, value) for name, value in self.fields().items()})
 
     def gather(self, index: Tensor, shape: tuple[int, int]) -> list[Self]:
         """Return the steps at `index` [K * B] of a flattened batch, as K minibatches of B."""
-        columns = {name: _split(getattr(self, name), index, shape) for name in self.names()}
+        columns = {name: _split(value, index, shape) for name, value in self.fields().items()}
         return [type(self)(**dict(zip(columns, parts, strict=True))) for parts in zip(*columns.values(), strict=True)]
 
-    @classmethod
-    def names(cls) -> list[str]:
-        """List the names of the fields."""
-        return [field.name for field in dataclasses.fields(cls)]
+    def fields(self) -> dict[str, Tree]:
+        """Return the fields by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 class OnPolicyAlgorithm(Algorithm):
@@ -81,7 +79,7 @@ class OnPolicyAlgorithm(Algorithm):
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
 
     def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
-        """Return the names of the columns that the updates read; `has_stale_data` is the data source's."""
+        """Return the names of the columns that the updates read."""
         return self.columns + (self.columns_if_stale or () if has_stale_data else ())
 
     def before_batches(self, samples: OnPolicyBatch) -> Mapping[str, Tensor]:
@@ -140,19 +138,16 @@ class OnPolicyAlgorithm(Algorithm):
             steps = self.accumulation.grouped(steps)
         results = self._compiled_step.run(steps)
         if self.accumulation is not None:
-            self._apply_rest(self.accumulation, results)
+            # Apply the gathered gradients of the last steps: the next ones are on data of another policy.
+            for optimizer in self._optimizers():
+                optimizer.apply_rest()
+            self.accumulation.num_steps = 0
+            if results and self.plan.update.logs_norms:
+                add_norms(results[-1], self.optimizers_by_loss())
         self.observe(rollout)
         self._end_update(results)
         result = UpdateResult.mean(results)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
-
-    def _apply_rest(self, accumulation: Accumulation, results: list[UpdateResult]) -> None:
-        """Apply the gathered gradients of the last steps: the next ones are on data of another policy."""
-        for optimizer in self._optimizers():
-            optimizer.apply_rest()
-        accumulation.num_steps = 0
-        if results and self.plan.update.logs_norms:
-            add_norms(results[-1], self.optimizers_by_loss())
 
 
 def check_standardized(name: str, field: str, batch_size: int | None, num_steps: int | None) -> None:

@@ -28,9 +28,8 @@ def interquartile_mean(scores: ArrayLike) -> Array:
     """
     found = _checked("interquartile_mean", "scores", scores)
     ordered = np.sort(found.reshape(*found.shape[:-2], -1), axis=-1)
-    num_scores = ordered.shape[-1]
-    cut = num_scores // 4
-    return _array(ordered[..., cut : num_scores - cut].mean(axis=-1))
+    cut = ordered.shape[-1] // 4
+    return _array(ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1))
 
 
 def mean_score(scores: ArrayLike) -> Array:
@@ -102,17 +101,14 @@ def bootstrap_interval(
     at_once = max(1, MAX_DRAWN // max(each.size for each in arrays))
     found = []
     for begin in range(0, num_resamples, at_once):
-        num_drawn = min(at_once, num_resamples - begin)
-        found.append(statistic(*(_resampled(each, num_drawn, generator) for each in arrays)))
+        drawn = []
+        for each in arrays:  # runs drawn again within each task: [B, ..., R, M] of [..., R, M]
+            size = min(at_once, num_resamples - begin), *each.shape[-2:]
+            runs = generator.integers(size[1], size=size)
+            drawn.append(np.moveaxis(each[..., runs, np.arange(size[2])], -3, 0))
+        found.append(statistic(*drawn))
     low, high = np.quantile(np.concatenate(found), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return _array(low), _array(high)
-
-
-def _resampled(scores: Array, num_resamples: int, generator: np.random.Generator) -> Array:
-    """Return runs drawn again within each task, [B, ..., R, M] for [..., R, M]."""
-    num_runs, num_tasks = scores.shape[-2:]
-    drawn = generator.integers(num_runs, size=(num_resamples, num_runs, num_tasks))
-    return np.moveaxis(scores[..., drawn, np.arange(num_tasks)], -3, 0)
 
 
 def _checked(owner: str, field: str, scores: ArrayLike) -> Array:

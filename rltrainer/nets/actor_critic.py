@@ -361,7 +361,7 @@ class GaussianActorCritic(ContinuousActorCritic):
     has_value_network = True
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
-        return GaussianHead(in_features, num_actions, bounded_mean=True, min_log_std=-10.0)
+        return GaussianHead(in_features, num_actions, bounded_mean=True, least=-10.0)
 
     def distribution(self, obs: Tree) -> DiagonalGaussian:
         """Return the distribution over actions around (-1, 1) for normalised observations [B, ...]."""

@@ -61,7 +61,7 @@ def best_choice(preference: Tensor) -> Tensor:
             index is -1, no choice of any space.
     """
     if _can_look_at(preference):
-        return _best_choice(full_precision(preference).detach().numpy())
+        return torch.from_numpy(np.asarray(_numbers(full_precision(preference).detach().numpy()).argmax(-1)))
     largest, index = preference.max(-1)
     return index.masked_fill(largest.isnan(), -1)
 
@@ -71,12 +71,8 @@ def _can_look_at(preference: Tensor) -> bool:
     return preference.is_cpu and not (torch.compiler.is_compiling() or is_tracing)
 
 
-def _best_choice(preference: np.ndarray[Any, Any]) -> Tensor:
-    _require_numbers(preference)
-    return torch.from_numpy(np.asarray(preference.argmax(-1)))
-
-
-def _require_numbers(preference: np.ndarray[Any, Any]) -> None:
+def _numbers(preference: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return preferences [..., A]; a `NonFiniteError` if one is NaN."""
     # The sum of squares is NaN if a number is, and only then: 0.4 us, less than half of asking for each number.
     square = np.vdot(preference, preference)
     if square != square:
@@ -84,6 +80,7 @@ def _require_numbers(preference: np.ndarray[Any, Any]) -> None:
         row = int(np.flatnonzero(np.isnan(rows).any(-1))[0])
         text = f"no choice can be made in row {row} of the batch: its logits or action values are {rows[row].tolist()}."
         raise NonFiniteError(f"{text} Look for NaN in the observation or in the weights.")
+    return preference
 
 
 @dataclass(slots=True)
@@ -113,7 +110,8 @@ class Categorical:
         """Draw choices [B]: argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
         exponential = torch.empty_like(self.logits, dtype=torch.float32).exponential_(generator=generator)
         if self.logits.is_cpu:  # a call of NumPy's costs half of one of torch's
-            return self._choice(_best_choice(self.logits.detach().numpy() - np.log(exponential.numpy())))
+            index = _numbers(self.logits.detach().numpy() - np.log(exponential.numpy())).argmax(-1)
+            return self._choice(torch.from_numpy(np.asarray(index)))
         return self._choice(best_choice(self.logits - exponential.log_()))
 
     def mode(self) -> Tensor:
@@ -171,8 +169,8 @@ class MultiCategorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-probabilities of whole actions [B]."""
-        columns = zip(self.parts, action.unbind(-1), strict=True)
-        return torch.stack([part.log_prob(column) for part, column in columns]).sum(0)
+        pairs = zip(self.parts, action.unbind(-1), strict=True)
+        return torch.stack([part.log_prob(column) for part, column in pairs]).sum(0)
 
     def entropy(self) -> Tensor:
         """Return the entropies of whole actions [B]."""
@@ -228,10 +226,8 @@ class Bernoulli:
 
     def kl(self, other: "Bernoulli") -> Tensor:
         """Return the divergences of whole actions [B]: of each flag, sum p (log p - log q) over 0 and 1."""
-        terms = [
-            ours.sigmoid() * (F.logsigmoid(ours) - F.logsigmoid(theirs))
-            for ours, theirs in ((self.logits, other.logits), (-self.logits, -other.logits))
-        ]
+        pairs = (self.logits, other.logits), (-self.logits, -other.logits)
+        terms = [p.sigmoid() * (F.logsigmoid(p) - F.logsigmoid(q)) for p, q in pairs]  # in logits of p and q
         return (terms[0] + terms[1]).sum(-1)
 
     @property
@@ -246,7 +242,7 @@ class Bernoulli:
     def _flags(self, is_set: Tensor) -> Tensor:
         """Return int8; for NaN in the logits an error or -1, see `best_choice`."""
         if _can_look_at(self.logits):
-            _require_numbers(self.logits.detach().numpy())
+            _numbers(self.logits.detach().numpy())
             return is_set.to(torch.int8)
         return is_set.to(torch.int8).masked_fill(self.logits.isnan(), -1)
 

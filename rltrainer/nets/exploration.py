@@ -100,14 +100,13 @@ class GaussianNoise(Params):
         # Few operations: after a large update, the code of each is out of the cache.
         return torch.addcmul(action, noise, half_range, value=scale).clamp_(low, high)
 
-    def _bounds_of(self, space: spaces.Box, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _bounds_of(self, space: spaces.Box, device: torch.device) -> list[Tensor]:
         """Return low, high and half their distance; made once for a space."""
-        kept = self.__dict__.get("_kept")
-        if kept is None or kept[0] is not space or kept[1][0].device != device:
+        of_space, *bounds = self.__dict__.get("_kept", (None,))
+        if of_space is not space or bounds[0].device != device:
             low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
-            kept = (space, (low, high, 0.5 * (high - low)))
-            object.__setattr__(self, "_kept", kept)  # the dataclass is frozen, and this is no field
-        bounds: tuple[Tensor, Tensor, Tensor] = kept[1]
+            bounds = [low, high, 0.5 * (high - low)]
+            object.__setattr__(self, "_kept", (space, *bounds))  # the dataclass is frozen, and this is no field
         return bounds
 
 

@@ -9,14 +9,7 @@ from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
 from rltrainer.errors import SpaceError, field_error_text
-from rltrainer.nets.distributions import (
-    Bernoulli,
-    Categorical,
-    DiagonalGaussian,
-    Distribution,
-    MultiCategorical,
-    SquashedGaussian,
-)
+from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rltrainer.nets.linear import Linear, run_through
 from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space, require_few_choices, require_floats
@@ -56,7 +49,7 @@ class CategoricalHead(LinearHead):
         self.is_multi, self.sizes = isinstance(space, spaces.MultiDiscrete), sizes
         self.start = [int(n) for n in np.atleast_1d(space.start)]
 
-    def forward(self, features: Tensor) -> Distribution:
+    def forward(self, features: Tensor) -> Categorical | MultiCategorical:
         """Map [B, in_features] to a distribution over choices."""
         logits = self.outputs(features)
         if not self.is_multi:
@@ -82,16 +75,11 @@ class GaussianHead(LinearHead):
     MAX_LOG_STD = 2.0
 
     def __init__(
-        self,
-        in_features: int,
-        num_actions: int,
-        log_std: float = 0.0,
-        bounded_mean: bool = False,
-        min_log_std: float = -5.0,
+        self, in_features: int, num_actions: int, log_std: float = 0.0, bounded_mean: bool = False, least: float = -5.0
     ) -> None:
         super().__init__(in_features, num_actions)
         self.log_std = nn.Parameter(torch.full((num_actions,), float(log_std)))
-        self.bounded_mean, self.min_log_std = bounded_mean, min_log_std
+        self.bounded_mean, self.min_log_std = bounded_mean, least
 
     def forward(self, features: Tensor) -> DiagonalGaussian:
         """Map [B, in_features] to a distribution over [B, A]."""

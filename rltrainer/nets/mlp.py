@@ -115,11 +115,11 @@ class EnsembleMLP(nn.Module):
         """Map [B, in_features] to outputs [E, B], or [E, B, K] for K > 1, of all or of the first `num_members`."""
         members = [x] * (num_members or self.num_members)
         # Single products may be large enough for oneDNN, which does not help batched ones.
-        is_quicker_apart = len(x) * self._widest > MIN_PRODUCT and is_large(x, self._widest // x.shape[-1])
-        if is_quicker_apart and not any(any(hooks_of(layer)) for layer in self.layers[::2]):
-            outputs = torch.stack(self._one_by_one(members))
-        else:
-            outputs = self.layers(x.expand(len(members), *x.shape))
+        is_one_by_one = len(x) * self._widest > MIN_PRODUCT and is_large(x, self._widest // x.shape[-1])
+        if is_one_by_one:  # unless a hook waits for a call
+            hooks = [hooks_of(layer) for layer in self.layers if isinstance(layer, EnsembleLinear)]
+            is_one_by_one = not any(map(any, hooks))
+        outputs = self.layers(x.expand(len(members), *x.shape)) if not is_one_by_one else self._one_by_one(members)
         return full_precision(outputs.squeeze(-1) if self.num_outputs == 1 else outputs)
 
     def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
@@ -131,7 +131,7 @@ class EnsembleMLP(nn.Module):
         others = (make_activation(activation, num_features, "EnsembleMLP") for _ in range(self.num_members - 1))
         return PerMember([made, *others])
 
-    def _one_by_one(self, members: list[Tensor]) -> list[Tensor]:
+    def _one_by_one(self, members: list[Tensor]) -> Tensor:
         for layer in self.layers:
             if isinstance(layer, EnsembleLinear):
                 # The other conditions of `is_large` were checked for the widest layer.
@@ -142,7 +142,7 @@ class EnsembleMLP(nn.Module):
             else:
                 activations = layer if isinstance(layer, PerMember) else [layer] * len(members)
                 members = [activation(member) for activation, member in zip(activations, members, strict=False)]
-        return members
+        return torch.stack(members)
 
 
 class Dropout(nn.Module):

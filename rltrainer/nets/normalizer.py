@@ -74,7 +74,8 @@ class ObsNormalizer(nn.Module):
             if np.issubdtype(space.dtype, np.floating):
                 self.moments[str(i)] = RunningMoments(leaf_shape(space))
             elif len(space.shape) != 3:  # images are scaled by their encoder
-                _warn_of_leaf(f"obs{name}, {readable(space)},")
+                text = "is left as it is, as only Boxes of floats are standardised. Cast it in a wrapper."
+                _warn_once(f"normalize_obs: obs{name}, {readable(space)}, {text}")
         self.positions = rebuild(tree, map(str, itertools.count()))
 
     def forward(self, obs: Tree) -> Tree:
@@ -146,7 +147,6 @@ class RewardScaler(nn.Module):
         self.running_return = state.clone() if len(state) else None
 
 
-@functools.cache  # once for each such leaf of a program
-def _warn_of_leaf(leaf: str) -> None:
-    text = "normalize_obs: %s is left as it is, as only Boxes of floats are standardised. Cast it in a wrapper."
-    logging.getLogger("rltrainer").warning(text, leaf)
+@functools.cache
+def _warn_once(text: str) -> None:
+    logging.getLogger("rltrainer").warning(text)

@@ -24,17 +24,7 @@ from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.weight_dtype import WeightDtype, cast, dtype_entry, dtype_name, saved_dtype, set_weight_dtype
 from rltrainer.plan import no_progress
-from rltrainer.spaces import (
-    ACTION_MASK,
-    Array,
-    Space,
-    ValueRange,
-    has_action_mask,
-    leaf_shape,
-    leaf_spaces,
-    num_choices,
-    numpy_dtype,
-)
+from rltrainer.spaces import ACTION_MASK, Array, Space, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
 from rltrainer.state.codec import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
@@ -317,14 +307,14 @@ class Policy(nn.Module, metaclass=Constructed):
         batches = {leaf.shape[: leaf.ndim - len(shape)] for leaf, shape in found}
         if len(batches) != 1:
             raise SpaceError(f"{owner}: expected leaves of one number of observations, got {sorted(batches)}")
-        batch = batches.pop() or (1,)
+        batch = batches.pop()
 
         def to_tensor(space: Space, leaf: Array | None) -> Tensor:
-            values = np.zeros((*batch, *leaf_shape(space)), numpy_dtype(space))
+            values = np.zeros((*(batch or (1,)), *leaf_shape(space)), numpy_dtype(space))
             values[:] = 0 if leaf is None else leaf
             return torch.from_numpy(values).to(self.device)
 
-        return map_tree(to_tensor, tree, arrays), found[0][0].ndim == len(found[0][1])
+        return map_tree(to_tensor, tree, arrays), batch == ()
 
     def _to_numpy(self, action: Tensor, is_single: bool) -> Any:
         """Return actions [N, ...], or the only one, in the dtype of their space, and within it."""
@@ -400,11 +390,10 @@ class Policy(nn.Module, metaclass=Constructed):
         return next(self.parameters()).device
 
 
-def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
-    observation_space = getattr(envs, "single_observation_space", None)
-    action_space = getattr(envs, "single_action_space", None)
-    if isinstance(observation_space, gym.Space) and isinstance(action_space, gym.Space):
-        return observation_space, action_space
+def _spaces_of(policy_class: Any, envs: Any) -> list[Space]:
+    found = [getattr(envs, name, None) for name in ("single_observation_space", "single_action_space")]
+    if all(isinstance(space, gym.Space) for space in found):
+        return found
     hint = "Make one with rl.make_vec(env_id, num_envs=1)."
     if isinstance(envs, str):
         hint = f"Make one with rl.make_vec({envs!r}, num_envs=1)."
@@ -477,12 +466,12 @@ def _checked_array(owner: str, space: Space, obs: Any) -> Array:
 
 def _has_mask(owner: str, observation_space: Space, action_space: Space) -> bool:
     """Return whether observations hold an action mask; a `SpaceError` unless it has one flag for each choice."""
-    if not has_action_mask(observation_space):
+    if not isinstance(observation_space, spaces.Dict) or ACTION_MASK not in observation_space.spaces:
         return False
-    leaf, sizes = observation_space[ACTION_MASK], num_choices(action_space)  # type: ignore[index]  # a Dict
-    expected = "be left out, or have another name, as actions are no choices" if sizes is None else None
-    if sizes is not None and (not isinstance(leaf, spaces.Box | spaces.MultiBinary) or leaf.shape != (sum(sizes),)):
+    leaf, sizes = observation_space[ACTION_MASK], num_choices(action_space)
+    if sizes is not None and isinstance(leaf, spaces.Box | spaces.MultiBinary) and leaf.shape == (sum(sizes),):
+        return True
+    expected = "be left out, or have another name, as actions are no choices"
+    if sizes is not None:
         expected = f"be a MultiBinary({sum(sizes)}), or a Box of shape ({sum(sizes)},): a flag for each choice"
-    if expected is not None:
-        raise SpaceError(f'{owner}.observation_space["{ACTION_MASK}"]: must {expected}; got {leaf} for {action_space}')
-    return True
+    raise SpaceError(f'{owner}.observation_space["{ACTION_MASK}"]: must {expected}; got {leaf} for {action_space}')

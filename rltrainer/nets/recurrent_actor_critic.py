@@ -13,7 +13,7 @@ from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.linear import Linear
-from rltrainer.nets.mlp import MLP, orthogonal_
+from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
@@ -135,15 +135,8 @@ def _lstm(x: Tensor, memory: Tensor, keep: Tensor, weight: Tensor, bias: Tensor)
 def _lstm_backward(gradient: Tensor, keep: Tensor, weight: Tensor, saved: Tensor) -> tuple[Tensor, ...]:
     hidden, cell, enter, stay, leave, new, bounded = saved.unbind(2)
     through_cell = leave * (1 - bounded.square())
-    factors = torch.stack(
-        [
-            new * enter * (1 - enter),
-            cell * stay * (1 - stay),
-            bounded * leave * (1 - leave),
-            enter * (1 - new.square()),
-        ],
-        2,
-    )
+    of_gates = [new * enter * (1 - enter), cell * stay * (1 - stay), bounded * leave * (1 - leave)]
+    factors = torch.stack([*of_gates, enter * (1 - new.square())], 2)
     arriving, products = torch.zeros_like(gradient[0]), []
     rows = zip(gradient.unbind(), factors.unbind(), through_cell.unbind(), stay.unbind(), keep.unbind(), strict=True)
     for row, factor, through, stay_row, keep_row in reversed(list(rows)):
@@ -162,36 +155,30 @@ def _gradients(of_x: Tensor, of_product: Tensor, hidden: Tensor, of_memory: Tens
     return of_x.flatten(2).clone(), of_memory, rows.t() @ hidden.flatten(0, 1), rows.sum(0)
 
 
-def _without_autocast(kernel: Any) -> Any:
-    """Run a loop in the format of its memory: in a lower one, the rounding errors of its rows would add up."""
-
-    def run(x: Tensor, *args: Tensor) -> Any:
-        with torch.autocast(x.device.type, enabled=False):
-            return kernel(x, *args)
-
-    return run
-
-
 def _register(name: str, forward: Any, backward: Any, num_saved: int) -> None:
     inputs = "Tensor x, Tensor memory, Tensor keep, Tensor weight, Tensor bias"
     _LIBRARY.define(f"{name}({inputs}) -> (Tensor, Tensor)")  # type: ignore[no-untyped-call]  # torch's, as below
     signature = "Tensor gradient, Tensor keep, Tensor weight, Tensor saved"
     _LIBRARY.define(f"{name}_backward({signature}) -> (Tensor, Tensor, Tensor, Tensor)")  # type: ignore[no-untyped-call]
+
+    def run(kernel: Any, x: Tensor, *args: Tensor) -> Any:
+        # In the format of the memory: in a lower one, the rounding errors of the rows would add up.
+        with torch.autocast(x.device.type, enabled=False):
+            return kernel(x, *args)
+
     for operator, kernel in ((name, forward), (f"{name}_backward", backward)):
-        _LIBRARY.impl(operator, _without_autocast(kernel), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        _LIBRARY.impl(operator, partial(run, kernel), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
     def shapes(x: Tensor, memory: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         lead = x.shape[:2]
         return memory.new_empty(*lead, memory.shape[1]), memory.new_empty(*lead, num_saved, weight.shape[1])
 
     def backward_shapes(gradient: Tensor, keep: Tensor, weight: Tensor, saved: Tensor) -> Sequence[Tensor]:
-        rows, gates = weight.shape[0], gradient.shape[:2]
-        of_x, of_memory = gradient.new_empty(*gates, rows), gradient.new_empty(gradient.shape[1:])
-        return of_x, of_memory, torch.empty_like(weight), gradient.new_empty(rows)
+        of_x, of_bias = gradient.new_empty(*gradient.shape[:2], len(weight)), gradient.new_empty(len(weight))
+        return of_x, gradient.new_empty(gradient.shape[1:]), torch.empty_like(weight), of_bias
 
     def keep_for_backward(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        _, _, keep, weight, _ = inputs
-        ctx.save_for_backward(keep, weight, output[1])
+        ctx.save_for_backward(*inputs[2:4], output[1])  # keep, weight, and what was saved
 
     def gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         operator = getattr(torch.ops.rltrainer, f"{name}_backward")
@@ -248,7 +235,7 @@ class RecurrentActorCritic(Policy):
         make_cell: type[RecurrentCell] = GRU if checked(name, "cell", cell, CellName) == "gru" else LSTM
         size, net = checked(name, "cell_size", cell_size, PositiveInt), self.net_params
         self.actor_memory = RecurrentEncoder(Encoder(observation_space, net), make_cell, size)
-        layers = _layers(net, size)
+        layers = orthogonal_(net.hidden_layers(size), SQRT_2)
         head = make_head(layers.out_features, action_space, name, log_std_init)
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
         self.actor = nn.Sequential(layers, orthogonal_(head, 0.01))
@@ -257,7 +244,7 @@ class RecurrentActorCritic(Policy):
         self.critic_memory = self.actor_memory
         if not share_cell:
             self.critic_memory = RecurrentEncoder(Encoder(observation_space, net), make_cell, size)
-        layers = _layers(net, size)
+        layers = orthogonal_(net.hidden_layers(size), SQRT_2)
         self.critic = nn.Sequential(layers, orthogonal_(ValueHead(layers.out_features, 1), 1.0))
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardScaler()
@@ -317,7 +304,3 @@ class RecurrentEncoder(nn.Module):
         features: Tensor = self.encoder(obs)
         memories: Tensor = self.cell(features.view(*begins.shape, -1), memory, begins)
         return memories.flatten(0, 1)
-
-
-def _layers(net: NetParams, size: int) -> MLP:
-    return orthogonal_(net.hidden_layers(size), SQRT_2)

@@ -70,16 +70,14 @@ class TargetNetwork(nn.Module):
             return
         self.num_calls += 1
         if self.interval > 1 and (torch.compiler.is_compiling() or not self.num_calls.is_cpu):
-            self._follow_if_due(online, self.num_calls % self.interval == 0)
+            # Without a branch, for graphs and to not wait for a device; most steps have length 0.
+            is_due = self.num_calls % self.interval == 0
+            step = computed_once(self.tau * is_due)
+            for target, source in zip(self.network.parameters(), online.parameters(), strict=True):
+                target.lerp_(source, step)
+            for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
+                target.copy_(torch.where(is_due, source, target))
         elif self.interval == 1 or self.num_calls.item() % self.interval == 0:
             torch._foreach_lerp_(list(self.network.parameters()), list(online.parameters()), self.tau)
             for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
                 target.copy_(source)
-
-    def _follow_if_due(self, online: nn.Module, is_due: Tensor) -> None:
-        """Follow without a branch, for graphs and to not wait for a device; most steps have length 0."""
-        step = computed_once(self.tau * is_due)
-        for target, source in zip(self.network.parameters(), online.parameters(), strict=True):
-            target.lerp_(source, step)
-        for buffer, value in zip(self.network.buffers(), online.buffers(), strict=True):
-            buffer.copy_(torch.where(is_due, value, buffer))

@@ -71,10 +71,9 @@ class RecurrentPPO(PPO):
             if log_prob is None:
                 distribution = policy.distribution(state, policy.mask_of(obs))
                 log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
-        fields = {name: getattr(samples, name) for name in samples.names()}
         extra = {name: column for name, column in rollout.extra.items() if name != "state"}
-        fields |= {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
-        return Sequences(**fields)
+        own = {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
+        return Sequences(**(samples.fields() | own))
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
         """Raise a `ParamsError` unless minibatches hold whole envs, all of them if rollouts differ in length."""

@@ -85,7 +85,7 @@ class WholeEnvs(NotesSizes):
 
 
 def _of_env(samples: OnPolicyBatch, env: int) -> OnPolicyBatch:
-    return OnPolicyBatch(*map_tree(lambda x: x[:, env], tuple(getattr(samples, name) for name in samples.names())))
+    return OnPolicyBatch(*map_tree(lambda x: x[:, env], tuple(samples.fields().values())))
 
 
 def test_an_algorithm_makes_its_own_batches() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rltrainer.errors import ParamsError
+from rltrainer.nets import mlp
 from rltrainer.nets.mlp import MLP, Dropout, EnsembleLinear, EnsembleMLP, PerMember, orthogonal_
 
 
@@ -118,7 +119,8 @@ def test_members_share_no_weights_and_no_statistics(
     activation: Any, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training one member on other inputs leaves the others as separate networks are."""
-    monkeypatch.setattr(EnsembleMLP, "_is_quicker_one_by_one", lambda *_: one_by_one)
+    monkeypatch.setattr(mlp, "MIN_PRODUCT", 0)
+    monkeypatch.setattr(mlp, "is_large", lambda *_: one_by_one)
     ensemble, x = EnsembleMLP(3, (4, 6, 6), activation), torch.randn(5, 4)
     expected = []
     for e in range(3):
