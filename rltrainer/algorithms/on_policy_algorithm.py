@@ -62,6 +62,8 @@ class OnPolicyAlgorithm(Algorithm):
     """Names of further columns that its updates read if older weights than the policy's may have acted.
 
     None takes all data for the current policy's."""
+    standardized_by: ClassVar[str | None] = None
+    """Name of the params' flag for standardised advantages, if there is one."""
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         super().__init__(policy, params)
@@ -91,12 +93,27 @@ class OnPolicyAlgorithm(Algorithm):
 
         A trainer asks before it trains; `num_rows` is None if rollouts vary in length.
         """
+        steps = 3 if num_rows is None else num_rows * num_envs  # an odd number: pairs leave one
+        if not self.standardizes() or steps == 0 or steps // math.ceil(steps / (batch_size or steps)) > 1:
+            return
+        field = f"{type(self.params).__name__}.{self.standardized_by}"
+        of_what = "" if num_rows is None else f" of the rollout's {steps}"
+        effect = f"as {field}=True makes its advantage 0: no actor is trained"
+        rule = f"must leave no minibatch with one step{of_what}, {effect}"
+        hint = f"Take larger minibatches, collect more, or set {field}=False."
+        raise ParamsError(field_error_text(type(self).__name__, "batch_size", rule, batch_size, hint))
+
+    def standardizes(self) -> bool:
+        """Return whether the advantages of each minibatch are standardised, which needs more than one step."""
+        return self.standardized_by is not None and bool(getattr(self.params, self.standardized_by))
 
     def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Yield the batch of each gradient step from the result of `process`: minibatches of steps in random order.
 
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
         """
+        if self.standardizes():
+            self.check_batch_size(batch_size, int(samples.weight.count_nonzero()))
         flat, size = samples.flatten(), samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
@@ -148,20 +165,6 @@ class OnPolicyAlgorithm(Algorithm):
         self._end_update(results)
         result = UpdateResult.mean(results)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
-
-
-def check_standardized(name: str, field: str, batch_size: int | None, num_steps: int | None) -> None:
-    """Raise a `ParamsError` if a minibatch would have one step, whose advantage standardising makes 0.
-
-    `name` is the algorithm's, `field` that of the params which asks for it; None as `num_steps` of a rollout varies.
-    """
-    steps = 3 if num_steps is None else num_steps  # an odd number: pairs leave one
-    if steps == 0 or steps // math.ceil(steps / (batch_size or steps)) > 1:
-        return
-    of_what = "" if num_steps is None else f" of the rollout's {num_steps}"
-    rule = f"must leave no minibatch with one step{of_what}, as {field}=True makes its advantage 0: no actor is trained"
-    hint = f"Take larger minibatches, collect more, or set {field}=False."
-    raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, hint))
 
 
 def minibatches(

@@ -24,16 +24,9 @@ def gae(
 
 
 def vtrace(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    discount: Tensor,
-    ends: Tensor,
-    ratio: Tensor,
-    lambda_: float = 1.0,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
-) -> tuple[Tensor, Tensor]:
+    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ends: Tensor, ratio: Tensor,
+    lambda_: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Estimate advantages and returns, both [T, N], of a policy from actions of another one (Espeholt et al. 2018).
 
     With lambda = 1 the advantage is the paper's rho_t * (r_t + gamma * v_{t+1} - V(obs_t)), where v_{t+1} is

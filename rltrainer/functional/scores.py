@@ -78,12 +78,9 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
 
 
 def bootstrap_interval(
-    statistic: Callable[..., Array],
-    *scores: ArrayLike,
-    confidence: float = 0.95,
-    num_resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[Array, Array]:
+    statistic: Callable[..., Array], *scores: ArrayLike,
+    confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0,
+) -> tuple[Array, Array]:  # fmt: skip
     """Return the lower and the upper end of a statistic's stratified bootstrap interval (percentile method).
 
     Runs are resampled with replacement within each task, so that all tasks are drawn equally often, and alike on all

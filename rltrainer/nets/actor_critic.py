@@ -84,17 +84,10 @@ class Actor(Policy):
     decide = decide_by_distribution
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        log_std_init: float = 0.0,
-        orthogonal_init: bool = True,
-        use_sde: bool = False,
-        sde_sample_interval: int | None = None,
-        **options: Unpack[PolicyOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        log_std_init: float = 0.0, orthogonal_init: bool = True, use_sde: bool = False,
+        sde_sample_interval: int | None = None, **options: Unpack[PolicyOptions],
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
@@ -136,16 +129,10 @@ class ActorCritic(Actor):
     """
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        critic_net: NetParams | None = None,
-        share_encoder: bool = False,
-        normalize_reward: bool = False,
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        critic_net: NetParams | None = None, share_encoder: bool = False, normalize_reward: bool = False,
         **options: Unpack[ActorOptions],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         self._shares_encoder = checked(name, "share_encoder", share_encoder, Flag)
@@ -186,15 +173,9 @@ class DiscreteActorCritic(Actor):
     num_outputs = 1  # numbers that each critic gives for an action
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        critic_net: NetParams | None = None,
-        num_critics: int = 2,
-        **options: Unpack[ActorOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        critic_net: NetParams | None = None, num_critics: int = 2, **options: Unpack[ActorOptions],
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name, rule = type(self).__name__, "must be Discrete, with at least two choices"
         if not isinstance(action_space, spaces.Discrete) or action_space.n < 2:
@@ -228,17 +209,10 @@ class ContinuousActorCritic(Policy):
     has_value_network: ClassVar[bool] = False  # whether there is a state-value network like the critics
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        critic_net: NetParams | None = None,
-        num_critics: int = 2,
-        num_outputs: int = 1,
-        normalize_reward: bool = False,
-        **options: Unpack[PolicyOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        critic_net: NetParams | None = None, num_critics: int = 2, num_outputs: int = 1,
+        normalize_reward: bool = False, **options: Unpack[PolicyOptions],
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         if not _is_unit_box_like(action_space):
@@ -324,17 +298,10 @@ class SquashedActorCritic(ContinuousActorCritic):
     decide = decide_by_distribution
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        num_outputs: int = 1,
-        use_sde: bool = False,
-        sde_sample_interval: int | None = None,
-        log_std_init: float = -3.0,
-        **options: Unpack[ContinuousOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        num_outputs: int = 1, use_sde: bool = False, sde_sample_interval: int | None = None,
+        log_std_init: float = -3.0, **options: Unpack[ContinuousOptions],
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
         name = type(self).__name__
         self.use_sde, interval = checked_sde(self, use_sde, sde_sample_interval)

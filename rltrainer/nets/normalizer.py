@@ -75,7 +75,7 @@ class ObsNormalizer(nn.Module):
                 self.moments[str(i)] = RunningMoments(leaf_shape(space))
             elif len(space.shape) != 3:  # images are scaled by their encoder
                 text = "is left as it is, as only Boxes of floats are standardised. Cast it in a wrapper."
-                _warn_once(f"normalize_obs: obs{name}, {readable(space)}, {text}")
+                warn_once(f"normalize_obs: obs{name}, {readable(space)}, {text}")
         self.positions = rebuild(tree, map(str, itertools.count()))
 
     def forward(self, obs: Tree) -> Tree:
@@ -148,5 +148,6 @@ class RewardScaler(nn.Module):
 
 
 @functools.cache
-def _warn_once(text: str) -> None:
+def warn_once(text: str) -> None:
+    """Log a warning the first time that a program has this text for it."""
     logging.getLogger("rltrainer").warning(text)

@@ -95,15 +95,9 @@ class Policy(nn.Module, metaclass=Constructed):
     _construction: str
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        hidden_sizes: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        normalize_obs: bool = False,
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        hidden_sizes: Sequence[int] | None = None, activation: Activation | None = None, normalize_obs: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
         for field, space in (("observation_space", observation_space), ("action_space", action_space)):
@@ -135,22 +129,17 @@ class Policy(nn.Module, metaclass=Constructed):
 
     @classmethod
     def for_spaces(
-        cls: Constructor[Options, TPolicy],
-        observation_space: Space,
-        action_space: Space,
-        *args: Options.args,
-        **options: Options.kwargs,
-    ) -> TPolicy:
+        cls: Constructor[Options, TPolicy], observation_space: Space, action_space: Space,
+        *args: Options.args, **options: Options.kwargs,
+    ) -> TPolicy:  # fmt: skip
         """Build the policy for an observation space and an action space; `options` go to the constructor."""
         return cls(observation_space, action_space, *args, **options)
 
     @classmethod
     def for_envs(
-        cls: Constructor[Options, TPolicy],
-        envs: gym.vector.VectorEnv[Any, Any, Any],
-        *args: Options.args,
-        **options: Options.kwargs,
-    ) -> TPolicy:
+        cls: Constructor[Options, TPolicy], envs: gym.vector.VectorEnv[Any, Any, Any],
+        *args: Options.args, **options: Options.kwargs,
+    ) -> TPolicy:  # fmt: skip
         """Build the policy for the spaces of a vector env, see `for_spaces`; a `ParamsError` if it is none."""
         return cls(*_spaces_of(cls, envs), *args, **options)
 
@@ -229,14 +218,9 @@ class Policy(nn.Module, metaclass=Constructed):
         return obs[ACTION_MASK].bool() if self.has_mask else None
 
     def select_action(
-        self,
-        obs: Tree,
-        state: Tensor | None = None,
-        *,
-        explore: bool = False,
-        generator: Generator | None = None,
+        self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: Generator | None = None,
         exploration: Exploration | None = None,
-    ) -> Decision:
+    ) -> Decision:  # fmt: skip
         """Normalise raw observations, decide, and explore: `act` for collectors, with all of the decision, unclipped.
 
         `state` is the memory of the policy or of its exploration. `exploration` explores from the greedy action,

@@ -54,16 +54,10 @@ class QNetwork(Policy):
     default_net = NetParams(hidden_sizes=(128, 128), activation=nn.ReLU)
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        dueling: bool = False,
-        num_outputs: int = 1,
-        normalize_reward: bool = False,
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        dueling: bool = False, num_outputs: int = 1, normalize_reward: bool = False,
         **options: Unpack[PolicyOptions],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         if not isinstance(action_space, spaces.Discrete):
@@ -121,16 +115,9 @@ class CategoricalQNetwork(QNetwork):
     support: Tensor
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        num_atoms: int = 51,
-        v_min: float = -10.0,
-        v_max: float = 10.0,
-        **options: Unpack[QNetworkOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        num_atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0, **options: Unpack[QNetworkOptions],
+    ) -> None:  # fmt: skip
         name = type(self).__name__
         num_atoms = checked(name, "num_atoms", num_atoms, Several)
         super().__init__(observation_space, action_space, net, num_outputs=num_atoms, **options)
@@ -156,13 +143,8 @@ class QuantileQNetwork(QNetwork):
     """Returns as `num_quantiles` (K) quantiles, at the midpoints of equal shares: QR-DQN; `critic` is [B, A, K]."""
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        num_quantiles: int = 200,
-        **options: Unpack[QNetworkOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        num_quantiles: int = 200, **options: Unpack[QNetworkOptions],
+    ) -> None:  # fmt: skip
         num_quantiles = checked(type(self).__name__, "num_quantiles", num_quantiles, Several)
         super().__init__(observation_space, action_space, net, num_outputs=num_quantiles, **options)

@@ -216,19 +216,10 @@ class RecurrentActorCritic(Policy):
     default_net = NetParams(hidden_sizes=(64, 64), activation=nn.ReLU)
 
     def __init__(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        net: NetParams | None = None,
-        *,
-        cell: CellName = "gru",
-        cell_size: int = 64,
-        share_cell: bool = False,
-        critic_net: NetParams | None = None,
-        log_std_init: float = 0.0,
-        normalize_reward: bool = False,
-        **options: Unpack[PolicyOptions],
-    ) -> None:
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        cell: CellName = "gru", cell_size: int = 64, share_cell: bool = False, critic_net: NetParams | None = None,
+        log_std_init: float = 0.0, normalize_reward: bool = False, **options: Unpack[PolicyOptions],
+    ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)

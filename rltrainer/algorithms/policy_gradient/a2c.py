@@ -4,14 +4,13 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Iterator
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch, check_standardized
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.returns import gae
@@ -58,6 +57,7 @@ class A2C(OnPolicyAlgorithm):
     params_class = A2CParams
     policy: ActorCritic
     params: A2CParams
+    standardized_by = "normalize_advantage"
 
     def __init__(self, policy: ActorCritic, params: A2CParams | None = None) -> None:
         super().__init__(policy, params)
@@ -84,19 +84,6 @@ class A2C(OnPolicyAlgorithm):
         advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
         weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
         return OnPolicyBatch(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
-
-    def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
-        """Raise a `ParamsError` if advantages are standardised and a minibatch would have one step."""
-        if self.params.normalize_advantage:
-            num_steps = None if num_rows is None else num_rows * num_envs
-            field = f"{type(self.params).__name__}.normalize_advantage"
-            check_standardized(type(self).__name__, field, batch_size, num_steps)
-
-    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
-        """Yield minibatches; with standardised advantages, each has more than one step."""
-        if self.params.normalize_advantage:
-            self.check_batch_size(batch_size, int(samples.weight.count_nonzero()))
-        yield from super().batches(samples, batch_size, repeat)
 
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""

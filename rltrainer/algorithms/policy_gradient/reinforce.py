@@ -1,17 +1,16 @@
 """REINFORCE (Williams 1992, Simple Statistical Gradient-Following Algorithms for Connectionist RL)."""
 
 import dataclasses
-import functools
-import logging
 
 import torch
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch, check_standardized
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import standardize, weighted_mean
 from rltrainer.functional.returns import backward_recurrence
 from rltrainer.nets import Actor
+from rltrainer.nets.normalizer import warn_once
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled
 
@@ -37,6 +36,7 @@ class REINFORCE(OnPolicyAlgorithm):
     params_class = REINFORCEParams
     policy: Actor
     params: REINFORCEParams
+    standardized_by = "standardize_return"
 
     def __init__(self, policy: Actor, params: REINFORCEParams | None = None) -> None:
         super().__init__(policy, params)
@@ -54,10 +54,7 @@ class REINFORCE(OnPolicyAlgorithm):
 
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
         """Raise a `ParamsError` if returns are standardised and a rollout has one step."""
-        if self.params.standardize_return:
-            num_steps = None if num_rows is None else num_rows * num_envs
-            field = f"{type(self.params).__name__}.standardize_return"
-            check_standardized(type(self).__name__, field, None, num_steps)
+        super().check_batch_size(None, num_rows, num_envs)
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Return G_t = r_t + gamma G_t+1 up to the end of each trajectory, as returns and as advantages."""
@@ -66,7 +63,9 @@ class REINFORCE(OnPolicyAlgorithm):
         reward = self.policy.scale_reward(rollout.reward)
         ends = rollout.ends
         if bool((rollout.valid[-1] & ~ends[-1]).any()):
-            _warn_of_unfinished_episodes()
+            text = "REINFORCE: episodes continue after the rollout, and their returns lack the later rewards. "
+            hint = "Collect whole ones: collection_step_num_env_steps=None, collection_step_num_episodes=..."
+            warn_once(text + hint)
         return_ = backward_recurrence(reward, self.gamma * (~ends).to(reward.dtype))
         advantage = return_
         if self.params.standardize_return:
@@ -83,10 +82,3 @@ class REINFORCE(OnPolicyAlgorithm):
         return UpdateResult(
             {"loss": loss.detach(), "entropy": weighted_mean(distribution.entropy(), batch.weight).detach()}
         )
-
-
-@functools.cache  # once a program
-def _warn_of_unfinished_episodes() -> None:
-    text = "REINFORCE: episodes continue after the rollout, and their returns lack the later rewards. "
-    hint = "Collect whole ones: collection_step_num_env_steps=None, collection_step_num_episodes=..."
-    logging.getLogger("rltrainer").warning(text + hint)

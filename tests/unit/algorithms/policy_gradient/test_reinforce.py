@@ -9,7 +9,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
-from rltrainer.algorithms.policy_gradient.reinforce import _warn_of_unfinished_episodes
+from rltrainer.nets.normalizer import warn_once
 from tests import batches
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -61,7 +61,7 @@ def test_a_return_ends_where_its_trace_does() -> None:
 
 
 def test_returns_that_a_rollout_cuts_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_of_unfinished_episodes.cache_clear()
+    warn_once.cache_clear()
     whole, cut, past = (rollout([1.0, 1.0, 1.0], truncated=0, invalid=invalid) for invalid in (None, None, 2))
     for data in (cut, past):  # past its quota an env acts, and does not count
         data.final_index, data.final_obs = data.final_index[:1], data.final_obs[:1]
