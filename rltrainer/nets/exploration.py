@@ -102,6 +102,7 @@ class GaussianNoise(Params):
 
     def _bounds_of(self, space: spaces.Box, device: torch.device) -> list[Tensor]:
         """Return low, high and half their distance; made once for a space."""
+        bounds: list[Tensor]
         of_space, *bounds = self.__dict__.get("_kept", (None,))
         if of_space is not space or bounds[0].device != device:
             low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))

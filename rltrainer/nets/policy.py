@@ -374,10 +374,10 @@ class Policy(nn.Module, metaclass=Constructed):
         return next(self.parameters()).device
 
 
-def _spaces_of(policy_class: Any, envs: Any) -> list[Space]:
-    found = [getattr(envs, name, None) for name in ("single_observation_space", "single_action_space")]
+def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
+    found: Any = tuple(getattr(envs, f"single_{kind}_space", None) for kind in ("observation", "action"))
     if all(isinstance(space, gym.Space) for space in found):
-        return found
+        return found  # type: ignore[no-any-return]  # two spaces, as was just seen
     hint = "Make one with rl.make_vec(env_id, num_envs=1)."
     if isinstance(envs, str):
         hint = f"Make one with rl.make_vec({envs!r}, num_envs=1)."

@@ -75,9 +75,9 @@ class TargetNetwork(nn.Module):
             step = computed_once(self.tau * is_due)
             for target, source in zip(self.network.parameters(), online.parameters(), strict=True):
                 target.lerp_(source, step)
-            for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
-                target.copy_(torch.where(is_due, source, target))
+            for buffer, value in zip(self.network.buffers(), online.buffers(), strict=True):
+                buffer.copy_(torch.where(is_due, value, buffer))
         elif self.interval == 1 or self.num_calls.item() % self.interval == 0:
             torch._foreach_lerp_(list(self.network.parameters()), list(online.parameters()), self.tau)
-            for target, source in zip(self.network.buffers(), online.buffers(), strict=True):
-                target.copy_(source)
+            for buffer, value in zip(self.network.buffers(), online.buffers(), strict=True):
+                buffer.copy_(value)
