@@ -79,13 +79,8 @@ def missing_extra(owner: str, extra: str, error: ImportError) -> MissingExtraErr
     return MissingExtraError(f"{owner} needs a package that is not installed: {error}. {install_extra(extra)}")
 
 
-def stable_repr(value: object) -> str:
-    """Return a value's repr without addresses, which differ from run to run."""
-    return without_addresses(repr(value))
-
-
 def without_addresses(text: str) -> str:
-    """Return a text without the addresses of objects in it."""
+    """Return a text without the addresses of objects in it, which differ from run to run."""
     return _ADDRESS.sub("", text)
 
 
@@ -93,7 +88,7 @@ def readable(value: object) -> str:
     """Return a value as a short text, the same in every run: its repr without addresses."""
     kind = type(value).__name__
     try:
-        text = stable_repr(value)
+        text = without_addresses(repr(value))
     except Exception:  # an object half made, or a number too large to be written
         return f"<{kind}>"
     if len(text) <= MAX_LENGTH:

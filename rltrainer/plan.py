@@ -1,5 +1,6 @@
 """The plan a trainer hands to its algorithm: the one seam between them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -76,11 +77,7 @@ class RuntimeParams(Params):
 
 
 NormType = Annotated[
-    float,
-    Rule(
-        "a number of at least 1, or infinity",
-        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and v >= 1,
-    ),
+    float, Rule("a number of at least 1, or infinity", lambda v: (is_finite(v) or v == math.inf) and v >= 1)
 ]
 
 
@@ -202,19 +199,16 @@ class UpdateCallbacks:
         """Call `on_loss`, and return the loss whose step is to be taken; None if the callback has taken it."""
         if self.on_loss is None:
             return loss
-        is_taken = False
+        taken: list[Tensor] = []
 
         def step_at_once(loss: Tensor) -> None:
-            nonlocal is_taken
-            is_taken = True
+            taken.append(loss)  # before the step, which may fail
             step(loss)
 
         found: Any = self.on_loss(name, loss, step_at_once)
         if found is not None and not isinstance(found, Tensor):
             raise TypeError(field_error_text("UpdateCallbacks", "on_loss", "must return a loss or None", found))
-        if is_taken:
-            return None
-        return loss if found is None else found
+        return None if taken else loss if found is None else found
 
 
 @dataclass(frozen=True)

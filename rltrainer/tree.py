@@ -1,7 +1,10 @@
 """Trees of arrays or tensors: an observation is a leaf, or dicts and tuples of observations."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from torch import Tensor
 
 Tree = Any
 """A leaf (tensor or array), or a dict or tuple of trees. Dicts keep the order of their space."""
@@ -14,6 +17,21 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     if isinstance(tree, tuple):
         return tuple(map_tree(function, *items) for items in zip(tree, *others, strict=True))
     return function(tree, *others)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Apply `function` to each tensor in a value, its items and the fields of dataclasses, in their order."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: map_tensors(function, item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [map_tensors(function, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: map_tensors(function, getattr(value, name)) for name in names})
+    return value
 
 
 def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,6 @@ PRIVATE = {
     "_foreach_*": "one call for all tensors of a list; documented as beta, most without a public name",
     "_fused_adam_": "torch.optim.Adam(fused=True) spends most of its time around this call",
     "_dynamo": "trace_autograd_ops: without it no compiled step can take its gradients",
-    "_inductor": "its own flag of deterministic kernels",
     "_modules": "nn.Module's attribute lookup is 2 us of a forward pass",
     "_parameters": "as of _modules",
     "_*_hooks": "a module whose hooks are called takes the usual way",
@@ -34,7 +33,7 @@ PRIVATE = {
     "_trial_id": "Optuna continues a trial by it",
 }
 """Names, and why no public one serves."""
-MOST = 13
+MOST = 12
 """So many of them may be used."""
 
 

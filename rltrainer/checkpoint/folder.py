@@ -43,8 +43,6 @@ ROWS = "rows"
 """The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state."""
 ROW_FILE = re.compile(r"\w+-\d+-\d+(?:-\d+)?\.safetensors", re.ASCII)
 _MEMBER = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
-_NO_FILE = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
-"""Errors of the system for a link, a folder, a pipe, a device or a socket."""
 
 MemberName = Annotated[str, Rule("the name of a part's file", lambda v: bool(_MEMBER.fullmatch(v)))]
 RowFileName = Annotated[str, Rule("the name of a file of rows", lambda v: bool(ROW_FILE.fullmatch(v)))]
@@ -83,14 +81,6 @@ class Manifest:
         unknown = [part for part in self.rows if f"{part}.safetensors" not in self.files]
         return f"rows: there is no part {unknown[0]!r}" if unknown else None
 
-    def write(self, folder: Path) -> None:
-        """Write it into the folder, flushed to disk."""
-        plain = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, **asdict(self)}
-        with open(folder / MANIFEST, "x") as stream:
-            stream.write(json.dumps(plain | {"checksum": _checksum(plain)}, indent=1))
-            stream.flush()
-            os.fsync(stream.fileno())
-
 
 def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool = False) -> None:
     """Write a checkpoint that stands alone.
@@ -111,10 +101,20 @@ def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool 
         if os.path.lexists(path):
             _check_replaceable(path, overwrite)
         remove_abandoned(path, "new")
-        temporary = hidden_name(path, "new")
+        temporary, previous = hidden_name(path, "new"), hidden_name(path, "old")
         try:
             write_parts(temporary, {name: pack_state(name, state) for name, state in parts.items()}, Manifest(files={}))
-            _move_into_place(temporary, path, overwrite)
+            if overwrite and os.path.lexists(path):
+                os.replace(path, previous)
+            os.replace(temporary, path)
+            # The old one goes when the new name is flushed: a machine that loses its power keeps one of the two.
+            sync_folder(path.parent)
+            remove(previous)
+        except BaseException:
+            if os.path.lexists(previous) and not os.path.lexists(path):
+                with contextlib.suppress(OSError):
+                    os.replace(previous, path)
+            raise
         finally:
             remove(temporary)
         remove_abandoned(path, "old")
@@ -147,10 +147,9 @@ def read_logged(path: str | Path, mapped: Collection[str] = ()) -> dict[str, Sta
     for file in (path / name for name in manifest.files):
         states[file.stem] = read_state(file, file.stem, CheckpointError, file.stem in mapped, is_checked=True)
     for part, entries in manifest.rows.items():
-        newest = states[part].get(ROWS)
+        newest, logged = states[part].get(ROWS), []
         if not isinstance(newest, list):
             raise CheckpointError(f"{path / part}.safetensors: expected a list of rows, found none")
-        logged = []
         for name, entry in entries.items():
             rows = read_state(rows_folder(path) / name, ROWS, CheckpointError, part in mapped, is_checked=True)
             logged.append(rows | {"file": RowFile(name, entry.size, entry.sha256)})
@@ -187,7 +186,11 @@ def write_parts(folder: Path, parts: dict[str, PackedState], manifest: Manifest)
     # The manifest comes last: a folder without one is no checkpoint.
     files = {f"{name}.safetensors": write_member(folder / f"{name}.safetensors", parts[name]) for name in parts}
     manifest = replace(manifest, files=files)
-    manifest.write(folder)
+    plain = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, **asdict(manifest)}
+    with open(folder / MANIFEST, "x") as stream:
+        stream.write(json.dumps(plain | {"checksum": _checksum(plain)}, indent=1))
+        stream.flush()
+        os.fsync(stream.fileno())
     sync_folder(folder)
     return manifest
 
@@ -203,12 +206,7 @@ def write_member(file: Path, state: PackedState) -> FileEntry:
 
 
 def check_member(file: Path, expected: FileEntry) -> None:
-    """Compare a file with its size and checksum.
-
-    Raises:
-        CheckpointError: it is missing, no regular file, or was changed.
-        OSError: it could not be read.
-    """
+    """Raise a `CheckpointError` if a file is missing, no regular file, or not of its size and checksum."""
     with _open_member(file) as stream:
         # Size first: it costs nothing, and finds a file that was cut.
         size = os.fstat(stream.fileno()).st_size
@@ -220,12 +218,7 @@ def check_member(file: Path, expected: FileEntry) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged, foreign or of another format.
-        OSError: it could not be read.
-    """
+    """Read a manifest; a `CheckpointError` if there is none, or if it is damaged, foreign or of another format."""
     file = folder / MANIFEST
     try:
         with _open_member(file) as stream:
@@ -251,7 +244,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def absolute_path(path: str | Path) -> Path:
-    """Return the path of a checkpoint that may not be there; a `CheckpointError` says that it has no name."""
+    """Return the path of a checkpoint, which need not exist; a `CheckpointError` if it has no name."""
     if Path(path).name in ("", ".."):
         raise CheckpointError(f"{path}: must end in the name of a checkpoint")
     return Path(os.path.abspath(path))
@@ -259,6 +252,7 @@ def absolute_path(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def _read_errors(path: Path) -> Any:
+    """Raise an `OSError` of a read as a `CheckpointError`."""
     try:
         yield
     except OSError as error:
@@ -272,7 +266,7 @@ def _open_member(file: Path) -> BinaryIO:
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(f"{file}: missing") from None
     except OSError as error:
-        if error.errno in _NO_FILE:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR):  # link, pipe, device, socket, folder
             raise CheckpointError(f"{file}: is no regular file") from None
         raise
 
@@ -292,41 +286,24 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
         problem = "is no checkpoint"
     if problem:
         raise CheckpointError(f"{path}: {problem}, and only a checkpoint is replaced. Save to another path.")
-    if not names:
-        return
-    known = {MANIFEST, *read_manifest(path).files}
+    known = {MANIFEST, *read_manifest(path).files} if names else set()
     foreign = [name for name in names if name not in known or not stat.S_ISREG(os.lstat(path / name).st_mode)]
     if foreign:
         text = f"{path}: holds {min(foreign)!r} beside a checkpoint, and would be replaced as a whole"
         raise CheckpointError(f"{text}. Move it away, or save to another path.")
 
 
-def _move_into_place(temporary: Path, path: Path, overwrite: bool) -> None:
-    """Rename a written folder to `path`; an overwritten one is moved away before.
-
-    The old one is removed when the new name is flushed to disk: a machine that loses its power keeps one of the two.
-    """
-    previous = hidden_name(path, "old")
-    try:
-        if overwrite and os.path.lexists(path):
-            os.replace(path, previous)
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.lexists(previous) and not os.path.lexists(path):
-            with contextlib.suppress(OSError):
-                os.replace(previous, path)
-        raise
-    sync_folder(path.parent)
-    remove(previous)
-
-
 def _recover(path: Path) -> None:
     """Put back the checkpoint that a killed save had moved away; one of a running save is left alone."""
     if os.path.lexists(path):
         return
-    left = [old for old, owner in hidden_names(path, "old") if not is_running(owner) and _has_all_files(old)]
+    left = dict[Path, float]()
+    for old in [old for old, owner in hidden_names(path, "old") if not is_running(owner)]:
+        with contextlib.suppress(OSError, CheckpointError):
+            if all(os.lstat(old / name).st_size == entry.size for name, entry in read_manifest(old).files.items()):
+                left[old] = (old / MANIFEST).stat().st_mtime
     if left:
-        newest = max(left, key=lambda old: (old / MANIFEST).stat().st_mtime)
+        newest = max(left, key=left.__getitem__)
         try:
             os.replace(newest, path)
         except OSError as error:  # another process was quicker
@@ -335,11 +312,3 @@ def _recover(path: Path) -> None:
             return
         text = "%s: put back from %s, where a killed save left it"
         logging.getLogger("rltrainer").warning(text, path, newest.name)
-
-
-def _has_all_files(folder: Path) -> bool:
-    try:
-        files = read_manifest(folder).files
-        return all(os.lstat(folder / name).st_size == entry.size for name, entry in files.items())
-    except (OSError, CheckpointError):
-        return False

@@ -40,7 +40,7 @@ class FolderLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock was acquired and not released."""
+        """True if the lock was acquired and not released."""
         return self._descriptor is not None
 
     def acquire(self) -> None:
@@ -55,18 +55,29 @@ class FolderLock:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise CheckpointError(f"{self.path}: is no regular file")
-            self._take(descriptor)
+            found = _read(descriptor)
+            try:
+                is_taken = not _lock(descriptor) and found is not None and not _is_dead(found)
+                hint = f"If it is over, remove {self.path}: this file system has no locks that end with their holder."
+            except BlockingIOError:
+                is_taken, hint = True, "Wait for its end, or save elsewhere."
+            if is_taken:
+                text = f"{self.folder}: is written by {_text(found)}, and a run has one writer."
+                raise CheckpointError(f"{text} {hint}")
+            # `flock` decides who holds the lock; the contents name the holder, and decide where there is no `flock`.
+            # The place tells containers apart, which share process ids; the token tells locks of one process apart.
+            token = secrets.token_hex(8)
+            self._holder = {"pid": os.getpid(), "host": platform.node(), "place": host_id(), "token": token}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(self._holder).encode(), 0)
+            os.fsync(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
 
     def check(self) -> None:
-        """Check that no other process took the lock, as where a network file system loses it.
-
-        Raises:
-            CheckpointError: one has, or the file was removed.
-        """
+        """Raise a `CheckpointError` if another process took the lock, as where a network file system loses it."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except FileNotFoundError:
@@ -86,36 +97,16 @@ class FolderLock:
                 os.ftruncate(descriptor, 0)  # names no process any more, for file systems without locks
             os.close(descriptor)
 
-    def close_in_child(self) -> None:
-        """Close the file in a forked child: a worker that outlives a killed run must not hold its lock."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def _take(self, descriptor: int) -> None:
-        found = _read(descriptor)
-        try:
-            is_taken = not _lock(descriptor) and found is not None and not _is_dead(found)
-            hint = f"If it is over, remove {self.path}: this file system has no locks that end with their holder."
-        except BlockingIOError:
-            is_taken, hint = True, "Wait for its end, or save elsewhere."
-        if is_taken:
-            raise CheckpointError(f"{self.folder}: is written by {_text(found)}, and a run has one writer. {hint}")
-        # `flock` decides who holds the lock; the contents name the holder, and decide where there is no `flock`. The
-        # place tells containers apart, which share process ids; the token tells locks of one process apart.
-        holder = {"pid": os.getpid(), "host": platform.node(), "place": host_id(), "token": secrets.token_hex(8)}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        os.fsync(descriptor)
-        self._holder = holder
-
 
 _locks: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
+    # Of a forked child: a worker that outlives a killed run must not hold its lock.
     for lock in list(_locks):
-        lock.close_in_child()
+        descriptor, lock._descriptor = lock._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 if hasattr(os, "register_at_fork"):
@@ -154,10 +145,8 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     try:
         # Signal 0 only asks. A process id that was given again counts as alive: the error's text has the way out.
         os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):  # another user's
-        pass
+    except (OSError, OverflowError) as error:  # one that is another user's lives
+        return isinstance(error, ProcessLookupError)
     return False
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, Manifest, check_checkpoint, read_manifest
+from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, check_checkpoint, read_manifest
 from rltrainer.checkpoint.store import checkpoints_in
 from rltrainer.errors import CheckpointError, escaped
 from rltrainer.state.state_file import CHECKSUM
@@ -22,7 +22,7 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of them are complete and unchanged."""
+        """True if all of them are complete and unchanged."""
         return not any(self.problems.values())
 
     def __str__(self) -> str:
@@ -61,7 +61,10 @@ def _report(path: Path) -> tuple[str, list[str]]:
         manifest = read_manifest(path)
         check_checkpoint(path)
         for name in sorted(manifest.files):
-            parts += _part(path / name, manifest)
+            tensors, rows = _tensors(path / name), manifest.rows.get(Path(name).stem, {}).values()
+            shared = f", {len(rows)} files of rows of {_size(sum(entry.size for entry in rows))}" if rows else ""
+            size = _size(manifest.files[name].size)
+            parts += [f"  {Path(name).stem}: {size}, {len(tensors)} tensors{shared}", *tensors]
     except (CheckpointError, OSError) as error:
         problem, parts = str(error), []
     lines = [f"{path}: {f'DAMAGED. {problem}' if problem else 'whole'}"]
@@ -72,17 +75,12 @@ def _report(path: Path) -> tuple[str, list[str]]:
     return problem, lines + parts
 
 
-def _part(file: Path, manifest: Manifest) -> list[str]:
-    """Return the lines about a part: its size, its tensors with dtype and shape, its files of rows."""
-    entries = manifest.rows.get(file.stem, {}).values()
+def _tensors(file: Path) -> list[str]:
+    """Return a line about each tensor of a part: its name, dtype and shape."""
     with safe_open(str(file), framework="pt") as opened:
         pieces = {name: opened.get_slice(name) for name in opened.keys() if name != CHECKSUM}  # noqa: SIM118  # no dict
-        tensors = [
-            f"    {escaped(name.removeprefix(f'{file.stem}.'))}: {piece.get_dtype()} {piece.get_shape()}"
-            for name, piece in pieces.items()
-        ]
-    shared = f", {len(entries)} files of rows of {_size(sum(entry.size for entry in entries))}" if entries else ""
-    return [f"  {file.stem}: {_size(manifest.files[file.name].size)}, {len(tensors)} tensors{shared}", *tensors]
+        names = {name: escaped(name.removeprefix(f"{file.stem}.")) for name in pieces}
+        return [f"    {names[name]}: {piece.get_dtype()} {piece.get_shape()}" for name, piece in pieces.items()]
 
 
 def _size(nbytes: int) -> str:

@@ -4,13 +4,13 @@ Networks, their statistics, optimizers and the computations of updates are in it
 buffers and random numbers are always float32: they are cast where a policy acts, and where an update begins.
 """
 
-import dataclasses
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, readable
+from rltrainer.tree import map_tensors
 from rltrainer.types import State
 from rltrainer.validation.field_rules import Rule
 
@@ -37,18 +37,8 @@ def convert(tensor: Tensor, dtype: torch.dtype) -> None:
 
 def cast(value: T, dtype: torch.dtype) -> T:
     """Return a value with its float32 and float64 tensors in a format, those in items or fields included."""
-    made: Any = value
-    if isinstance(value, Tensor):
-        made = value.to(dtype) if value.dtype in FULL else value
-    elif isinstance(value, dict):
-        made = {name: cast(item, dtype) for name, item in value.items()}
-    elif isinstance(value, list | tuple):
-        items = [cast(item, dtype) for item in value]
-        made = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        made = dataclasses.replace(value, **{name: cast(getattr(value, name), dtype) for name in names})
-    return made  # type: ignore[no-any-return]  # of the same type as the value
+    made: T = map_tensors(lambda x: x.to(dtype) if x.dtype in FULL else x, value)
+    return made
 
 
 def set_weight_dtype(module: nn.Module, dtype: torch.dtype) -> None:

@@ -25,7 +25,7 @@ from rltrainer.errors import CheckpointError, ParamsError, SpaceError, readable
 from rltrainer.interval import Every
 from rltrainer.schedules import SCHEDULES
 from rltrainer.state import registry
-from rltrainer.validation.field_rules import as_python, field_hints, rules_of
+from rltrainer.validation.field_rules import as_python, field_hints, missing_fields, rules_of
 from rltrainer.validation.suggestions import ExplainsArguments
 
 T = TypeVar("T")
@@ -57,16 +57,12 @@ def from_state(cls: type[T], state: object, name: str) -> T:
     Raises:
         CheckpointError: a field is missing, unknown, or not of its type; the text names it.
     """
-    result: T = _read(cls, state, name)
+    result: T = read(cls, state, name)
     return result
 
 
-def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
-    """Check that a saved tensor can replace one: shape, dtype, NaN only where there is one, counts not negative.
-
-    Raises:
-        CheckpointError: it cannot.
-    """
+def check_like(name: str, own: Tensor, saved: Any, hint: str, least: float | None = None) -> None:
+    """Raise a `CheckpointError` unless a saved tensor can replace one: of its shape and dtype, and at least `least`."""
     if not isinstance(saved, Tensor):
         raise CheckpointError(f"{name}: expected a tensor, found {readable(saved)}")
     if own.shape != saved.shape:
@@ -76,19 +72,28 @@ def check_like(name: str, own: Tensor, saved: Any, hint: str) -> None:
     # Bounds may be infinite from the start; elsewhere a value that is not finite would spread in the next update.
     if saved.is_floating_point() and not saved.isfinite().all() and own.isfinite().all():
         raise CheckpointError(f"{name}: holds NaN or infinity")
+    if least is not None and (saved < least).any():
+        raise CheckpointError(f"{name}: is {'negative' if least == 0 else 'not positive'}")
     is_count = name.rpartition(".")[2].startswith("num_") and saved.dtype == torch.int64
     if is_count and not ((saved >= 0) & (saved < LARGEST_INT)).all():
         raise CheckpointError(f"{name}: expected a count, found {saved.tolist()!r}")
 
 
-def _read(hint: Any, value: Any, name: str) -> Any:
+def read(hint: Any, value: Any, name: str) -> Any:
+    """Return a value that was saved, if a type allows it; `from_state` does so for each field of a dataclass."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
     if origin in (Union, types.UnionType):
-        return _read_one_of(args, value, name)
+        errors = []
+        for alternative in args:
+            try:
+                return read(alternative, value, name)
+            except CheckpointError as error:
+                errors.append(error)
+        raise errors[0]  # of `Part | None` the first one says more than "expected None"
     if origin in (Annotated, Literal) or hint is types.NoneType:
-        value = _read(args[0], value, name) if origin is Annotated else value
+        value = read(args[0], value, name) if origin is Annotated else value
         # Every rule must hold here. In params one is enough, where a union has a rule for each of its types.
         for rule in rules_of(hint):
             _require(rule.accepts(value), name, rule.text, value)
@@ -97,10 +102,10 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return _read_dataclass(hint, value, name)
     if origin is list:
         _require(isinstance(value, list), name, "a list", value)
-        return [_read(args[0], item, f"{name}.{i}") for i, item in enumerate(value)]
+        return [read(args[0], item, f"{name}.{i}") for i, item in enumerate(value)]
     if origin is dict:
         _require(isinstance(value, dict), name, "a mapping", value)
-        return {_read(args[0], key, name): _read(args[1], item, f"{name}.{key}") for key, item in value.items()}
+        return {read(args[0], key, name): read(args[1], item, f"{name}.{key}") for key, item in value.items()}
     if origin is np.ndarray:
         _require(isinstance(value, Tensor) and value.dtype != torch.bfloat16, name, "an array", value)
         return value.numpy()
@@ -109,28 +114,15 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     return value
 
 
-def _read_one_of(hints: tuple[Any, ...], value: Any, name: str) -> Any:
-    # `Part | None`: the error of the first alternative says more than "expected None".
-    errors = []
-    for hint in hints:
-        try:
-            return _read(hint, value, name)
-        except CheckpointError as error:
-            errors.append(error)
-    raise errors[0]
-
-
 def _read_dataclass(cls: Any, value: Any, name: str) -> Any:
     _require(isinstance(value, dict), name, "a mapping", value)
     # Names in a file are only compared with the fields: no attribute is set by a name that was read.
     hints = field_hints(cls)
     for key in value:
         _require(key in hints, f"{name}.{key}", f"no field of {cls.__name__}", value[key])
-    for field in dataclasses.fields(cls):
-        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        if field.name not in value and not has_default:
-            raise CheckpointError(f"{name}.{field.name}: missing in the saved state")
-    fields = {key: _read(hints[key], item, f"{name}.{key}") for key, item in value.items()}
+    for field in missing_fields(cls, value):
+        raise CheckpointError(f"{name}.{field}: missing in the saved state")
+    fields = {key: read(hints[key], item, f"{name}.{key}") for key, item in value.items()}
     try:
         result = cls(**fields)
     except ParamsError as error:  # two fields contradict each other
@@ -229,12 +221,13 @@ class PlainReader:
     ) -> None:
         self._users, self._remedy, self._build = users, remedy, build
 
-    def read(self, plain: Any, path: str) -> Any:
+    def read(self, plain: Any, path: str, named_by: Callable[[str], Any] = registry.value_named) -> Any:
         """Return the value that `to_plain` was given; a list was a tuple, as frozen params hold no lists.
 
         Args:
             plain: as `to_plain` returned it.
             path: owner and field, for error texts.
+            named_by: from a name of rltrainer's to its object, or None.
 
         Raises:
             ParamsError: `to_plain` returns no such data, or it holds a name that is not known here.
@@ -257,36 +250,25 @@ class PlainReader:
                 if not hasattr(found, "from_plain"):
                     raise ParamsError(f"{path}: {readable(name)} are no params")
                 return found.from_plain(fields, self)
-            case {"built": dict(name), "args": list(args), "options": dict(options)} if self._build is not None:
-                cls = self._class(name, path)
+            case {"built": dict(named), "args": list(args), "options": dict(options)} if self._build is not None:
+                cls = self.read(named, path, registry.class_named)
                 read = {field: self.read(item, f"{cls.__name__}.{field}") for field, item in options.items()}
                 return self._build(cls, self.read(args, cls.__name__), read)
             case {"known": str(name)}:
-                return _known(registry.value_named(name), name, path)
+                if (found := named_by(name)) is None:
+                    text = f"this release of rltrainer knows no {readable(name)}. Was it written by a newer one?"
+                    raise ParamsError(f"{path}: {text}")
+                return found
             case {"live": str(name)}:
                 return self._of_users(name, path)
             case dict():
                 raise ParamsError(f"{path}: {readable(plain)} is nothing that rltrainer writes")
         return plain
 
-    def _class(self, plain: dict[str, Any], path: str) -> Any:
-        match plain:
-            case {"known": str(name)}:
-                return _known(registry.class_named(name), name, path)
-        return self.read(plain, path)
-
     def _of_users(self, name: str, path: str) -> Any:
         if name not in self._users:
             raise ParamsError(f"{path}: {self._remedy(path, name)}")
         return self._users[name]
-
-
-def _known(found: Any, name: str, path: str) -> Any:
-    if found is None:
-        raise ParamsError(
-            f"{path}: this release of rltrainer knows no {readable(name)}. Was it written by a newer one?"
-        )
-    return found
 
 
 def _schedule(name: object, plain: dict[str, Any], path: str) -> object:

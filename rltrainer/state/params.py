@@ -9,7 +9,7 @@ from rltrainer.errors import ParamsError, field_error_text, readable
 from rltrainer.files.json_text import read_strict_json, to_strict_json
 from rltrainer.spaces import check_claims
 from rltrainer.state.codec import PlainReader, to_plain
-from rltrainer.validation.field_rules import Rule, as_python, field_hints, must_be, remedy, rules_of
+from rltrainer.validation.field_rules import Rule, as_python, field_hints, missing_fields, must_be, remedy, rules_of
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean
 
@@ -70,10 +70,8 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
                 )
         written = {name: value for name, value in fields.items() if name not in live}
         values = {name: reader.read(value, f"{cls.__name__}.{name}") for name, value in written.items()} | live
-        for field in dataclasses.fields(cls):
-            has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-            if field.name not in values and not has_default:
-                raise ParamsError(f"{cls.__name__}.{field.name}: the text lacks this field; pass {field.name}=...")
+        for name in missing_fields(cls, values):
+            raise ParamsError(f"{cls.__name__}.{name}: the text lacks this field; pass {name}=...")
         return cls(**values)
 
     def to_json(self) -> str:
@@ -103,11 +101,20 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         if written_by != cls.__name__:
             raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by[:100]}")
         groups = [type(field.default) for field in dataclasses.fields(cls) if isinstance(field.default, Params)]
-        return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, _remedy), live)
+
+        def advice(path: str, name: str) -> str:
+            return f"JSON holds only the name {readable(name)}; pass {path.rpartition('.')[2]}=..."
+
+        return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, advice), live)
 
     def _tostring_object_info(self) -> str:
-        # A live object's own text can be long, and differ from run to run.
-        texts = {field.name: _as_text(getattr(self, field.name), field.compare) for field in dataclasses.fields(self)}
+        texts = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            # The text of a live object can be long, and differ from run to run; so does the repr of params, by an id.
+            is_live = not (field.compare or value is None or value == ())
+            text = f"{type(value).__name__}[id={id(value)}]" if is_live else repr(value)
+            texts[field.name] = str(value) if isinstance(value, Params) else text
         return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
@@ -121,14 +128,3 @@ def _owners(parent: type[Params], field: str) -> list[str]:
 @functools.cache
 def _field_rules(cls: Any) -> dict[str, list[Rule]]:
     return {name: rules_of(hint) for name, hint in field_hints(cls).items()}
-
-
-def _remedy(path: str, name: str) -> str:
-    return f"JSON holds only the name {readable(name)}; pass {path.rpartition('.')[2]}=..."
-
-
-def _as_text(value: object, is_plain: bool) -> str:
-    if isinstance(value, Params):
-        return str(value)  # its repr has an id
-    is_plain = is_plain or value is None or value == ()
-    return repr(value) if is_plain else f"{type(value).__name__}[id={id(value)}]"

@@ -21,7 +21,7 @@ from rltrainer.checkpoint import CheckpointParams, CheckpointStore
 from rltrainer.checkpoint.folder import read_logged
 from rltrainer.checkpoint.store import checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
-from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, stable_repr
+from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, without_addresses
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import HooksState
 from rltrainer.interval import as_every
@@ -94,7 +94,7 @@ def _fields(params: Params) -> State:
         value = getattr(params, name)
         if dataclasses.is_dataclass(value) and not isinstance(value, Params):
             # A schedule: of a user's, JSON has only the name, but its numbers matter too.
-            values[name] = stable_repr(value)
+            values[name] = without_addresses(repr(value))
     runtime = values.get("runtime", {"fields": {}})["fields"]
     for name in RUNTIME_MAY_DIFFER:
         runtime.pop(name, None)

@@ -44,17 +44,15 @@ def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = 
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    from torch._inductor import config  # which has a flag of its own, as kernels are chosen by measuring
-
-    cudnn, mode = torch.backends.cudnn, torch.get_deterministic_debug_mode()
-    before = config.deterministic, cudnn.deterministic, cudnn.benchmark
-    torch.use_deterministic_algorithms(True)
+    cudnn, is_on = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+    only_warns, before = torch.is_deterministic_algorithms_warn_only_enabled(), (cudnn.deterministic, cudnn.benchmark)
+    torch.use_deterministic_algorithms(True)  # of the compiler's kernels too, which are chosen by measuring
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(mode)
-        config.deterministic, cudnn.deterministic, cudnn.benchmark = before
+        torch.use_deterministic_algorithms(is_on, warn_only=only_warns)
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 @contextlib.contextmanager

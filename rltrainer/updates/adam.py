@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltrainer.errors import CheckpointError, readable
+from rltrainer.errors import CheckpointError
 from rltrainer.functional.scalars import computed_once
 from rltrainer.nets.weight_dtype import convert
-from rltrainer.state.codec import LARGEST_INT, check_like
+from rltrainer.state.codec import check_like, read
 from rltrainer.types import State
+from rltrainer.validation.field_rules import NonNegativeFloat
 
 MISSED = "num_missed"
 """In a state only if parameters have missed steps."""
@@ -115,7 +116,11 @@ class Adam:
         if moves is applies:
             scale, correction = computed_once(scale), computed_once(correction)
         else:
-            scale, correction, applies = map(self._spread, (scale, correction, moves))
+            # From one value for each parameter to one for each of its numbers.
+            scale, correction, applies = [
+                torch.cat([x.expand(size) for x, size in zip(values.unbind(), self._sizes, strict=True)])
+                for values in (scale, correction, moves)
+            ]
         denominator = square.sqrt() / correction + self.eps
         # Selected, not multiplied by 0: a gradient that is not finite would leave NaN.
         change = torch.where(applies, scale * mean / denominator, 0.0)
@@ -133,16 +138,11 @@ class Adam:
         hint = "Freeze the same layers, and build the networks, as when it was saved."
         for key in ("mean", "square", "num_steps", MISSED):
             if key in state or key != MISSED:
-                check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint)
-        lr = state.get("lr")
-        if type(lr) not in (int, float) or not 0 <= lr < LARGEST_INT:  # type: ignore[operator]  # a number
-            raise CheckpointError(f"{name}.lr: expected a non-negative number, found {readable(lr)}")
-        for key in ("square", "num_steps"):
-            if (state[key] < 0).any():
-                raise CheckpointError(f"{name}.{key}: is negative")
-        missed = state.get(MISSED, torch.zeros(()))
-        if MISSED in state and not ((missed >= 0) & (missed <= state["num_steps"])).all():
-            raise CheckpointError(f"{name}.{MISSED}: expected at most num_steps, found {missed.tolist()!r}")
+                least = None if key == "mean" else 0
+                check_like(f"{name}.{key}", getattr(self, key), state.get(key), hint, least)
+        read(NonNegativeFloat, state.get("lr"), f"{name}.lr")
+        if MISSED in state and (state[MISSED] > state["num_steps"]).any():
+            raise CheckpointError(f"{name}.{MISSED}: expected at most num_steps, found {state[MISSED].tolist()!r}")
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned and `check_state_dict` has checked, in place."""
@@ -162,10 +162,6 @@ class Adam:
         """Return which parameters are among these."""
         found = dict.fromkeys(trained)
         return [parameter in found for parameter in self.parameters]
-
-    def _spread(self, values: Tensor) -> Tensor:
-        """Return a value for each number of the parameters, from one for each parameter."""
-        return torch.cat([x.expand(size) for x, size in zip(values.unbind(), self._sizes, strict=True)])
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Return one view per parameter, of its shape."""

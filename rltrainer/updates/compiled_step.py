@@ -8,7 +8,7 @@ import logging
 import platform
 import re
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from operator import attrgetter, is_not
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.nets.linear import ModuleTree
-from rltrainer.nets.target import Accumulation, TargetNetwork
+from rltrainer.nets.target import TargetNetwork
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
@@ -60,8 +60,18 @@ class CompiledStep:
 
     def check_plan(self, plan: UpdatePlan, is_ours: bool) -> None:
         """Raise a `ParamsError` if a plan asks for a CUDA graph that cannot be; arguments as of `attach`."""
-        device = next(self._owner.policy.parameters()).device
-        _check_cuda_graph(plan, device, is_ours, _leaves_graph(plan))
+        if plan.runtime.cuda_graph is not True:
+            return
+        device, rule = next(self._owner.policy.parameters()).device, 'must be "auto" or False'
+        if device.type != "cuda":
+            hint = 'Move the policy, `.to("cuda")`, before its algorithm is built.'
+            plan.runtime.raise_invalid("cuda_graph", f"{rule} for networks on {device}", hint)
+        if _leaves_graph(plan):
+            hint = "UpdatePlan.callbacks.on_loss and all_reduce are called between its operations."
+            plan.runtime.raise_invalid("cuda_graph", f"{rule} with callbacks of losses", hint)
+        if not is_ours:
+            hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
+            plan.runtime.raise_invalid("cuda_graph", f"{rule} with an optimizer of your own", hint)
 
     def attach(self, plan: UpdatePlan, is_ours: bool) -> None:
         """Apply a plan from the next update on; `is_ours` if all optimizers are ours, which a graph can hold."""
@@ -72,12 +82,7 @@ class CompiledStep:
         layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states = layout, None, {}
-            step = self._owner._step
-            if (amp := plan.precision.amp) is not None:
-                step = _with_amp(step, device, amp)
-            if plan.update.logs_norms:
-                step = _with_norms(step, self._owner.optimizers_by_loss())
-            self._eager = step if (groups := self._owner.accumulation) is None else _in_groups(step, groups)
+            self._eager = _with_plan(self._owner, plan, device)
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
@@ -98,9 +103,7 @@ class CompiledStep:
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context with the number formats of the steps, for numbers that are compared with theirs."""
-        owner = self._owner
-        amp = owner.plan.precision.amp
-        return contextlib.nullcontext() if amp is None else _autocast(owner.device, amp)
+        return _autocast(self._owner.device, self._owner.plan.precision.amp)
 
     @property
     def has_cuda_graph(self) -> bool:
@@ -163,15 +166,10 @@ class CompiledStep:
         return results
 
 
-@contextlib.contextmanager
-def tracing_gradients() -> Iterator[None]:
-    """Let the compiler trace `torch.autograd.grad`, which it does not by default."""
-    config = torch._dynamo.config
-    before, config.trace_autograd_ops = config.trace_autograd_ops, True
-    try:
-        yield
-    finally:
-        config.trace_autograd_ops = before
+def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which the compiler traces `torch.autograd.grad`, which it does not by default."""
+    context: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(trace_autograd_ops=True)
+    return context
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
@@ -192,20 +190,6 @@ def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool
         )
         return False
     return choice
-
-
-def _check_cuda_graph(plan: UpdatePlan, device: torch.device, is_ours: bool, leaves_graph: bool) -> None:
-    if plan.runtime.cuda_graph is not True:
-        return
-    rule = f'must be "auto" or False for networks on {device}'
-    if device.type != "cuda":
-        plan.runtime.raise_invalid("cuda_graph", rule, 'Move the policy, `.to("cuda")`, before its algorithm is built.')
-    if leaves_graph:
-        hint = "UpdatePlan.callbacks.on_loss and all_reduce are called between its operations."
-        plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False with callbacks of losses', hint)
-    if not is_ours:
-        hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
-        plan.runtime.raise_invalid("cuda_graph", 'must be "auto" or False with an optimizer of your own', hint)
 
 
 def _can_trace_gradients() -> bool:
@@ -236,17 +220,12 @@ _HOOKS_OF_BACKWARD = "AUTOGRAD_SAVED_TENSORS_HOOKS"
 """Asked by a Python function, 5 us a call; hooks of saved tensors reach no gradient that is taken inside a graph."""
 
 
-def _guards_that_can_fail(guards: Sequence[Any]) -> list[bool]:
-    """Return which guards each call of a graph checks again."""
-    # These are: all of its arguments and of torch's modes; of the algorithm's own attributes types, numbers, texts,
-    # lengths, keys, functions and replaced methods, as far as the step has read them; of networks and programs numbers,
-    # texts and functions. The compiler would check ten times as much, in memory that is cold after an env step: some 50
-    # us per gradient step. `Fingerprint` looks at the rest once per update.
-    return [_can_fail(guard) for guard in guards]
-
-
 def _can_fail(guard: Any) -> bool:
     """Return whether a guard may fail while nothing that `Fingerprint` looks at has changed."""
+    # Each call of a graph checks again: all of its arguments and of torch's modes; of the algorithm's own attributes
+    # types, numbers, texts, lengths, keys, functions and replaced methods, as far as the step has read them; of
+    # networks and programs numbers, texts and functions. The compiler would check ten times as much, in memory that is
+    # cold after an env step: some 50 us per gradient step. `Fingerprint` looks at the rest once per update.
     name, kind = guard.name, guard.guard_type
     if kind == "NOT_PRESENT_IN_GENERIC_DICT" and isinstance(guard.value, nn.Module | Optimizer):  # replaced methods
         return False
@@ -268,7 +247,7 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
     is_tested = torch.__version__.startswith(TESTED)
     return {
         # A wrong answer would be a stale graph.
-        **({"guard_filter_fn": _guards_that_can_fail} if is_tested else {}),
+        **({"guard_filter_fn": lambda guards: list(map(_can_fail, guards))} if is_tested else {}),
         # The sizes of arguments are guarded, and `attach` looks at those of the algorithm's own tensors.
         "size_asserts": False,
         # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
@@ -279,35 +258,9 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
     }
 
 
-def _with_amp(step: Step, device: torch.device, amp: str) -> Step:
-    is_x86 = amp == "bf16" and device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    if is_x86 and not torch.cpu.get_capabilities().get("avx512_bf16"):
-        # Seen on an Intel Xeon with AVX-512 and without bf16: SAC's eager step; compiled ones lose more.
-        text = "this processor has no bf16 instructions; bf16 will be slower than float32, about 1.7 times or more"
-        warnings.warn(f"PrecisionParams.amp: {text}. Leave amp out, it is None then.", stacklevel=4)
-
-    def step_with_amp(*args: Any) -> Any:
-        with _autocast(device, amp):
-            return step(*args)
-
-    return step_with_amp
-
-
 def _leaves_graph(plan: UpdatePlan) -> bool:
     """Return whether a step calls the user's functions between its operations."""
     return plan.callbacks.on_loss is not None or plan.all_reduce is not None
-
-
-def _in_groups(step: Step, accumulation: Accumulation) -> Step:
-    """Return a step whose last argument is whether it is the last of its group."""
-
-    def step_of_group(*args: Any) -> Any:
-        *args_of_step, accumulation.applies = args
-        result = step(*args_of_step)
-        accumulation.applies = True
-        return result
-
-    return step_of_group
 
 
 def add_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
@@ -318,19 +271,35 @@ def add_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
         optimizer.grad_norm = None
 
 
-def _with_norms(step: Step, optimizers: Mapping[str, Optimizer]) -> Step:
-    def step_with_norms(*args: Any) -> Any:
-        result = step(*args)
+def _with_plan(owner: Any, plan: UpdatePlan, device: torch.device) -> Step:
+    """Return an algorithm's step in the number format of a plan, with its norms as metrics, and in its groups."""
+    step, amp, groups = owner._step, plan.precision.amp, owner.accumulation
+    optimizers = owner.optimizers_by_loss() if plan.update.logs_norms else {}
+    is_x86 = amp == "bf16" and device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+    if is_x86 and not torch.cpu.get_capabilities().get("avx512_bf16"):
+        # Seen on an Intel Xeon with AVX-512 and without bf16: SAC's eager step; compiled ones lose more.
+        text = "this processor has no bf16 instructions; bf16 will be slower than float32, about 1.7 times or more"
+        warnings.warn(f"PrecisionParams.amp: {text}. Leave amp out, it is None then.", stacklevel=4)
+    if amp is None and groups is None and not optimizers:
+        return step  # type: ignore[no-any-return]  # of the owner
+
+    def step_of_plan(*args: Any) -> Any:
+        if groups is not None:
+            *args, groups.applies = args  # type: ignore[assignment]  # the last argument: whether its group is full
+        with _autocast(device, amp):
+            result = step(*args)
         add_norms(result, optimizers)
+        if groups is not None:
+            groups.applies = True
         return result
 
-    return step_with_norms
+    return step_of_plan
 
 
-def _autocast(device: torch.device, amp: str) -> torch.autocast:
+def _autocast(device: torch.device, amp: str | None) -> contextlib.AbstractContextManager[Any]:
     # No cache: it would keep the rounded copies of weights that the step itself changes.
     dtype = torch.bfloat16 if amp == "bf16" else torch.float16
-    return torch.autocast(device.type, dtype=dtype, cache_enabled=False)
+    return contextlib.nullcontext() if amp is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
 
 
 _FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgetter("training")
@@ -363,7 +332,7 @@ class Fingerprint:
         """Return the name of the current state."""
         seen, members = self._tree.look(), list(itertools.chain.from_iterable(self._classes))
         # Compared as lists of mostly the same objects: a state that did not change is neither hashed nor named.
-        state = [
+        state: list[Any] = [
             sum(map(len, self._attributes)),  # a method that is replaced in a module is one more
             list(map(Tensor.data_ptr, self._tensors)),
             list(map(_FLAGS, self._tensors)),
@@ -375,19 +344,16 @@ class Fingerprint:
         if seen is not self._seen or state != self._state or not is_same:
             self._attributes = list(map(vars, self._tree.modules))
             self._seen, self._members, self._state = seen, members, state
-            self._name = self._find_name()
-        return self._name
-
-    def _find_name(self) -> str:
-        _, memory, flags, *rest = self._state
-        flags = [(requires_grad, id(hooks)) for requires_grad, hooks in flags]
-        num_attributes = sum(map(len, self._attributes))
-        objects = [*self._seen, *self._members]
-        key = (tuple(map(id, objects)), num_attributes, tuple(memory), tuple(flags), *map(tuple, rest))
-        if key not in self._names:
+            objects, num_attributes, (_, memory, flags, *rest) = (
+                [*seen, *members],
+                sum(map(len, self._attributes)),
+                state,
+            )
+            flags = tuple((requires_grad, id(hooks)) for requires_grad, hooks in flags)
+            key = (tuple(map(id, objects)), num_attributes, tuple(memory), flags, *map(tuple, rest))
             # The objects are kept, since another one may get the id of one that is gone.
-            self._names[key] = f"state {len(self._names)}", objects
-        return self._names[key][0]
+            self._name, _ = self._names.setdefault(key, (f"state {len(self._names)}", objects))
+        return self._name
 
 
 def _is_looked_at(cls: type, owner: Any) -> bool:

@@ -6,11 +6,14 @@ graph launches all of them at once.
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rltrainer.tree import map_tensors
 
 MAX_GRAPHS = 32
 """Number of shapes that are recorded, as each holds memory; calls of further shapes run without a graph."""
@@ -31,7 +34,7 @@ class CudaRecorder:
         )
 
     def warm_up(self, function: Callable[[], Any]) -> None:
-        """Run a function on a stream of its own, as it will be captured on one."""
+        """Run a function on a stream of its own, as for a capture."""
         with torch.cuda.device(self._device):
             stream, current = self._warm_up_stream, torch.cuda.current_stream()
             stream.wait_stream(current)
@@ -83,7 +86,7 @@ class CudaGraphs:
         # The next replay writes into the same memory.
         copies = [torch.empty_like(output) for output in outputs]
         _copy(copies, outputs)
-        return _rebuild(result, iter(copies))
+        return _with_tensors(result, copies)
 
     def _graph(self, args: Any) -> tuple[tuple[list[Tensor], Callable[[], Any]] | None, list[Tensor]]:
         """Return the graph for these arguments, None if there is none, and their tensors."""
@@ -103,11 +106,7 @@ class CudaGraphs:
         state = [tensor.detach() for tensor in self._state()]
         before = [tensor.clone() for tensor in state]
         static_inputs = [tensor.detach().clone() for tensor in inputs]
-        static_args = _rebuild(args, iter(static_inputs))
-
-        def call() -> Any:
-            return self._function(*static_args)
-
+        call = partial(self._function, *_with_tensors(args, static_inputs))
         try:
             self._recorder.warm_up(call)  # errors of the function itself are raised here
             try:
@@ -115,8 +114,7 @@ class CudaGraphs:
             except Exception as error:
                 self._give_up(error)
         finally:
-            # The runs before the recording do not count.
-            _copy(state, before)
+            _copy(state, before)  # the runs before the recording do not count
 
     def _give_up(self, error: Exception) -> None:
         self.is_on = False
@@ -141,19 +139,10 @@ def _take_apart(value: Any, tensors: list[Tensor]) -> Hashable:
     raise TypeError(f"its arguments hold a {type(value).__name__}")
 
 
-def _rebuild(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return the value with other tensors in place of its own."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, dict):
-        return {key: _rebuild(part, tensors) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [_rebuild(part, tensors) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return type(value)(**{name: _rebuild(getattr(value, name), tensors) for name in names})
-    return value
+def _with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
+    """Return a value with other tensors in place of its own."""
+    rest = iter(tensors)
+    return map_tensors(lambda _: next(rest), value)
 
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -34,11 +34,6 @@ class BadGradients:
         """The tensors that a step changes."""
         return [self.gradient, self.loss, self.num]
 
-    @property
-    def num_skipped(self) -> int:
-        """Number of steps that were left out because the plan says "skip"; waits for the device."""
-        return int(self.num) if self.are_skipped else 0
-
     def follow(self, skips: bool) -> None:
         """Skip bad gradients from now on, or report them."""
         if self.are_skipped and not skips:
@@ -133,20 +128,17 @@ class UnusedParameters:
             ParamsError: one is no longer in the modules, so that another one in its place would not be trained; or the
                 loss depends on none at all.
         """
-        new = [i for i in self._last if i not in self._named]
+        new = {i: self._names[self._trained[i]] for i in self._last if i not in self._named}
         if not new:
             return
         present = {id(parameter) for module in self._by_name.values() for parameter in module.parameters()}
-        for i in new:
+        for i, name in new.items():
             if id(self._trained[i]) not in present:
                 text = "must stay the same object while it is trained; another one took its place"
-                raise ParamsError(f"{owner}: {self._name(i)} {text}. Copy into it, or build the algorithm again.")
-        names = ", ".join(map(self._name, new))
+                raise ParamsError(f"{owner}: {name} {text}. Copy into it, or build the algorithm again.")
+        names = ", ".join(new.values())
         if not any(p.requires_grad for i, p in enumerate(self._trained) if i not in self._last):
             raise ParamsError(f"{owner}: a loss must depend on what its optimizer trains; it does not on {names}.")
         self._named.update(new)
         hint = "Freeze what should not be trained (requires_grad_(False))."
         warnings.warn(f"{owner}: the loss does not depend on {names}, which stay as they are. {hint}", stacklevel=2)
-
-    def _name(self, i: int) -> str:
-        return self._names[self._trained[i]]

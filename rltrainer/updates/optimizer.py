@@ -15,19 +15,19 @@ from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import convert
 from rltrainer.plan import PrecisionParams, UpdateCallbacks, UpdateParams, UpdatePlan
 from rltrainer.schedules import Schedule, value_at
-from rltrainer.state.codec import check_like
+from rltrainer.state.codec import check_like, read
 from rltrainer.types import State
 from rltrainer.updates.adam import MISSED, Adam
 from rltrainer.updates.gradient_faults import BadGradients, UnusedParameters
 from rltrainer.updates.torch_optimizer import TorchOptimizer
-from rltrainer.validation.field_rules import is_int
+from rltrainer.validation.field_rules import NonNegativeInt
 
 Gradients = tuple[Tensor, ...]
 Notify = Callable[[Tensor, Sequence[Tensor]], Tensor | None]
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 AS_SAVED = "Build the networks as when it was saved"
-COUNTS = ("num_skipped", "loss_scale", "num_good")
-"""Scalars that are in a state if the plan of the run asked for them."""
+LEAST = {"num_skipped": 0.0, "num_good": 0.0, "loss_scale": torch.finfo(torch.float32).tiny}
+"""Scalars that are in a state if the plan of the run asked for them, with their smallest values."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,6 @@ class GradientLimit:
     max_norm: float | None = None
     norm_type: float = 2.0
     max_value: float | None = None
-
-    @classmethod
-    def of(cls, update: UpdateParams, own: float | None) -> "GradientLimit":
-        """Return the limit that a plan's params set; without one, the algorithm's own limit of the norm."""
-        if update.max_grad_value is not None:
-            return cls(None, update.grad_norm_type, update.max_grad_value)
-        return cls(own if update.max_grad_norm is None else update.max_grad_norm, update.grad_norm_type)
 
     def balanced(self, parts: Tensor) -> Tensor:
         """Return the sum [P] of gradients [K, P], each scaled to an equal share of the limit."""
@@ -181,11 +174,13 @@ class Optimizer:
     @max_grad_norm.setter
     def max_grad_norm(self, value: float | None) -> None:
         self._own_limit, self._is_asked = value, self._update != UpdateParams() or self._scaler is not None
-        self.limit = GradientLimit.of(self._update, value)
-        # A gradient that is no longer than this is applied as it is.
-        largest = torch.finfo(self._bad.gradient.dtype).max  # of the norms that are finite
-        self._free_length = largest if self.limit.max_norm is None else self.limit.max_norm - 1e-6
-        self._free_length = -1.0 if self._is_asked else self._free_length
+        update = self._update
+        # A limit of each number takes the place of any limit of the norm.
+        norm = None if update.max_grad_value is not None else update.max_grad_norm or value
+        self.limit = GradientLimit(norm, update.grad_norm_type, update.max_grad_value)
+        # A gradient that is no longer than this is applied as it is: the largest of the lengths that are finite.
+        largest = torch.finfo(self._bad.gradient.dtype).max
+        self._free_length = -1.0 if self._is_asked else largest if norm is None else norm - 1e-6
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring moments and stored gradients to the parameters' format, in place."""
@@ -271,7 +266,7 @@ class Optimizer:
     @property
     def num_skipped(self) -> int:
         """Number of steps that were left out because the plan says "skip"; waits for the device."""
-        return self._bad.num_skipped
+        return int(self._bad.num) if self._bad.are_skipped else 0
 
     @property
     def num_left_out(self) -> int:
@@ -326,26 +321,23 @@ class Optimizer:
         if state.get("rule") != own["rule"]:
             rules = f"expected {own['rule']!r}, found {readable(state.get('rule'))}"
             raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
-        for key, of_what in (("parameters", "the names of what is trained"), ("frozen", "which of them are frozen")):
-            found = state.get(key)
-            # A tensor among the items could not be compared.
-            is_plain = isinstance(found, list) and all(isinstance(item, str | bool) for item in found)
-            if not is_plain or found != own[key]:
+        known = (
+            ("parameters", list[str], "the names of what is trained"),
+            ("frozen", list[bool], "which of them are frozen"),
+        )
+        for key, kind, of_what in known:
+            if read(kind, state.get(key), f"{name}.{key}") != own[key]:
                 hint = f"{AS_SAVED}; freeze layers after loading."
                 raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
         self.method.check_state_dict(name, state)
-        for key, like in (dict.fromkeys(COUNTS, self._bad.num) | {"gathered": self._nothing_gathered()}).items():
+        for key, least in (LEAST | {"gathered": None}).items():
             if key in state:
-                check_like(f"{name}.{key}", like, state[key], f"{AS_SAVED}.")
-            if key in state and key in COUNTS and not (state[key] > 0 if key == "loss_scale" else state[key] >= 0):
-                rule = "a positive number" if key == "loss_scale" else "a non-negative number"
-                raise CheckpointError(f"{name}.{key}: expected {rule}, found {float(state[key])}")
-        num_gathered = state.get("num_gathered", 0)
-        if not is_int(num_gathered) or num_gathered < 0 or (num_gathered > 0) != ("gathered" in state):
-            found = readable(num_gathered)
-            raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {found}")
-        unknown = sorted(state.keys() - own.keys() - {*COUNTS, MISSED, "gathered", "num_gathered"})
-        if unknown:
+                own_tensor = self._nothing_gathered() if key == "gathered" else self._bad.num
+                check_like(f"{name}.{key}", own_tensor, state[key], f"{AS_SAVED}.", least)
+        num_gathered = read(NonNegativeInt, state.get("num_gathered", 0), f"{name}.num_gathered")
+        if (num_gathered > 0) != ("gathered" in state):
+            raise CheckpointError(f"{name}.num_gathered: expected how many are gathered, found {num_gathered}")
+        if unknown := sorted(state.keys() - own.keys() - {*LEAST, MISSED, "gathered", "num_gathered"}):
             raise CheckpointError(f"{name}: the state has {unknown[0]!r}, which this optimizer has not")
 
     def load_state_dict(self, state: State) -> None:
@@ -372,11 +364,8 @@ class Optimizer:
         """Pass a loss to a callback, unless its step will be left out; see `UpdateCallbacks.notify`."""
         if (self.can_stop and self.is_stopped) or (self._bad.are_skipped and not torch.isfinite(loss)):
             return loss
-
-        def step(found: Tensor) -> None:
-            Optimizer.step(self, found, parts if found is loss else ())
-
-        return callbacks.notify(self.name, loss, step)
+        step = partial(Optimizer.step, self)
+        return callbacks.notify(self.name, loss, lambda found: step(found, parts if found is loss else ()))
 
     def _can_walk_memory(self) -> bool:
         """Return whether all parameters lie in memory as their moments do, where `Adam.step` can reach them."""
@@ -416,7 +405,7 @@ class Optimizer:
         return self._bad.gradient.new_zeros(len(self._bad.gradient) + 1)
 
     def _take_gathered(self, gathered: Tensor, num_steps: int) -> tuple[list[Tensor], Gradients, Tensor]:
-        """Return what to train, the means of its gathered gradients and of the loss, and begin a new group."""
+        """Return what to train and the means of its gathered gradients and of the loss; begin a new group."""
         mean = gathered / num_steps
         gathered.zero_()
         trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]

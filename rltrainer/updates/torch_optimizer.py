@@ -1,6 +1,7 @@
 """Any `torch.optim` optimizer in the place of `Adam`."""
 
 import copy
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +11,9 @@ from torch import Tensor, nn, optim
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.state import registry
-from rltrainer.state.codec import check_like
+from rltrainer.state.codec import check_like, read
 from rltrainer.types import State
-from rltrainer.validation.field_rules import is_finite, is_int
+from rltrainer.validation.field_rules import is_finite
 
 NOT_NEGATIVE = {"lr", "step", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "mu_product", "acc_delta"}
 """Numbers in the state or options of PyTorch's optimizers that are counts, or that a root is taken of."""
@@ -77,22 +78,23 @@ class TorchOptimizer:
 
         A copy of the optimizer takes one step, and its state is compared.
         """
-        groups, moments, own = state.get("groups"), state.get("state"), self.state_dict()
-        if not isinstance(groups, list) or not isinstance(moments, dict):
-            raise CheckpointError(f"{name}: not the state of a torch.optim optimizer. {SAME}")
-        if len(groups) != len(own["groups"]):
-            found = f"expected {len(own['groups'])} parameter groups, found {len(groups)}"
-            raise CheckpointError(f"{name}: {found}. {SAME}")
-        sizes = state.get("group_sizes")
-        if not (isinstance(sizes, list) and all(map(is_int, sizes)) and sizes == own["group_sizes"]):
-            text = f"expected {own['group_sizes']}, found {readable(sizes)}"
-            raise CheckpointError(f"{name}: parameter groups of other sizes, {text}. {SAME}")
+        own, sizes = self.state_dict(), read(list[int], state.get("group_sizes"), f"{name}.group_sizes")
+        groups = read(list[dict[str, Any]], state.get("groups"), f"{name}.groups")
+        moments = read(dict[str, dict[str, Any]], state.get("state"), f"{name}.state")
+        if sizes != own["group_sizes"] or len(groups) != len(sizes):
+            text = f"expected parameter groups of the sizes {own['group_sizes']}, found {sizes}"
+            raise CheckpointError(f"{name}: {text}. {SAME}")
         for i, (group, current) in enumerate(zip(groups, own["groups"], strict=True)):
             _check_entry(f"{name}.groups.{i}", group, current, may_lack=True)
         try:
-            expected = self._moments_after_a_step(groups)
+            trial = copy.deepcopy(self.optimizer)
+            self._load(trial, {}, groups)
+            for parameter in itertools.chain.from_iterable(group["params"] for group in trial.param_groups):
+                parameter.grad = torch.zeros_like(parameter)
+            type(trial).step(trial)  # a learning-rate scheduler puts a method of the original into the copy
         except Exception as error:
             raise CheckpointError(f"{name}: its options do not work ({type(error).__name__}: {error})") from error
+        expected = {str(i): entry for i, entry in trial.state_dict()["state"].items()}
         # There are none before the first step, nor of parameters that were frozen in all steps.
         if not moments.keys() <= expected.keys():
             found = f"moments of {len(moments)} parameters, expected {len(expected)}"
@@ -105,15 +107,6 @@ class TorchOptimizer:
         moments = {int(i): copy.deepcopy(entry) for i, entry in state["state"].items()}
         self._load(self.optimizer, moments, state["groups"])
 
-    def _moments_after_a_step(self, groups: list[State]) -> State:
-        trial = copy.deepcopy(self.optimizer)
-        self._load(trial, {}, groups)
-        for group in trial.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        type(trial).step(trial)  # a learning-rate scheduler puts a method of the original into the copy
-        return {str(i): entry for i, entry in trial.state_dict()["state"].items()}
-
     @staticmethod
     def _load(optimizer: torch.optim.Optimizer, moments: dict[int, State], groups: list[State]) -> None:
         merged = [
@@ -123,11 +116,10 @@ class TorchOptimizer:
         optimizer.load_state_dict({"state": moments, "param_groups": merged})
 
 
-def _check_entry(name: str, saved: Any, expected: State, may_lack: bool = False) -> None:
+def _check_entry(name: str, saved: State, expected: State, may_lack: bool = False) -> None:
     """Check that a mapping has the names of another, and values like it; older releases of torch had fewer options."""
-    names = list(saved) if isinstance(saved, dict) else saved
-    if not isinstance(saved, dict) or saved.keys() - expected.keys() or not (may_lack or len(saved) == len(expected)):
-        raise CheckpointError(f"{name}: expected {list(expected)}, found {names}. {SAME}")
+    if saved.keys() - expected.keys() or not (may_lack or len(saved) == len(expected)):
+        raise CheckpointError(f"{name}: expected {list(expected)}, found {list(saved)}. {SAME}")
     for key, value in saved.items():
         like = expected[key]
         if isinstance(value, Tensor) and isinstance(like, Tensor):

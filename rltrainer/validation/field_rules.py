@@ -10,8 +10,8 @@ import math
 import os
 import re
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -164,6 +164,12 @@ def rules_of(annotation: Any) -> list[Rule]:
 
 
 _rules_once = functools.cache(rules_of)
+
+
+def missing_fields(cls: type, found: Collection[str]) -> list[str]:
+    """Return the fields of a dataclass that have no default and are not found."""
+    without = [f for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    return [field.name for field in without if field.name not in found]
 
 
 @functools.cache

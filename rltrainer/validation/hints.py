@@ -3,68 +3,58 @@
 Stable-Baselines3, Tianshou 1 and CleanRL are covered. This is data; `suggestions.py` finds the entry that is meant.
 """
 
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    # hyperparameters
-    "learning_rate": ("lr",), "policy_lr": ("lr",), "actor_lr": ("lr",), "q_lr": ("critic_lr",),
-    "discount": ("gamma",), "discount_factor": ("gamma",), "lam": ("gae_lambda",), "lambda_": ("gae_lambda",),
-    "ent_coef": ("entropy_coef", "temperature"), "vf_coef": ("value_coef",), "alpha": ("temperature",),
-    "autotune": ("learn_temperature",), "auto_alpha": ("learn_temperature",),
-    "clip_range": ("clip",), "clip_coef": ("clip",), "clip_ratio": ("clip",), "eps_clip": ("clip",),
-    "clip_range_vf": ("value_clip",), "max_norm": ("max_grad_norm",), "clip_grad_norm": ("max_grad_norm",),
-    "gradient_clip_val": ("max_grad_norm",), "clip_grad_norm_type": ("grad_norm_type",),
-    "adam_epsilon": ("adam_eps",), "huber_loss_delta": ("huber_delta",),
-    "norm_adv": ("normalize_advantage",), "advantage_normalization": ("normalize_advantage",),
-    "polyak": ("tau",), "policy_delay": ("actor_update_interval",), "policy_frequency": ("actor_update_interval",),
-    "target_update_freq": ("target_update_interval",), "target_network_frequency": ("target_update_interval",),
-    "target_policy_noise": ("target_noise",), "policy_noise": ("target_noise",), "noise_clip": ("target_noise_clip",),
-    "top_quantiles_to_drop_per_net": ("num_dropped",), "subset_size": ("num_target_critics",),
-    "conservative_weight": ("conservative_coef",), "cql_weight": ("conservative_coef",),
-    "exploration_fraction": ("epsilon",), "exploration_final_eps": ("epsilon",), "start_e": ("epsilon",),
-    "n_steps": ("collection_step_num_env_steps", "n_step"), "n_step_return_horizon": ("n_step",),
-    # trainers
-    "total_timesteps": ("num_env_steps",), "n_timesteps": ("num_env_steps",), "timesteps": ("num_env_steps",),
-    "total_steps": ("num_env_steps",), "max_steps": ("num_env_steps", "num_steps"),
-    "steps": ("num_env_steps", "num_gradient_steps", "num_steps"),
-    "num_epochs": ("max_epochs",), "epochs": ("max_epochs",), "step_per_epoch": ("epoch_num_steps",),
-    "n_epochs": ("update_step_num_repetitions",), "update_epochs": ("update_step_num_repetitions",),
-    "repeat_per_collect": ("update_step_num_repetitions",), "minibatch_size": ("batch_size",),
-    "num_steps": ("collection_step_num_env_steps",), "step_per_collect": ("collection_step_num_env_steps",),
-    "train_freq": ("collection_step_num_env_steps",), "episode_per_collect": ("collection_step_num_episodes",),
-    "gradient_steps": ("update_step_num_gradient_steps_per_sample",),
-    "update_per_step": ("update_step_num_gradient_steps_per_sample",),
-    "learning_starts": ("warmup_num_env_steps",), "start_steps": ("warmup_num_env_steps",),
-    "episode_per_test": ("test_step_num_episodes",), "n_eval_episodes": ("test_step_num_episodes", "num_episodes"),
-    "train_collector": ("training_collector",), "replay_buffer": ("buffer",),
-    "callback": ("hooks",), "callbacks": ("hooks",),
-    "eval_env": ("envs", "test_collector"), "tensorboard_log": ("logger", "folder"), "log_dir": ("logger", "folder"),
-    "directory": ("folder", "path"), "dir": ("folder", "path"), "logdir": ("folder", "logger", "path"),
-    # calls
-    "n_envs": ("num_envs",), "n_step": ("num_steps",), "n_episode": ("num_episodes",),
-    "env_id": ("env",), "env_fn": ("env",), "env_fns": ("env",), "buffer_size": ("capacity",), "size": ("capacity",),
-    "save_freq": ("every",), "save_path": ("folder", "path"), "video_folder": ("folder", "path"),
-    "n_steps_per_epoch": ("epoch_num_steps",),
-    "_on_step": ("post_steps",), "on_step": ("post_steps",), "_on_rollout_end": ("pre_optim_steps",),
-    "_on_training_start": ("setup",), "_on_training_end": ("shutdown",),
-    # networks
-    "net_arch": ("hidden_sizes",), "hidden_dims": ("hidden_sizes",), "activation_fn": ("activation",),
-    "sde_sample_freq": ("sde_sample_interval",),
-    "features_extractor_class": ("encoder",), "ortho_init": ("orthogonal_init",), "layer_norm": ("norm",),
-    "norm_obs": ("normalize_obs",), "norm_reward": ("normalize_reward",), "n_critics": ("num_critics",),
-    "lstm_hidden_size": ("cell_size",), "cg_max_steps": ("num_cg_steps",), "cg_damping": ("damping",),
-    "ensemble_size": ("num_critics",), "n_quantiles": ("num_quantiles", "num_outputs"),
+_THEIRS = {
+    "lr": "learning_rate policy_lr actor_lr", "critic_lr": "q_lr", "gamma": "discount discount_factor",
+    "gae_lambda": "lam lambda_", "entropy_coef": "ent_coef", "temperature": "ent_coef alpha", "value_coef": "vf_coef",
+    "learn_temperature": "autotune auto_alpha", "clip": "clip_range clip_coef clip_ratio eps_clip",
+    "value_clip": "clip_range_vf", "max_grad_norm": "max_norm clip_grad_norm gradient_clip_val",
+    "grad_norm_type": "clip_grad_norm_type", "adam_eps": "adam_epsilon", "huber_delta": "huber_loss_delta",
+    "normalize_advantage": "norm_adv advantage_normalization", "tau": "polyak",
+    "actor_update_interval": "policy_delay policy_frequency",
+    "target_update_interval": "target_update_freq target_network_frequency",
+    "target_noise": "target_policy_noise policy_noise", "target_noise_clip": "noise_clip",
+    "num_dropped": "top_quantiles_to_drop_per_net", "num_target_critics": "subset_size",
+    "conservative_coef": "conservative_weight cql_weight",
+    "epsilon": "exploration_fraction exploration_final_eps start_e",
+    "collection_step_num_env_steps": "n_steps num_steps step_per_collect train_freq",
+    "n_step": "n_steps n_step_return_horizon",
+    "num_env_steps": "total_timesteps n_timesteps timesteps total_steps max_steps steps",
+    "num_gradient_steps": "steps", "num_steps": "max_steps steps n_step", "max_epochs": "num_epochs epochs",
+    "epoch_num_steps": "step_per_epoch n_steps_per_epoch",
+    "update_step_num_repetitions": "n_epochs update_epochs repeat_per_collect", "batch_size": "minibatch_size",
+    "collection_step_num_episodes": "episode_per_collect",
+    "update_step_num_gradient_steps_per_sample": "gradient_steps update_per_step",
+    "warmup_num_env_steps": "learning_starts start_steps",
+    "test_step_num_episodes": "episode_per_test n_eval_episodes", "num_episodes": "n_eval_episodes n_episode",
+    "training_collector": "train_collector", "buffer": "replay_buffer", "hooks": "callback callbacks",
+    "envs": "eval_env", "test_collector": "eval_env", "logger": "tensorboard_log log_dir",
+    "folder": "tensorboard_log log_dir directory dir save_path video_folder",
+    "path": "directory dir save_path video_folder", "num_envs": "n_envs", "env": "env_id env_fn env_fns",
+    "capacity": "buffer_size size", "every": "save_freq", "post_steps": "_on_step on_step",
+    "pre_optim_steps": "_on_rollout_end", "setup": "_on_training_start", "shutdown": "_on_training_end",
+    "hidden_sizes": "net_arch hidden_dims", "activation": "activation_fn", "sde_sample_interval": "sde_sample_freq",
+    "encoder": "features_extractor_class", "orthogonal_init": "ortho_init", "norm": "layer_norm",
+    "normalize_obs": "norm_obs", "normalize_reward": "norm_reward", "num_critics": "n_critics ensemble_size",
+    "cell_size": "lstm_hidden_size", "num_cg_steps": "cg_max_steps", "damping": "cg_damping",
+    "num_quantiles": "n_quantiles", "num_outputs": "n_quantiles",
 }  # fmt: skip
-"""Arguments and fields: other library's name to our names, of which the first that the called thing has is meant."""
+"""Arguments and fields: the other libraries' names for each of ours."""
+ARGUMENTS: dict[str, tuple[str, ...]] = {"logdir": ("folder", "logger", "path")}
+"""Our names for another library's, of which the first that the called thing has is meant."""
+for _ours, _names in _THEIRS.items():
+    for _name in _names.split():
+        ARGUMENTS[_name] = (*ARGUMENTS.get(_name, ()), _ours)
 
 _PLANNED = "A run has max_epochs epochs of epoch_num_steps steps each."
+_NET = "It is a field of NetParams: net=rl.NetParams({}=...)."
 ADVICE: dict[str, tuple[str, str]] = {
-    "total_timesteps": ("max_epochs", _PLANNED), "n_timesteps": ("max_epochs", _PLANNED),
-    "timesteps": ("max_epochs", _PLANNED), "total_steps": ("max_epochs", _PLANNED), "steps": ("max_epochs", _PLANNED),
-    "max_steps": ("max_epochs", _PLANNED),
+    **dict.fromkeys(
+        ("total_timesteps", "n_timesteps", "timesteps", "total_steps", "steps", "max_steps"), ("max_epochs", _PLANNED)
+    ),
     "deterministic": ("explore", "Greedy is the default, explore=False; explore=True samples."),
     "policy_kwargs": ("hidden_sizes", "Each of them is an argument itself, such as hidden_sizes=(64, 64)."),
-    "encoder": ("net", "It is a field of NetParams: net=rl.NetParams(encoder=...)."),
-    "obs_encoder": ("net", "It is a field of NetParams: net=rl.NetParams(obs_encoder=...)."),
-    "features_extractor_class": ("net", "It is a field of NetParams: net=rl.NetParams(encoder=...)."),
+    "encoder": ("net", _NET.format("encoder")), "obs_encoder": ("net", _NET.format("obs_encoder")),
+    "features_extractor_class": ("net", _NET.format("encoder")),
 }  # fmt: skip
 """Arguments that are no single one of ours: a name that the called thing must have, and the advice."""
 

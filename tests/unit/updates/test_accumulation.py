@@ -194,7 +194,7 @@ def test_a_wrong_count_is_refused(found: Any) -> None:
     update(algorithm)
     state = copy.deepcopy(algorithm.state_dict())
     state["optimizer"]["num_gathered"] = found
-    with pytest.raises(CheckpointError, match=r"BC\.optimizer\.num_gathered: expected how many are gathered, found"):
+    with pytest.raises(CheckpointError, match=r"BC\.optimizer\.num_gathered: expected "):
         algorithm.load_state_dict(state)
     state["optimizer"] |= {"num_gathered": 1, "gathered": torch.zeros(3)}
     with pytest.raises(CheckpointError, match=r"BC\.optimizer\.gathered: expected shape .* found \(3,\)"):

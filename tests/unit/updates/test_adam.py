@@ -83,8 +83,8 @@ def test_counts_that_differ_are_kept_in_files() -> None:
     assert other.num_missed.tolist() == [0.0, 2.0]
     other.load_state_dict(plain.state_dict())
     assert other.num_missed.tolist() == [0.0, 0.0]
-    for missed, text in (([0.0, 9.0], "at most num_steps, found"), ([0.0, -1.0], "at most num_steps, found")):
-        with pytest.raises(CheckpointError, match=rf"^Adam\.num_missed: expected {text} \[0\.0, "):
+    for missed, text in (([0.0, 9.0], "expected at most num_steps, found"), ([0.0, -1.0], "is negative")):
+        with pytest.raises(CheckpointError, match=rf"^Adam\.num_missed: {text}"):
             one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(missed)})
     with pytest.raises(CheckpointError, match=r"^Adam\.num_missed: expected shape \(2,\), found \(\)"):
         one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(1.0)})

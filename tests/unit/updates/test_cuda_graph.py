@@ -261,7 +261,7 @@ def test_an_optimizer_of_the_users_is_captured_neither_by_auto_nor_at_all(monkey
     on_cuda, own = make("bc"), rl.BC(make("bc").policy, rl.BCParams(optimizer=torch.optim.SGD))
     for algorithm in (on_cuda, own):
         moved = types.SimpleNamespace(**vars(algorithm), _step=algorithm._step, _tensors=list, _networks=list)
-        moved.policy = _OnCuda()
+        moved.policy = OnCuda()
         monkeypatch.setattr(algorithm._compiled_step, "_owner", moved)
     for compile_, has_graph in ((True, True), (False, False)):
         plan = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=compile_))
@@ -278,7 +278,7 @@ def test_an_optimizer_of_the_users_is_captured_neither_by_auto_nor_at_all(monkey
         own.attach(plan)
 
 
-class _OnCuda:
+class OnCuda:
     def parameters(self) -> Any:
         return iter([_Parameter()])
 

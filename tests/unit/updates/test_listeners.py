@@ -1,6 +1,7 @@
 """Who listens inside an update: what they are given, what they may change, and that listening alone changes no bit."""
 
 import copy
+import types
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.plan import UpdateCallbacks
-from rltrainer.updates.compiled_step import _check_cuda_graph
+from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer
 from tests.compile.test_compiled_updates import MAKERS, make, transitions, update
 from tests.contract.test_all_algorithms import assert_same_state
-from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.updates.test_cuda_graph import OnCuda, Rerun, with_graph
 
 LOSSES = {
     "sac": ["critic", "actor", "temperature"], "td3": ["critic"], "iql": ["value", "actor", "critic"], "bc": ["loss"]
@@ -203,4 +204,4 @@ def test_true_for_cuda_graphs_is_refused_where_someone_listens_to_losses() -> No
         runtime=rl.RuntimeParams(cuda_graph=True), callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: None)
     )
     with pytest.raises(rl.errors.ParamsError, match='cuda_graph: must be "auto" or False with callbacks of losses'):
-        _check_cuda_graph(plan, torch.device("cuda"), is_ours=True, leaves_graph=True)
+        CompiledStep(types.SimpleNamespace(policy=OnCuda(), _step=None)).check_plan(plan, is_ours=True)

@@ -141,7 +141,7 @@ def test_the_state_continues(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"SAC\.critic_optimizer\.loss_scale: expected shape \(\), found \(2,\)"):
         one.load_state_dict(state)
     state["critic_optimizer"]["loss_scale"] = torch.tensor(-1.0)
-    with pytest.raises(CheckpointError, match="loss_scale: expected a positive number, found -1.0"):
+    with pytest.raises(CheckpointError, match="loss_scale: is not positive"):
         one.load_state_dict(state)
 
 

@@ -125,13 +125,13 @@ def test_a_layer_frozen_before_anything_was_trained_has_no_moments() -> None:
 @pytest.mark.parametrize(
     ("mine", "saved", "text"),
     [
-        (two_groups, adam_w, "SAC.actor_optimizer: expected 2 parameter groups, found 1. Make the algorithm with the"),
-        (adam_w, two_groups, "SAC.actor_optimizer: expected 1 parameter groups, found 2."),
-        (two_groups, groups_of_other_sizes, "parameter groups of other sizes, expected [1, 3], found [2, 2]."),
+        (two_groups, adam_w, "SAC.actor_optimizer: expected parameter groups of the sizes [1, 3], found [4]. Make the"),
+        (adam_w, two_groups, "SAC.actor_optimizer: expected parameter groups of the sizes [4], found [1, 3]."),
+        (two_groups, groups_of_other_sizes, "expected parameter groups of the sizes [1, 3], found [2, 2]."),
         (None, adam_w, "SAC.actor_optimizer: expected 'Adam', found 'AdamW'."),
         (adam_w, None, "SAC.actor_optimizer: expected 'AdamW', found 'Adam'."),
         (momentum, adam_w, "SAC.actor_optimizer: expected 'SGD', found 'AdamW'."),
-        (torch.optim.Adam, None, "SAC.actor_optimizer: not the state of a torch.optim optimizer."),
+        (torch.optim.Adam, None, "SAC.actor_optimizer.group_sizes: expected a list, found None"),
         (None, torch.optim.Adam, "SAC.actor_optimizer.mean: expected a tensor, found None"),
     ],
 )
@@ -167,8 +167,13 @@ DAMAGES: list[tuple[Any, str, Any, str]] = [
     (None, "temperature", 3, "SAC.temperature: expected a mapping, found 3"),
     (None, "temperature/log_alpha", lambda x: x.double(), "expected torch.float32, found torch.float64."),
     (None, "temperature/log_alpha", lambda x: x * float("inf"), "SAC.temperature.log_alpha: holds NaN or infinity"),
-    (None, "actor_optimizer/lr", "0.1", "SAC.actor_optimizer.lr: expected a non-negative number, found '0.1'"),
-    (None, "actor_optimizer/lr", float("nan"), "SAC.actor_optimizer.lr: expected a non-negative number, found nan"),
+    (None, "actor_optimizer/lr", "0.1", "SAC.actor_optimizer.lr: expected a number, found '0.1'"),
+    (
+        None,
+        "actor_optimizer/lr",
+        float("nan"),
+        "optimizer.lr: expected a non-negative finite number, found nan",
+    ),
     (None, "actor_optimizer/square", lambda x: -x - 1, "SAC.actor_optimizer.square: is negative"),
     (None, "actor_optimizer/mean", lambda x: x[:-1], "SAC.actor_optimizer.mean: expected shape (36,), found (35,)."),
     (None, "actor_optimizer/parameters", lambda x: x[::-1], "SAC.actor_optimizer.parameters: the names of what is"),
@@ -191,7 +196,7 @@ DAMAGES: list[tuple[Any, str, Any, str]] = [
     ),
     (adam_w, "actor_optimizer/groups/0/eps", float("nan"), "groups.0.eps: expected a value like 1e-08, found nan"),
     (adam_w, "actor_optimizer/groups/0/unknown", 1, "SAC.actor_optimizer.groups.0: expected ['lr', 'betas'"),
-    (adam_w, "actor_optimizer/state", [], "SAC.actor_optimizer: not the state of a torch.optim optimizer."),
+    (adam_w, "actor_optimizer/state", [], "SAC.actor_optimizer.state: expected a mapping, found []"),
 ]
 
 
