@@ -1,6 +1,5 @@
 """The plan a trainer hands to its algorithm: the one seam between them."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ from rltrainer.validation.field_rules import (
     Rule,
     instance_of,
     is_finite,
+    is_int,
 )
 
 Folder = Annotated[str, Rule("the path of a folder, as text", lambda v: isinstance(v, str) and v != "")]
@@ -77,7 +77,7 @@ class RuntimeParams(Params):
 
 
 NormType = Annotated[
-    float, Rule("a number of at least 1, or infinity", lambda v: (is_finite(v) or v == math.inf) and v >= 1)
+    float, Rule("a number of at least 1, or infinity", lambda v: (is_int(v) or isinstance(v, float)) and v >= 1)
 ]
 
 

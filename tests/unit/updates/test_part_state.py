@@ -168,12 +168,7 @@ DAMAGES: list[tuple[Any, str, Any, str]] = [
     (None, "temperature/log_alpha", lambda x: x.double(), "expected torch.float32, found torch.float64."),
     (None, "temperature/log_alpha", lambda x: x * float("inf"), "SAC.temperature.log_alpha: holds NaN or infinity"),
     (None, "actor_optimizer/lr", "0.1", "SAC.actor_optimizer.lr: expected a number, found '0.1'"),
-    (
-        None,
-        "actor_optimizer/lr",
-        float("nan"),
-        "optimizer.lr: expected a non-negative finite number, found nan",
-    ),
+    (None, "actor_optimizer/lr", float("nan"), "optimizer.lr: expected a non-negative finite number, found nan"),
     (None, "actor_optimizer/square", lambda x: -x - 1, "SAC.actor_optimizer.square: is negative"),
     (None, "actor_optimizer/mean", lambda x: x[:-1], "SAC.actor_optimizer.mean: expected shape (36,), found (35,)."),
     (None, "actor_optimizer/parameters", lambda x: x[::-1], "SAC.actor_optimizer.parameters: the names of what is"),
