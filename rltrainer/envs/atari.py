@@ -14,8 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from rltrainer.errors import CheckpointError, EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.seeding import draw_seed
-from rltrainer.state.codec import from_state, to_state
-from rltrainer.types import Load, State
+from rltrainer.state.stateful import Stateful
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, as_python, checked, is_int
 
 Array = np.ndarray[Any, Any]
@@ -150,7 +149,7 @@ class GamesState:
     checks: list[NonNegativeInt]  # CRC-32 of the observations
 
 
-class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
     """Plays N games, and does to each what an `AtariWrapper` does.
 
     Where a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
@@ -158,6 +157,8 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     `game` holds arguments of ALE's vector env: `game`, and the `UNDERSTOOD`; `options` are those of an `AtariWrapper`.
     """
+
+    state_class, state_name = GamesState, "adapter.envs"
 
     def __init__(self, num_envs: int, game: dict[str, Any], options: dict[str, Any]) -> None:
         from ale_py.vector_env import AtariVectorEnv as PlayedByALE
@@ -223,36 +224,42 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._restart_stacks()
         return self._obs, reward.astype(np.float64), over | self._lost_life, truncated, info
 
-    def state_dict(self) -> State:
+    def get_state(self) -> GamesState:
         """Return the seeds and actions of the running games."""
         actions = [np.frombuffer(bytes(played), np.uint8).copy() for played in self._actions]
         flags = self._age.tolist(), self._lost_life.tolist()
-        return dict(to_state(GamesState(list(self._seeds), actions, *flags, self._checks())))
+        return GamesState(list(self._seeds), actions, *flags, self._checks())
 
-    def load_state_dict(self, state: State) -> None:
-        """Load what `prepare_load` checks."""
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: State) -> Load:
-        """Check a state, and return what plays it; games that come to other frames are named in a warning."""
-        found = from_state(GamesState, state, "adapter.envs")
-        if any(len(values) != self.num_envs for values in vars(found).values()):
+    def check_state(self, state: GamesState) -> None:
+        """Raise a `CheckpointError` if it is of other games."""
+        if any(len(values) != self.num_envs for values in vars(state).values()):
             raise CheckpointError(f"adapter.envs: expected the state of {self.num_envs} games, found that of others")
-        for n, played in enumerate(found.actions):
+        for n, played in enumerate(state.actions):
             if played.dtype != np.uint8 or played.ndim != 1 or (played >= self._num_actions).any():
                 expected = f"uint8 actions below {self._num_actions}"
                 raise CheckpointError(f"adapter.envs.actions.{n}: expected {expected}, found others")
 
-        def load() -> None:
-            self._seeds, self._actions = list(found.seeds), [bytearray(played.tobytes()) for played in found.actions]
-            self._play(found.actions)
-            self._age, self._lost_life = np.array(found.age, np.int64), np.array(found.goes_on, np.bool_)
-            self._restart_stacks()
-            if differing := [n for n, check in enumerate(self._checks()) if check != found.checks[n]]:
-                text = f"envs {differing} came to other frames than before: was it another version of ale-py?"
-                warnings.warn(text, stacklevel=2)
-
-        return load
+    def set_state(self, state: GamesState) -> None:
+        """Play the games up to the saved step; games that come to other frames are named in a warning."""
+        self._seeds, self._actions = list(state.seeds), [bytearray(played.tobytes()) for played in state.actions]
+        # All games arrive together; before its beginning a game plays anything.
+        lengths = [len(played) for played in state.actions]
+        begins = max(lengths) - np.array(lengths)
+        table = np.zeros((max(lengths), self.num_envs), np.int64)
+        for n, played in enumerate(state.actions):
+            table[begins[n] :, n] = played
+        self._obs, _ = self._begin(np.ones(self.num_envs, np.bool_))
+        for number in range(len(table) + 1):
+            if number and (begins == number).any():
+                self._obs, _ = self._begin(begins == number)
+            if number < len(table):
+                self._obs, *_, info = self._games.step(table[number])
+                self._lives = info["lives"]
+        self._age, self._lost_life = np.array(state.age, np.int64), np.array(state.goes_on, np.bool_)
+        self._restart_stacks()
+        if differing := [n for n, check in enumerate(self._checks()) if check != state.checks[n]]:
+            text = f"envs {differing} came to other frames than before: was it another version of ale-py?"
+            warnings.warn(text, stacklevel=2)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Let go of the games; their threads end with them."""
@@ -265,20 +272,6 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         obs, info = self._games.reset(seed=np.array(self._seeds)[due], options=options)
         self._lives = info["lives"]
         return obs, info
-
-    def _play(self, actions: list[Array]) -> None:
-        """Play games from their beginnings so that all arrive together; before its beginning a game plays anything."""
-        begins = np.array([max(map(len, actions)) - len(played) for played in actions])
-        table = np.zeros((max(map(len, actions)), self.num_envs), np.int64)
-        for n, played in enumerate(actions):
-            table[begins[n] :, n] = played
-        self._obs, _ = self._begin(np.ones(self.num_envs, np.bool_))
-        for number in range(len(table) + 1):
-            if number and (begins == number).any():
-                self._obs, _ = self._begin(begins == number)
-            if number < len(table):
-                self._obs, *_, info = self._games.step(table[number])
-                self._lives = info["lives"]
 
     def _restart_stacks(self) -> None:
         """Repeat the first frame of young episodes, as stacks of single envs and of buffers do, in place."""

@@ -1,7 +1,7 @@
 """The adapter of envs that are stepped each by itself: some of them at a time, in any order."""
 
 from collections import deque
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,92 +16,6 @@ from rltrainer.envs.adapter.episode_clock import Mask, Rows
 from rltrainer.envs.adapter.observations import EnvStep, ObsMemory, take_rows
 from rltrainer.envs.workers.worker_vector_env import EnvWorker, WorkerVectorEnv
 from rltrainer.errors import ParamsError, SpaceError, field_error_text
-
-Array = np.ndarray[Any, Any]
-
-
-class Answers(NamedTuple):
-    """The envs that have answered: stepped, those included that were restarted in it; or begun an episode."""
-
-    stepped: list[int]
-    restarted: list[int]
-    begun: list[int]
-
-
-class EnvStreams:
-    """Steps the envs of a `WorkerVectorEnv`, a worker each, by themselves; an env gets no call before it has answered.
-
-    `obs` [N, ...], `reward`, `terminated` and `truncated` [N] hold each env's last answer until its next call.
-    """
-
-    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
-        num_envs = envs.num_envs
-        if not isinstance(envs, WorkerVectorEnv) or len(envs.group.alive) != num_envs:
-            rule = f"must have a worker process for each of its {num_envs} envs"
-            hint = (
-                f"Make them with make_vec(..., backend='workers', num_workers={num_envs}); wrappers=[...] wraps them."
-            )
-            raise ParamsError(field_error_text("BatchedCollector", "envs", rule, envs, hint))
-        self._envs, self._group, self._arrays = envs, envs.group, envs.arrays.arrays
-        self.obs, self.reward = self._arrays["obs"], self._arrays["reward"]
-        self.terminated, self.truncated = self._arrays["terminated"], self._arrays["truncated"]
-        self._results: list[Any] = [None] * num_envs  # of each env's last step
-        self._stepped: deque[tuple[int, bool]] = deque()  # which envs have answered, and whether they were restarted
-        self._due: dict[int, tuple[int | None, int]] = {}  # the resets under way: seed and number of steps
-
-    def step(self, envs: list[int], actions: Array, numbers: list[int]) -> None:
-        """Let envs take a step with actions [K, ...]; the numbers of these steps are for errors."""
-        self._arrays["action"][envs], self._arrays["skipped"][envs] = actions, False
-        for env, number in zip(envs, numbers, strict=True):
-            self._group.alive[env].step(f"step {number}")
-
-    def reset(self, env: int, seed: int | None, number: int) -> None:
-        """Let an env begin an episode, after so many steps."""
-        self._due[env] = seed, number
-        self._group.alive[env].call(f"reset after {number} steps", "reset", [(env, seed)], None)
-
-    def receive(self, timeout: float | None, max_steps: int) -> Answers:
-        """Return which envs have answered, of steps only `max_steps`; where none has, wait for the first."""
-        begun: list[int] = []
-        restarted: set[int] = set()
-        if busy := self._busy():
-            ready = self._group.ready(busy, 0.0 if self._stepped else timeout)
-            results = self._group.gather(ready, self._envs.lost(restarted))
-            for env, result in zip([worker.envs.start for worker in ready], results, strict=True):
-                if env not in self._due:
-                    if result is not None and result.rewards is not None:
-                        raise _several_agents(env, result.rewards.shape[1:])
-                    self._results[env] = result
-                    self._stepped.append((env, env in restarted))
-                elif env in restarted:
-                    self.reset(env, *self._due[env])  # with the same seed: a failure changes no later episode
-                else:
-                    del self._due[env]
-                    begun.append(env)
-        stepped = [self._stepped.popleft() for _ in range(min(max_steps, len(self._stepped)))]
-        return Answers([env for env, _ in stepped], [env for env, is_new in stepped if is_new], begun)
-
-    def last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        """Return the infos of an env's last step, as gymnasium gathers them, and its row there."""
-        result = self._results[env]
-        return ({} if result is None else result.infos), 0
-
-    def drain(self) -> None:
-        """Wait until all have answered, and drop the answers."""
-        while busy := self._busy():
-            self._group.gather(busy, self._envs.lost(set()))
-        self._stepped.clear()
-        self._due.clear()
-
-    def _busy(self) -> list[EnvWorker]:
-        return [worker for worker in self._group.alive if worker.is_busy]
-
-
-def _several_agents(env: int, shape: tuple[int, ...]) -> SpaceError:
-    return SpaceError(
-        f"env {env} reward: shape {shape} is several agents'; no algorithm trains on them. Reduce them to one reward "
-        "in a wrapper, or test with a Collector."
-    )
 
 
 class StreamAdapter(EnvAdapter):
@@ -130,7 +44,15 @@ class StreamAdapter(EnvAdapter):
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         super().__init__(envs, device)
-        self._streams = EnvStreams(envs)
+        if not isinstance(envs, WorkerVectorEnv) or len(envs.group.alive) != self.num_envs:
+            rule = f"must have a worker process for each of its {self.num_envs} envs"
+            how = f"make_vec(..., backend='workers', num_workers={self.num_envs})"
+            hint = f"Make them with {how}; wrappers=[...] wraps them."
+            raise ParamsError(field_error_text("BatchedCollector", "envs", rule, envs, hint))
+        self._workers, self._arrays = envs, envs.arrays.arrays  # [N, ...], each env's last answer until its next call
+        self._infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]  # of each env's last step
+        self._answers: deque[tuple[int, bool]] = deque()  # which envs have stepped, and whether they were restarted
+        self._resets: dict[int, tuple[int | None, int]] = {}  # those under way: seed and number of steps
         self._converters: dict[int, ActionConverter] = {}
         self.num_steps: Rows = np.zeros(self.num_envs, np.int64)
         self.num_sent = 0
@@ -154,7 +76,9 @@ class StreamAdapter(EnvAdapter):
         self.num_sent += len(envs)
         if isinstance(self._history, StreamHistory):
             self._history.put(envs, self._clock.episode_steps[envs], env_action)
-        self._streams.step(envs.tolist(), env_action, (self.num_steps[envs] + 1).tolist())
+        self._arrays["action"][envs], self._arrays["skipped"][envs] = env_action, False
+        for env, number in zip(envs.tolist(), (self.num_steps[envs] + 1).tolist(), strict=True):
+            self._workers.group.alive[env].step(f"step {number}")
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:
         """Return the steps of envs that have answered; where none has, wait for the first.
@@ -167,31 +91,32 @@ class StreamAdapter(EnvAdapter):
         Returns:
             the steps, with `valid=False` in rows of other envs; None if none has come.
         """
-        streams, now, after = self._streams, self._now, self._next
+        now, after = self._now, self._next
         assert now is not None, "a collector resets first"
-        answers = streams.receive(timeout, max_steps)
-        if answers.begun:
-            begun = np.array(answers.begun, np.int64)
-            now.write_rows(begun, take_rows(streams.obs, begun))
+        obs, *outcome = (self._arrays[name] for name in ("obs", "reward", "terminated", "truncated"))
+        if begun := self._listen(0.0 if self._answers else timeout):
+            now.write_rows(begun, take_rows(obs, begun))
             self._begun = np.concatenate([self._begun, begun])
-        rows = self.stepped = np.array(answers.stepped, np.int64)
+        answers = [self._answers.popleft() for _ in range(min(max_steps, len(self._answers)))]
+        rows = self.stepped = np.array([env for env, _ in answers], np.int64)
         if not len(rows):
             return None
         self.num_sent -= len(rows)
         self.num_steps[rows] += 1
         if self._result is None:
-            self._check_step(streams.obs, streams.reward, streams.terminated, streams.truncated)
-            self._result = EnvStep.like(streams.reward, streams.terminated, streams.truncated)
+            self._check_step(obs, *outcome)
+            self._result = EnvStep.like(*outcome)
         result = self._result
-        after.write_rows(rows, take_rows(streams.obs, rows))
+        after.write_rows(rows, take_rows(obs, rows))
         result.next_obs, result.valid = after.obs, np.zeros(self.num_envs, np.bool_)
-        result.valid[rows] = True
-        result.reward[rows] = streams.reward[rows]
-        for flag, answer in ((result.terminated, streams.terminated), (result.truncated, streams.truncated)):
-            flag[:] = False
-            flag[rows] = answer[rows]
-        if answers.restarted:
-            self._cut(result, answers.restarted)
+        result.valid[rows], result.terminated[:], result.truncated[:] = True, False, False
+        for values, answer in zip((result.reward, result.terminated, result.truncated), outcome, strict=True):
+            values[rows] = answer[rows]
+        if restarted := [env for env, was_restarted in answers if was_restarted]:
+            # Their episodes are cut in this step, which is no transition.
+            after.write_rows(restarted, take_rows(now.obs, restarted))
+            result.valid[restarted], result.reward[restarted] = False, 0.0
+            result.terminated[restarted], result.truncated[restarted] = False, True
         self._clock.step(rows)  # for other envs no step has passed
         done = result.terminated | result.truncated
         if max_episode_steps is not None:
@@ -221,7 +146,7 @@ class StreamAdapter(EnvAdapter):
             self._clock.leave(np.setdiff1d(ended, starting))
             seeds = self._clock.episode_seeds(starting)
             for n in starting.tolist():
-                self._streams.reset(n, seeds[n], int(self.num_steps[n]))
+                self._reset_env(n, seeds[n], int(self.num_steps[n]))
             stepped = np.setdiff1d(stepped, ended)
         if not now.shares:
             now.upload()
@@ -229,15 +154,8 @@ class StreamAdapter(EnvAdapter):
         return begun if len(begun) else None
 
     def last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        """Return the infos that an env's last step came with; see `EnvStreams`."""
-        return self._streams.last_info(env)
-
-    def _cut(self, result: EnvStep, restarted: list[int]) -> None:
-        """Truncate the episodes of envs that were restarted in a step, which is no transition."""
-        assert self._now is not None, "a collector resets first"
-        self._next.write_rows(restarted, take_rows(self._now.obs, restarted))
-        result.valid[restarted], result.reward[restarted] = False, 0.0
-        result.terminated[restarted], result.truncated[restarted] = False, True
+        """Return the infos of an env's last step, as gymnasium gathers them, and its row there."""
+        return self._infos[env], 0
 
     def resume(self, returns: Any = None) -> Rows:
         """Bring the envs to where a loaded state puts them; see `EnvAdapter.resume`."""
@@ -251,8 +169,42 @@ class StreamAdapter(EnvAdapter):
         return lost
 
     def _restart(self) -> ObsMemory:
-        self._streams.drain()
+        while busy := self._busy():  # all answers to what was sent are dropped
+            self._workers.group.gather(busy, self._workers.lost(set()))
+        self._answers.clear()
+        self._resets.clear()
         memory = super()._restart()
         self.num_sent, self.stepped, self._ended = 0, NO_ROWS, NO_ROWS
         self._begun = np.arange(self.num_envs)
         return memory
+
+    def _busy(self) -> list[EnvWorker]:
+        return [worker for worker in self._workers.group.alive if worker.is_busy]
+
+    def _reset_env(self, env: int, seed: int | None, number: int) -> None:
+        """Let an env begin an episode, after so many steps."""
+        self._resets[env] = seed, number
+        self._workers.group.alive[env].call(f"reset after {number} steps", "reset", [(env, seed)], None)
+
+    def _listen(self, timeout: float | None) -> list[int]:
+        """Queue the steps that are answered, and return the envs that begin an episode; wait for the first answer."""
+        begun: list[int] = []
+        restarted: set[int] = set()
+        if not (busy := self._busy()):
+            return begun
+        ready = self._workers.group.ready(busy, timeout)
+        results = self._workers.group.gather(ready, self._workers.lost(restarted))
+        for env, result in zip([worker.envs.start for worker in ready], results, strict=True):
+            if env not in self._resets:
+                if result is not None and result.rewards is not None:
+                    text = f"env {env} reward: shape {result.rewards.shape[1:]} is several agents'; no algorithm trains"
+                    hint = "Reduce them to one reward in a wrapper, or test with a Collector."
+                    raise SpaceError(f"{text} on them. {hint}")
+                self._infos[env] = {} if result is None else result.infos
+                self._answers.append((env, env in restarted))
+            elif env in restarted:
+                self._reset_env(env, *self._resets[env])  # with the same seed: a failure changes no later episode
+            else:
+                del self._resets[env]
+                begun.append(env)
+        return begun

@@ -28,10 +28,7 @@ def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[BinaryIO]:
-    """Open a stream whose contents replace a file at the end; an `OSError` leaves the file as it was.
-
-    With `survives_power_loss`, contents and name are flushed to disk, which takes milliseconds.
-    """
+    """Open a stream whose contents replace a file at the end; an `OSError` leaves the file as it was."""
     path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is no regular file")
@@ -43,6 +40,7 @@ def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[B
             yield file
             file.flush()
             # Without this a power loss may keep the new name and lose the contents: the file system orders neither.
+            # It takes milliseconds.
             if survives_power_loss:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -101,14 +99,18 @@ def make_folder(path: Path) -> None:
         sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
-    _sync(folder)
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder, or the contents of a file, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def replace_flushed(temporary: Path, path: Path) -> None:
     """Flush a file that another program wrote, and rename it to `path`, with a name that is flushed too."""
-    _sync(temporary)
+    sync_folder(temporary)
     os.replace(temporary, path)
     sync_folder(path.parent)
 
@@ -123,10 +125,8 @@ def is_running(owner: str) -> bool | None:
         return thread in {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
     try:
         os.getpgid(int(process))
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -136,11 +136,3 @@ def host_id() -> str:
     with contextlib.suppress(OSError):
         parts += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,10 +3,10 @@
 import json
 import math
 from collections import Counter
-from typing import Any, NoReturn
+from typing import Any
 
-MAX_DEPTH = 100
-"""Lists and objects in each other: files of rltrainer stay below 50, and readers are recursive."""
+MAX_DEPTH = 100  # of lists and objects in each other: files of rltrainer stay below 50, and readers are recursive
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH}"
 
 
 def read_json(text: str | bytes, *, allows_nan: bool = False) -> Any:
@@ -15,7 +15,8 @@ def read_json(text: str | bytes, *, allows_nan: bool = False) -> Any:
     Raises:
         ValueError: it is no JSON, names a key twice in one object, is nested deeper than `MAX_DEPTH`, or holds NaN.
     """
-    strict: dict[str, Any] = {} if allows_nan else {"parse_constant": _refuse, "parse_float": _finite}
+    # Python's parser reads 1e999 as infinity, so that each float is looked at.
+    strict: dict[str, Any] = {} if allows_nan else {"parse_constant": _finite, "parse_float": _finite}
     try:
         value = json.loads(text, object_pairs_hook=_object, **strict)
     except RecursionError:
@@ -66,19 +67,14 @@ def _decoded(value: Any) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
+    # Of a name that stands twice readers take the first or the last: two programs would see two files.
     if len(found) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"names {counts.most_common(1)[0][0][:100]!r} twice")
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"names {name[:100]!r} twice")
     return found
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"holds {constant}, which is no number")
-
-
 def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse(text[:100])
-
-
-_TOO_DEEP = f"is nested deeper than {MAX_DEPTH}"
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"holds {text[:100]}, which is no number")
+    return number

@@ -15,12 +15,9 @@ MAX_TEXT_SIZE = 1 << 25
 """Bytes that are read at once of any text: a file of JSON, or a line of a log."""
 
 _KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-}
+}  # fmt: skip
 
 
 def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
@@ -33,7 +30,8 @@ def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) ->
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follows_links else getattr(os, "O_NOFOLLOW", 0))
     descriptor = os.open(path, flags)
     try:
-        mode = os.fstat(descriptor).st_mode  # of what was opened, whatever stands at the path by now
+        # Of the file that was opened: by now the path may name another one.
+        mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "something else")
             raise OSError(errno.EINVAL, f"is {kind}, no regular file", os.fspath(path))

@@ -1,5 +1,7 @@
 """The connection between a process and its worker."""
 
+import contextlib
+import copyreg
 import io
 import os
 import select
@@ -8,32 +10,30 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar
+from typing import Any
 
 STEP, CALL = b"s", b"c"
 """Messages to a worker: `step()`; the method of a name, with arguments."""
 DONE, RESULT, FAILED, REPORT = b".", b"+", b"!", b"?"
 """Messages to the parent: the result is None; the result; a `Failure`; a value in the middle of a call."""
 
-
+# Waking a process takes longer than a fast env's step, so one that waits for an answer spins for a while. An update
+# between two steps takes so long that spinning on would only waste a core.
 AWAKE = 1e-3
-"""Seconds that a process spins before it falls asleep. Waking one up takes longer than a fast env's step; an update
-between two steps takes so long that spinning on would only waste a core."""
+"""Seconds that a process spins before it falls asleep."""
 
 _yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 loads = ForkingPickler.loads
 
 
-class _ByValue(ForkingPickler):
-    # Without the reducers that torch registers: they move a tensor into /dev/shm, which is small in containers.
-    _extra_reducers: ClassVar[dict[Any, Any]] = {}
-
-
 def dumps(value: Any) -> bytes:
     """Return a value, with the tensors in it, as bytes that `loads` in another process of this program takes."""
     file = io.BytesIO()
-    _ByValue(file).dump(value)
+    pickler = ForkingPickler(file)
+    # Without the reducers that torch registers: they move a tensor into /dev/shm, which is small in containers.
+    pickler.dispatch_table = copyreg.dispatch_table
+    pickler.dump(value)
     return file.getvalue()
 
 
@@ -41,9 +41,8 @@ class Channel:
     """One end of a socket for messages: a byte that says what it is, then a pickled value or a file descriptor.
 
     Args:
-        end: a connected socket, from here on this object's.
-        spins: look for a byte again and again at first, and yield the core meanwhile. Only where there are as many
-            cores as processes that work.
+        end: a connected socket, which this object closes.
+        spins: poll for a while before sleeping; only where there are as many cores as processes that work.
         timeout: seconds that `wait` waits; None waits as long as it takes.
     """
 
@@ -56,7 +55,7 @@ class Channel:
         self._poll.register(end, select.POLLIN)
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket, so that many can be waited for at once."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     def wait(self) -> bool:
@@ -84,7 +83,7 @@ class Channel:
         return self._socket.recv(1)
 
     def receive_data(self) -> bytes:
-        """Return the bytes that belong to the last one."""
+        """Return the bytes that belong to the last byte."""
         return self._pickles.recv_bytes()
 
     def receive_file(self) -> int:
@@ -102,14 +101,13 @@ class Channel:
         """Return whether the other end is open, or has left something to read."""
         try:
             return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
 
     def shut_down(self) -> None:
-        """End the connection for both ends, also where another process holds a copy of one."""
-        self._socket.shutdown(socket.SHUT_RDWR)
+        """End the connection for both ends, even if another process holds a copy of one; never raises."""
+        with contextlib.suppress(OSError):  # the other end may be gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close this end."""
@@ -118,7 +116,7 @@ class Channel:
 
 
 def wait_for(channels: Sequence[Channel], seconds: float) -> set[int]:
-    """Return the descriptors of those that have something to read, once there is one or the time is over."""
+    """Return the descriptors of the channels with input, once there is one or the time is over."""
     poll = select.poll()  # in a tenth of the time of multiprocessing.connection.wait
     for channel in channels:
         poll.register(channel, select.POLLIN)

@@ -33,15 +33,12 @@ FOR_THE_PARENT = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as text: not every exception survives a pickle.
-
-    One that `is_ours` is of `rltrainer.errors`, whose message says everything.
-    """
+    """An exception as text: not every exception survives a pickle."""
 
     type_name: str
     message: str
     traceback: str
-    is_ours: bool
+    is_ours: bool  # of `rltrainer.errors`, whose message says everything
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
@@ -59,12 +56,11 @@ class Link:
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._lock, self.receive_file = channel, threading.Lock(), channel.receive_file
-        memory = SharedArrays(PULSE_LAYOUT, channel.receive_file())
-        self.pulse = memory.arrays
+        self.pulse = SharedArrays(PULSE_LAYOUT, channel.receive_file()).arrays
 
     def load(self, data: bytes) -> Any:
-        """Return what was pickled; the imports that this makes may take any time."""
-        self.pulse[0] = STARTING
+        """Return what was pickled."""
+        self.pulse[0] = STARTING  # the imports that this makes may take any time
         value = loads(data)
         self.pulse[0] = IDLE
         return value
@@ -99,14 +95,11 @@ def run_program(
     folder: str | None,
     command: list[str],
 ) -> None:
-    """Serve the parent until it ends the connection or is gone. Arguments that `Worker` has are explained there.
+    """Serve the parent until it ends the connection or is gone; see `Worker` for the arguments.
 
-    Args:
-        end: of the socket to the parent.
-        folder: the parent's temporary folder, which outlives the parent where it is killed.
-        command: began the parent's program.
+    `folder` is the parent's temporary folder, which would outlive a killed parent.
     """
-    sys.orig_argv = command  # runs record it as theirs
+    sys.orig_argv = command  # of the parent's program: runs record it as theirs
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handlers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -119,7 +112,7 @@ def run_program(
     threading.Thread(target=_end_with_parent, args=(folder, seconds_to_save), daemon=True).start()
     torch.set_num_threads(1)
     # multiprocessing forbids a daemon to have children, and an env may have some; all of them end with their parent.
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # no public way
+    multiprocessing.current_process().daemon = False
     channel = Channel(end, spins)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         link = Link(channel)
@@ -169,7 +162,7 @@ def _end_with_parent(folder: str | None, seconds_to_save: float | None) -> None:
     """End this process when its parent is gone, also in the middle of an env's step."""
     # A forked sibling may hold the parent's end of our socket open, so that no end of file says this.
     parent = _parent()
-    is_child = os.getppid() == parent.pid  # or of the fork server, which a signal to all processes may end
+    is_child = os.getppid() == parent.pid  # else of the fork server, which a signal to all processes may end
     while parent.is_alive() and (os.getppid() == parent.pid if is_child else _exists(parent.pid)):
         parent.join(1.0)
     if folder is not None and not parent.is_alive():
@@ -189,8 +182,6 @@ def _parent() -> Any:
 def _exists(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

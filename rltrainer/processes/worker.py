@@ -23,18 +23,15 @@ from rltrainer.processes.channel import CALL, DONE, FAILED, REPORT, STEP, Channe
 from rltrainer.processes.program import IDLE, PULSE_LAYOUT, STARTING, Failure, Program, run_program
 from rltrainer.processes.shared_arrays import SharedArrays
 
-TICK = 0.25
-"""Seconds after which a parent that waits for an answer looks whether its workers are alive."""
-GRACE = 3.0
-"""Seconds that workers have to close their envs."""
+TICK = 0.25  # seconds between two checks of a waiting parent that its workers are alive
+GRACE = 3.0  # seconds that workers have to close their envs
 
 START_HINT = (
     "; the worker's own error is printed above. Its process must be able to import the module that makes the envs: "
     "a script starts its work under `if __name__ == '__main__':`, and a notebook imports its envs from a file"
 )
 
-_folder: tuple[int, str] | None = None
-"""The temporary folder of this program, and the process that made it."""
+_folder: tuple[int, str] | None = None  # the temporary folder of this program, and the process that made it
 
 
 class WorkerLostError(EnvError):
@@ -80,8 +77,7 @@ class Worker:
         seconds_to_save: for a process in a session of its own, after the SIGTERM that ends it; None needs none.
     """
 
-    start_hint: ClassVar[str] = ""
-    """Ends the error of a process that exits before its first answer, most often in an import."""
+    start_hint: ClassVar[str] = ""  # for a process that exits before its first answer, most often in an import
 
     def __init__(
         self,
@@ -108,7 +104,7 @@ class Worker:
         self.process: Any = context.Process(target=run_program, args=values, daemon=True)  # type: ignore[attr-defined]  # every context has it
         try:
             self.process.start()
-            with contextlib.suppress(ConnectionError):  # it is dead already, as `receive` will find
+            with contextlib.suppress(ConnectionError):  # it is dead already; `receive` raises
                 self.channel.send(b"", file=memory.file)
         except BaseException as error:
             self.channel.close()
@@ -120,7 +116,7 @@ class Worker:
 
     def call(self, when: str, name: str, *arguments: Any, file: int | None = None) -> None:
         """Call a method; `when` is for errors, and `file` a descriptor that the method receives."""
-        # Pickled before anything is sent: an argument that cannot travel leaves the worker usable.
+        # Pickled before anything is sent: an argument that cannot be pickled leaves the worker usable.
         self._send(when, CALL, dumps((name, arguments)), file)
 
     def step(self, when: str) -> None:
@@ -129,7 +125,7 @@ class Worker:
 
     def reply(self, value: Any) -> None:
         """Answer a question that came as a `Report`."""
-        with contextlib.suppress(OSError):  # it is dead, as `receive` will find
+        with contextlib.suppress(OSError):  # it is dead; `receive` raises
             self.channel.send(b"", dumps(value))
 
     def receive(self, watch: Callable[[], None] = lambda: None) -> Any:
@@ -149,7 +145,7 @@ class Worker:
                 raise EOFError
             data = None if kind == DONE else self.channel.receive_data()
         except (EOFError, OSError):
-            if not self._is_disconnected():
+            if self._is_connected():
                 raise  # the user's own, from the handler of a signal
             raise WorkerLostError(self._death_text()) from None
         self._is_incomplete, self._has_answered, self.is_busy = False, True, kind == REPORT
@@ -157,7 +153,10 @@ class Worker:
             return None
         value = loads(data)
         if kind == FAILED:
-            raise self._error_of(value)
+            error_class = getattr(errors, value.type_name, EnvError) if value.is_ours else EnvError
+            shows_trace = value.traceback and error_class is EnvError
+            trace = f"\n\nIn the worker process:\n{value.traceback}" if shows_trace else ""
+            raise error_class(self._failure_text(value) + trace)
         return Report(value) if kind == REPORT else value
 
     def check(self) -> None:
@@ -166,7 +165,7 @@ class Worker:
             raise WorkerLostError(self._death_text())
         pulse = int(self.pulse[0])
         if self._timeout is None or pulse == STARTING or self.channel.has_input():
-            return  # it has time, or has answered, and waits for its turn
+            return  # it has no limit now, or its answer is here
         now = time.monotonic()
         if pulse != self._seen:
             self._seen, self._since = pulse, now
@@ -181,15 +180,13 @@ class Worker:
     def end(self, step: int) -> None:
         """Close the connection, at step 0, which ends the program after its call; send signals at later steps."""
         if step == 0:
-            with contextlib.suppress(OSError):
-                self.channel.shut_down()
+            self.channel.shut_down()
         if self.process.exitcode is None and (step or self.ends_by_signal):
             (self.process.terminate if step < 2 else self.process.kill)()
 
     def finish(self) -> None:
         """Wait until a process that has nothing more to do has ended."""
-        with contextlib.suppress(OSError):
-            self.channel.shut_down()
+        self.channel.shut_down()
         self.process.join()
         self.close()
 
@@ -202,24 +199,24 @@ class Worker:
     def _send(self, when: str, kind: bytes, data: bytes | None, file: int | None) -> None:
         if self._is_incomplete:
             raise WorkerLostError(f"{self.who()}: an interrupt cut the last message to or from it")
-        if self.is_busy:  # an interrupt kept the parent from the last answer, which must not be taken for the next
+        # An interrupt kept the parent from reading the last answer, which would be taken for that of this call.
+        if self.is_busy:
             try:
                 self.receive()
-            except WorkerLostError:
-                raise
-            except RLTrainerError:
-                pass
+            except RLTrainerError as error:
+                if isinstance(error, WorkerLostError):
+                    raise
         self.when, self.is_busy, self._is_incomplete = when, True, True
         self._seen, self._since = None, time.monotonic()
         try:
             self.channel.send(kind, data, file)
         except OSError:
-            if not self._is_disconnected():
+            if self._is_connected():
                 raise  # the user's own, from the handler of a signal
         self._is_incomplete = False
 
-    def _is_disconnected(self) -> bool:
-        return not (self.channel.is_open() and self.process.is_alive())
+    def _is_connected(self) -> bool:
+        return self.channel.is_open() and bool(self.process.is_alive())
 
     def _death_text(self) -> str:
         how = self._how_it_died()
@@ -232,17 +229,12 @@ class Worker:
         if code is None:
             return "closed the connection to the parent"
         if code < 0:
-            names = {int(number): number.name for number in signal.Signals}
-            return f"was killed by {names.get(-code, f'signal {-code}')}"
+            is_named = -code in list(signal.Signals)  # those of real time have no names
+            return f"was killed by {signal.Signals(-code).name if is_named else f'signal {-code}'}"
         return f"exited with code {code}"
 
     def _start_text(self, error: Exception) -> str:
         return f"{self.name}: its process cannot be started: {type(error).__name__}: {error}"
-
-    def _error_of(self, failure: Failure) -> RLTrainerError:
-        kind: type[RLTrainerError] = getattr(errors, failure.type_name, EnvError) if failure.is_ours else EnvError
-        trace = f"\n\nIn the worker process:\n{failure.traceback}" if failure.traceback else ""
-        return kind(self._failure_text(failure) + (trace if kind is EnvError else ""))
 
     def _failure_text(self, failure: Failure) -> str:
         text = failure.message if failure.is_ours else f"{failure.type_name}: {failure.message}"
@@ -253,18 +245,13 @@ W = TypeVar("W", bound=Worker)
 
 
 class WorkerGroup(Generic[W]):
-    """Workers that end together: with `end`, when the group is no longer held, and with the interpreter.
+    """Workers that end together: with `end`, when the group is collected, and with the interpreter.
 
-    Args:
-        owner: whose they are, for errors.
-
-    Attributes:
-        workers: empty after the end.
-        tick: seconds between two looks for workers that are lost.
+    Errors name their `owner`. `tick` are the seconds between two checks for lost workers.
     """
 
     def __init__(self, owner: str) -> None:
-        self.workers: list[W] = []
+        self.workers: list[W] = []  # empty after the end
         self._owner, self._pid = owner, os.getpid()
         self._looked, self.tick = 0.0, TICK
         # The list is emptied, never replaced: the finalizer holds it, and must not hold the group.
@@ -299,7 +286,7 @@ class WorkerGroup(Generic[W]):
         # Where workers are restarted, each one's turn comes; else a death must not wait for a slower worker's answer.
         watch = partial(check_busy, workers) if lost is None else lambda: None
         results: list[Any] = []
-        first: RLTrainerError | None = None
+        failures: list[RLTrainerError] = []
         with self.ended_by_a_loss():
             for worker in workers:
                 try:
@@ -310,18 +297,23 @@ class WorkerGroup(Generic[W]):
                     elif isinstance(error, WorkerLostError):
                         raise
                     else:
-                        first = first or error
-        if first is not None:
-            raise first
+                        failures.append(error)
+        if failures:
+            raise failures[0]
         return results
 
     def ready(self, workers: Sequence[W], timeout: float | None) -> list[W]:
-        """Return those of some busy workers that have answered or are lost; where none has, wait for the first."""
+        """Return the busy workers among these that have answered or are lost; if there are none, wait for the first."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            lost = []
+            lost: list[W] = []
             if time.monotonic() - self._looked >= self.tick:
-                self._looked, lost = time.monotonic(), [worker for worker in workers if _is_lost(worker)]
+                self._looked = time.monotonic()
+                for worker in workers:
+                    try:
+                        worker.check()
+                    except WorkerLostError:
+                        lost.append(worker)
             left = 0.0 if lost else max(min(until - time.monotonic(), self.tick), 0.0)
             found = wait_for([worker.channel for worker in workers], left)
             if found or lost or time.monotonic() >= until:
@@ -342,18 +334,10 @@ class WorkerGroup(Generic[W]):
 
 
 def check_busy(workers: Sequence[Worker]) -> None:
-    """Raise a `WorkerLostError` for a lost worker among these, while another one is waited for."""
+    """Raise a `WorkerLostError` if one of the busy workers is lost."""
     for worker in workers:
         if worker.is_busy:
             worker.check()
-
-
-def _is_lost(worker: Worker) -> bool:
-    try:
-        worker.check()
-    except WorkerLostError:
-        return True
-    return False
 
 
 def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
@@ -361,7 +345,7 @@ def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
 
     An interrupt ends them at once, and reaches the caller.
     """
-    if os.getpid() != owner:  # a fork of the process that started them has copies of these objects
+    if os.getpid() != owner:  # a fork of the process that started them holds copies of these objects
         return
     ending, workers[:] = list(workers), []
     try:

@@ -448,10 +448,10 @@ def wrong_states() -> Iterator[tuple[str, Callable[[State], Any], str]]:
 
     yield "four", change("obs", None), "adapter.obs: missing in the saved state"
     yield "four", change("obs", []), "adapter.obs: expected 1 tensors, found 0"
-    yield ("four", change("obs", [torch.zeros(4, 2)]), r"adapter.obs.0: expected torch.float32 \(4, 3\), found")
+    yield ("four", change("obs", [torch.zeros(4, 2)]), r"adapter.obs.0: expected float32 \(4, 3\), found")
     yield "four", change("obs", [torch.full((4, 3), np.nan)]), "adapter.obs.0: holds NaN or infinity"
-    yield "four", change("actions", torch.zeros(1, 3)), r"adapter.actions: expected torch.float32 \(\d+, 3\), found"
-    yield "four", change("actions", "x"), "adapter.actions: expected torch.float32 .*, found 'x'"
+    yield "four", change("actions", torch.zeros(1, 3)), r"adapter.actions: expected float32 \(\d+, 3\), found"
+    yield "four", change("actions", "x"), "adapter.actions: expected an array, found 'x'"
     yield "four", lambda s: s["adapter"]["actions"].fill_(7.0), "adapter.actions: expected actions in Box"
     yield "four", lambda s: s["adapter"]["actions"].fill_(np.inf), "adapter.actions: holds NaN or infinity"
     yield "four", change("resetting", [4]), r"adapter.resetting: expected some of 4 envs, found \[4\]"
@@ -459,8 +459,12 @@ def wrong_states() -> Iterator[tuple[str, Callable[[State], Any], str]]:
     yield "four", lambda s: s["episodes"]["returns"].fill_(np.nan), "collector.episodes: returns: holds NaN or infinity"
     yield ("four", lambda s: s["episodes"]["lengths"].fill_(-1), "collector.episodes: lengths: expected non-neg")
     yield "four", change("envs", 3), "adapter.envs: expected a mapping"
-    yield ("native", lambda s: s["adapter"]["envs"].update(steps=torch.zeros(7)), "adapter.envs.steps: expected finite")
-    yield "native", lambda s: s["adapter"]["envs"]["state"].fill_(np.nan), "adapter.envs.state: expected finite float64"
+    yield (
+        "native",
+        lambda s: s["adapter"]["envs"].update(steps=torch.zeros(7)),
+        r"adapter.envs.steps: expected int32 \(8,\), found",
+    )
+    yield "native", lambda s: s["adapter"]["envs"]["state"].fill_(np.nan), "adapter.envs.state: holds NaN or infinity"
     random = "adapter.envs.random: not the state of a PCG64 generator"
     yield "native", lambda s: s["adapter"]["envs"]["random"].update(state="x"), random
     yield "native", lambda s: s["adapter"]["envs"]["random"].update(inc="-5"), random

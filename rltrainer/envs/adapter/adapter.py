@@ -14,7 +14,7 @@ import torch
 from rltrainer.envs.adapter.action_history import ActionHistory, as_array
 from rltrainer.envs.adapter.actions import ActionConverter, lent
 from rltrainer.envs.adapter.autoreset import find_autoreset, layers
-from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvState, LoadedState
+from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvState
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.episodes import EpisodeRecorder
 from rltrainer.envs.adapter.observations import EnvStep, ObsMemory
@@ -24,13 +24,14 @@ from rltrainer.envs.vector_env import close_envs, env_named
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
-from rltrainer.state.codec import from_state, to_state
+from rltrainer.state.codec import to_state
+from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, leaves
-from rltrainer.types import Load, State
+from rltrainer.types import State
 from rltrainer.validation.field_rules import AnyPath, checked
 
 
-class EnvAdapter:
+class EnvAdapter(Stateful[AdapterState]):
     """Steps any vector env so that every autoreset mode looks the same.
 
     ```
@@ -63,6 +64,7 @@ class EnvAdapter:
     """
 
     history_class: ClassVar[type[ActionHistory]] = ActionHistory
+    state_class, state_name = AdapterState, "adapter"
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         if not isinstance(envs, gym.vector.VectorEnv):
@@ -78,7 +80,7 @@ class EnvAdapter:
         self._autoreset = find_autoreset(envs)(envs, self._check_obs)
         self._env_state = EnvState(envs, self._autoreset.can_repeat, self.history_class(self.num_envs))
         self._history = self._env_state.history
-        self._loaded: LoadedState | None = None  # what `resume` restores
+        self._loaded: AdapterState | None = None  # what `resume` restores
         seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
         self._clock = EpisodeClock(self.num_envs, next((seed for seed in seeds if seed is not None), None))
         self._has_explicit_seed = self._clock.seed is not None
@@ -241,20 +243,27 @@ class EnvAdapter:
         self._now, self._next = self._next, self._now
         starting, self._starting = self._starting, None
         if starting is not None:
-            starting = starting if wanted is None else self._leave_unwanted(starting, wanted)
+            if wanted is not None:
+                unwanted = starting[~wanted[starting]]
+                self._clock.leave(unwanted)
+                if not wanted.any():
+                    starting = NO_ROWS
+                elif isinstance(self.envs.unwrapped, MaskedVectorEnv):  # others step all of their envs
+                    self.envs.unwrapped.park(unwanted)
+                    starting = starting[wanted[starting]]
             if len(starting):
                 self._autoreset.begin(starting, self._clock, self._now)
         if not self._now.shares:
             self._now.upload()
         return starting
 
-    def state_dict(self, continues: bool = True) -> State:
+    def get_state(self, continues: bool = True) -> AdapterState:
         """Return where each env is, what restores it, and the root of the seeds.
 
         If the run does not continue these episodes (`continues`), only their numbers matter.
         """
         if self._loaded is not None and continues:
-            return dict(to_state(self._loaded.state))
+            return self._loaded
         clock = self._clock.state()
         if self._autoreset.is_masked:
             # Only envs that are reset as a whole depend on these; without them, equal places have equal states.
@@ -262,33 +271,26 @@ class EnvAdapter:
         state = AdapterState(continues and self._now is not None, clock)
         if state.is_started and clock.num_steps:
             self._env_state.save(state, self.obs, self.resetting)
-        return dict(to_state(state))
+        return state
 
-    def load_state_dict(self, state: State) -> None:
-        """Load what `prepare_load` checks."""
-        self.prepare_load(state)()
+    def state_dict(self, continues: bool = True) -> State:
+        """Return `get_state` for a checkpoint."""
+        return dict(to_state(self.get_state(continues)))
 
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it; `resume` then restores the envs.
+    def check_state(self, state: AdapterState) -> None:
+        """Raise a `CheckpointError` if it is of other envs; warn of envs that will start a new episode."""
+        state.check(self.num_envs, self._space, self.action_space)
+        self._env_state.check(state, self._autoreset.is_masked)
 
-        An env that cannot be restored starts a new episode, with a warning.
-
-        Raises:
-            CheckpointError: the state is of other envs, or none.
-        """
-        found = from_state(AdapterState, state, "adapter")
-        found.check(self.num_envs, self._space, self.action_space)
-        loaded = self._env_state.prepare(found, self._autoreset.is_masked)
-
-        def load() -> None:
-            self._clock.load(found.clock, np.array(found.resetting, np.int64))
-            self._now, self._loaded = None, loaded if found.is_started else None
-            if self._autoreset.is_masked:
-                self._clock.finish(loaded.lost, delay=0)
-            elif len(loaded.lost):
-                self._clock.restart()
-
-        return load
+    def set_state(self, state: AdapterState) -> None:
+        """Take over seeds and episodes; `resume` then restores the envs."""
+        self._clock.load(state.clock, np.array(state.resetting, np.int64))
+        self._now, self._loaded = None, state if state.is_started else None
+        lost = self._env_state.lost(state, self._autoreset.is_masked)
+        if self._autoreset.is_masked:
+            self._clock.finish(lost, delay=0)
+        elif len(lost):
+            self._clock.restart()
 
     @env_named(num_steps=None)
     def resume(self, returns: Any = None) -> Rows:
@@ -297,17 +299,18 @@ class EnvAdapter:
         An env that does not come to the saved observation, or to these `returns` of the running episode [N] or [N, A],
         starts a new one, with a warning.
         """
-        if (loaded := self._loaded) is None:
+        if (state := self._loaded) is None:
             return NO_ROWS
         memory = self._restart()
-        failed = self._env_state.restore(loaded, self._clock, memory, self._env_device, returns)
+        lost = self._env_state.lost(state, self._autoreset.is_masked)
+        failed = self._env_state.restore(state, self._clock, memory, self._env_device, returns)
         if len(failed):
             self._clock.finish(failed, delay=0)
             self._autoreset.begin(failed, self._clock, memory)
-        if loaded.load is not None and loaded.state.resetting:
-            self._autoreset.resetting = np.array(loaded.state.resetting, np.int64)
+        if state.resetting and not len(lost):
+            self._autoreset.resetting = np.array(state.resetting, np.int64)
         memory.upload()
-        return np.union1d(loaded.lost, failed)
+        return np.union1d(lost, failed)
 
     def close(self) -> None:
         """Close the envs; never raises."""
@@ -354,14 +357,3 @@ class EnvAdapter:
         self._count_end(rows, delay=0)
         if self._autoreset.is_masked:  # other envs take steps that are not counted
             self._starting = rows if self._starting is None else np.union1d(self._starting, rows)
-
-    def _leave_unwanted(self, rows: Rows, wanted: Mask) -> Rows:
-        """Leave the envs whose episode ended and that shall begin no other; return those that must begin the next."""
-        unwanted = rows[~wanted[rows]]
-        self._clock.leave(unwanted)
-        if not wanted.any():
-            return rows[:0]
-        if not isinstance(self.envs.unwrapped, MaskedVectorEnv):
-            return rows  # a step steps all of them
-        self.envs.unwrapped.park(unwanted)
-        return rows[wanted[rows]]

@@ -1,19 +1,16 @@
 """The state of envs within their episodes: how it is saved, and how envs are restored from it.
 
 Envs that save their own state load it. Other envs begin the episodes of their seeds again, and are stepped with the
-actions that were kept; where they arrive is compared with where they were, bit for bit.
+actions that were kept; the observations at the end are compared with the saved ones, bit for bit.
 """
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
 from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
 from rltrainer.envs.adapter.actions import lent
@@ -23,10 +20,9 @@ from rltrainer.envs.adapter.observations import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv, SaveableEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.errors import CheckpointError
-from rltrainer.spaces import ValueRange, leaf_shape, stored_dtype
-from rltrainer.state.codec import from_state, to_state
+from rltrainer.spaces import ValueRange, leaf_shape, numpy_dtype
+from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, leaves, rebuild
-from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt
 
 Array = np.ndarray[Any, Any]
@@ -42,8 +38,8 @@ class AdapterState:
     is_started: bool
     clock: ClockState
     resetting: list[NonNegativeInt] = field(default_factory=list)  # the envs that spend the next step on their reset
-    obs: list[Any] | None = None  # the leaves of the current observation [N, ...]
-    actions: Any = None  # of the running episodes [sum of their steps, ...], one env after the other
+    obs: list[Array] | None = None  # the leaves of the current observation [N, ...]
+    actions: Array | None = None  # of the running episodes [sum of their steps, ...], one env after the other
     envs: dict[str, Any] | None = None  # the envs' own state, instead of actions
 
     @property
@@ -70,31 +66,12 @@ class AdapterState:
             if len(self.obs) != len(spaces):
                 raise CheckpointError(f"adapter.obs: expected {len(spaces)} tensors, found {len(self.obs)}")
             for i, (leaf, space) in enumerate(zip(self.obs, spaces, strict=True)):
-                _check_tensor(f"adapter.obs.{i}", leaf, (num_envs, *leaf_shape(space)), stored_dtype(space))
+                check_array(f"adapter.obs.{i}", leaf, (num_envs, *leaf_shape(space)), numpy_dtype(space))
         if self.actions is not None:
             shape = (int(self.num_kept.sum()), *leaf_shape(action_space))
-            dtype = torch.from_numpy(np.empty(0, action_space.dtype)).dtype
-            _check_tensor("adapter.actions", self.actions, shape, dtype)
-            if not ValueRange(action_space).holds(self.actions.numpy()):
+            check_array("adapter.actions", self.actions, shape, action_space.dtype)
+            if not ValueRange(action_space).holds(self.actions):
                 raise CheckpointError(f"adapter.actions: expected actions in {action_space}, found others")
-
-    def table(self) -> Any:
-        """Return the actions as an array [L, N, ...]: episodes end together, and before them are others' actions."""
-        num_kept = self.num_kept
-        each = np.split(self.actions.numpy(), np.cumsum(num_kept)[:-1])
-        table = np.repeat(each[int(num_kept.argmax())][:, None], len(each), 1)
-        for env, actions in enumerate(each):
-            table[len(table) - len(actions) :, env] = actions
-        return table
-
-
-@dataclass(slots=True)
-class LoadedState:
-    """A checked state that the envs are not in yet."""
-
-    state: AdapterState
-    lost: Rows  # the envs that cannot be restored, and start a new episode
-    load: Load | None  # of the envs' own state
 
 
 class EnvState:
@@ -112,7 +89,7 @@ class EnvState:
     def save(self, state: AdapterState, obs: Tree, resetting: Rows | None) -> None:
         """Add to a state what restores the envs."""
         if self._saver is not None:
-            state.envs = self._saver.save()
+            state.envs = self._saver.state_dict()
             state.resetting = [] if resetting is None else resetting.tolist()
         elif self.history is not None:
             counts = enumerate(state.num_kept.tolist())
@@ -120,100 +97,111 @@ class EnvState:
         if state.envs is not None or state.actions is not None:
             state.obs = [as_array(leaf).copy() for leaf in leaves(obs)]
 
-    def prepare(self, state: AdapterState, is_masked: bool) -> LoadedState:
+    def check(self, state: AdapterState, is_masked: bool) -> None:
         """Check the envs' own state, and warn of envs that cannot be restored; `is_masked`: each by itself."""
-        if state.envs is not None and self._saver is not None:
-            return LoadedState(state, NO_ROWS, self._saver.prepare(state.envs))
-        inside = state.num_steps > 0 if is_masked else np.full(len(state.num_steps), state.clock.num_steps > 0)
-        repeats = state.actions is not None and self._can_repeat
-        lost = np.flatnonzero(inside & (state.num_kept == 0) if repeats else inside) if state.is_started else NO_ROWS
-        if len(lost):
+        if state.envs is not None and isinstance(self._saver, Stateful):
+            self._saver.prepare_load(state.envs)
+        elif len(lost := self.lost(state, is_masked)):
             why = "were in the middle of an episode, and what led there is not in the state"
-            why = f"were more than {MAX_STEPS} steps into their episode" if repeats else why
+            if state.actions is not None and self._can_repeat:
+                why = f"were more than {MAX_STEPS} steps into their episode"
             why = why if is_masked else "cannot be reset one by one, and do not save where they are (SaveableEnv)"
             _warn_of_lost(lost, why)
-        return LoadedState(state, lost, None)
+
+    def lost(self, state: AdapterState, is_masked: bool) -> Rows:
+        """Return the envs that cannot be restored from a state, and start a new episode [K]."""
+        if not state.is_started or (state.envs is not None and self._saver is not None):
+            return NO_ROWS
+        inside = state.num_steps > 0 if is_masked else np.full(len(state.num_steps), state.clock.num_steps > 0)
+        repeats = state.actions is not None and self._can_repeat
+        return np.flatnonzero(inside & (state.num_kept == 0) if repeats else inside)
 
     def restore(
-        self, loaded: LoadedState, clock: EpisodeClock, memory: ObsMemory, env_device: torch.device | None, returns: Any
+        self, state: AdapterState, clock: EpisodeClock, memory: ObsMemory, device: torch.device | None, returns: Any
     ) -> Rows:
         """Restore envs, which were just reset; return those in which that failed [K].
 
-        The restored observations go to `memory`. `env_device` is of envs that take tensors; `returns` are those of
-        the running episodes [N] or [N, A], None is not compared.
+        The restored observations go to `memory`. `device` is of envs that take tensors; `returns` are those of the
+        running episodes [N] or [N, A], None is not compared.
         """
-        state = loaded.state
-        if loaded.load is not None:
-            loaded.load()
+        if state.envs is not None and self._saver is not None:
+            try:
+                self._saver.load_state_dict(state.envs)
+            except Exception as error:
+                if isinstance(self._saver, Stateful):  # its state was checked, and its envs are named
+                    raise
+                name = f"{type(self._saver).__name__}.load_state_dict"
+                raise CheckpointError(f"adapter.envs: {name} raised {type(error).__name__}: {error}") from error
             memory.write(rebuild(memory.obs, state.obs or []))
-        if loaded.load is not None or state.actions is None or not self._can_repeat:
             return NO_ROWS
-        table, num_steps = state.table(), state.num_kept
+        if state.actions is None or not self._can_repeat:
+            return NO_ROWS
+        num_steps = state.num_kept
+        # A table [L, N, ...] in which all episodes end together; before them are another env's actions.
+        each = np.split(state.actions, np.cumsum(num_steps)[:-1])
+        table = np.repeat(each[int(num_steps.argmax())][:, None], len(each), 1)
+        for env, actions in enumerate(each):
+            table[len(table) - len(actions) :, env] = actions
         seeds = clock.episode_seeds(np.arange(len(num_steps)))
-        has_failed, gained = repeat_episodes(self._envs, seeds, table, num_steps, memory, env_device)
+        has_failed, gained = repeat_episodes(self._envs, seeds, table, num_steps, memory, device)
         if self.history is not None:
             self.history.restore(table, num_steps)
-        has_failed |= differing(state.obs or [], memory.obs)
+        for there, here in zip(state.obs or [], leaves(memory.obs), strict=True):
+            has_failed |= (_bits(there) != _bits(here)).any(1)
         # Equal observations are not enough: an env may differ in what it hides, and the returns show that.
         if returns is not None and gained is not None:
             is_same = gained == returns if gained.shape == returns.shape else np.zeros(len(has_failed))
             has_failed |= ~is_same.reshape(len(has_failed), -1).astype(np.bool_).all(1)
         failed = np.flatnonzero(has_failed & (num_steps > 0))
         if len(failed):
-            _warn_of_lost(
-                failed, "did not come back to where they were when the actions of their episode were repeated"
-            )
+            why = "did not come back to where they were when the actions of their episode were repeated"
+            _warn_of_lost(failed, why)
         return failed
 
 
-@dataclass(frozen=True, slots=True)
-class Saver:
-    """The functions that save a vector env's own state, and that check a state and return what loads it."""
-
-    save: Callable[[], State]
-    prepare: Callable[[State], Load]
+CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 
 
-def find_saver(envs: VectorEnv) -> Saver | None:
+def find_saver(envs: VectorEnv) -> SaveableEnv | None:
     """Return what saves all envs of a vector env, wrappers included; None if a part of them is not saved."""
     for layer in layers(envs):
         if isinstance(layer, SaveableEnv):
-            return Saver(layer.state_dict, getattr(layer, "prepare_load", partial(_prepare_unchecked, layer)))
+            return layer
         if isinstance(layer, MaskedVectorEnv):
-            single = Saver(partial(_single_states, layer), partial(_prepare_single_states, layer))
-            return single if layer.are_saveable else None
+            return _SingleEnvs(layer) if layer.are_saveable else None
+        # The one native vector env whose attributes are saved here, as they are in gymnasium 1.4.
         if f"{type(layer).__module__}.{type(layer).__qualname__}" == CARTPOLE:
-            return Saver(partial(_cartpole_state, layer), partial(_prepare_cartpole, layer))
+            return _CartPole(layer)
         # An unknown wrapper may have a state of its own, which would be lost.
         if not (isinstance(layer, NativeVectorEnv) or getattr(layer, "is_stateless", False)):
             return None
     return None
 
 
-def _prepare_unchecked(envs: SaveableEnv, state: State) -> Load:
-    def load() -> None:
-        try:
-            envs.load_state_dict(state)
-        except Exception as error:
-            name = f"{type(envs).__name__}.load_state_dict"
-            raise CheckpointError(f"adapter.envs: {name} raised {type(error).__name__}: {error}") from error
+@dataclass
+class SingleStates:
+    """The states of single envs [N]."""
 
-    return load
+    envs: list[dict[str, Any]]
 
 
-def _single_states(envs: MaskedVectorEnv) -> State:
-    return {"envs": list(envs.call("state_dict"))}
+class _SingleEnvs(Stateful[SingleStates]):
+    """Single envs, each of which is a `SaveableEnv`."""
 
+    state_class, state_name = SingleStates, "adapter.envs"
 
-def _prepare_single_states(envs: MaskedVectorEnv, state: State) -> Load:
-    found, num_envs = state.get("envs"), envs.num_envs
-    if not isinstance(found, list) or len(found) != num_envs or not all(isinstance(each, dict) for each in found):
-        raise CheckpointError(f"adapter.envs.envs: expected a list of the states of {num_envs} envs")
-    return partial(envs.load_states, found)
+    def __init__(self, envs: MaskedVectorEnv) -> None:
+        self._envs = envs
 
+    def get_state(self) -> SingleStates:
+        return SingleStates(list(self._envs.call("state_dict")))
 
-CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
-"""The one native vector env whose attributes are saved here, as they are in gymnasium 1.4."""
+    def check_state(self, state: SingleStates) -> None:
+        if len(state.envs) != self._envs.num_envs:
+            raise CheckpointError(f"adapter.envs.envs: expected a list of the states of {self._envs.num_envs} envs")
+
+    def set_state(self, state: SingleStates) -> None:
+        self._envs.load_states(state.envs)
 
 
 @dataclass
@@ -250,50 +238,56 @@ class CartPoleState:
     random: PCG64State
 
 
-def _cartpole_state(envs: Any) -> State:
-    random: Any = envs.np_random.bit_generator.state
-    words = str(random["state"]["state"]), str(random["state"]["inc"])
-    arrays = envs.state.copy(), envs.steps.copy(), envs.prev_done.copy()
-    return dict(to_state(CartPoleState(*arrays, PCG64State(*words, random["has_uint32"], random["uinteger"]))))
+class _CartPole(Stateful[CartPoleState]):
+    """The attributes of gymnasium's `CartPoleVectorEnv`."""
 
+    state_class, state_name = CartPoleState, "adapter.envs"
 
-def _prepare_cartpole(envs: Any, state: State) -> Load:
-    found, num_envs = from_state(CartPoleState, state, "adapter.envs"), envs.num_envs
-    for name, array, shape, dtype in (
-        ("state", found.state, (4, num_envs), np.float64),
-        ("steps", found.steps, (num_envs,), np.int32),
-        ("prev_done", found.prev_done, (num_envs,), np.bool_),
-    ):
-        if array.shape != shape or array.dtype != dtype or not np.isfinite(array).all():
-            expected = f"finite {np.dtype(dtype)} {shape}"
-            raise CheckpointError(f"adapter.envs.{name}: expected {expected}, found {array.dtype} {array.shape}")
+    def __init__(self, envs: Any) -> None:
+        self._envs = envs
 
-    def load() -> None:
-        envs.state, envs.steps, envs.prev_done = found.state.copy(), found.steps.copy(), found.prev_done.copy()
-        envs.np_random.bit_generator.state = found.random.words()
+    def get_state(self) -> CartPoleState:
+        random, envs = self._envs.np_random.bit_generator.state, self._envs
+        words = str(random["state"]["state"]), str(random["state"]["inc"])
+        generator = PCG64State(*words, random["has_uint32"], random["uinteger"])
+        return CartPoleState(envs.state.copy(), envs.steps.copy(), envs.prev_done.copy(), generator)
 
-    return load
+    def check_state(self, state: CartPoleState) -> None:
+        n = self._envs.num_envs
+        check_array("adapter.envs.state", state.state, (4, n), np.float64)
+        check_array("adapter.envs.steps", state.steps, (n,), np.int32)
+        check_array("adapter.envs.prev_done", state.prev_done, (n,), np.bool_)
+
+    def set_state(self, state: CartPoleState) -> None:
+        envs = self._envs
+        envs.state, envs.steps, envs.prev_done = state.state.copy(), state.steps.copy(), state.prev_done.copy()
+        envs.np_random.bit_generator.state = state.random.words()
 
 
 def repeat_episodes(
-    envs: VectorEnv, seeds: list[int | None], table: Any, num_steps: Rows, memory: ObsMemory, env_device: Any
+    envs: Any, seeds: list[int | None], table: Any, num_steps: Rows, memory: ObsMemory, device: torch.device | None
 ) -> tuple[Mask, Array | None]:
     """Step envs that were just reset with the actions of a table [L, N, ...]; write the last observations to `memory`.
 
     Returns:
         the envs whose episode ended on the way [N] bool, and the sums of rewards [N] or [N, A]; None without steps.
     """
+
+    def begin(mask: Mask) -> Tree:
+        due = [seed if mask[n] else None for n, seed in enumerate(seeds)]
+        return envs.reset(seed=due, options={"reset_mask": mask})[0]
+
     # An env with a shorter episode than others begins it later, with a reset of its own. Before that, and when its
     # episode has ended too early, it is parked, or takes steps that do not count.
     begins, has_failed = len(table) - num_steps, np.zeros(envs.num_envs, np.bool_)
-    returns: Array | None = None
-    _leave_out(envs, seeds, begins > 0, is_done=False)
+    can_park, returns = isinstance(envs.unwrapped, MaskedVectorEnv), None
+    if can_park:
+        envs.unwrapped.park(np.flatnonzero(begins > 0))
     for number, row in enumerate(table):
-        if number:
-            _reset(envs, seeds, begins == number)
+        if number and (begins == number).any():
+            begin(begins == number)
         row = lent(row)  # the table is also the history of the running episodes
-        action = row if env_device is None else torch.from_numpy(row).to(env_device)
-        obs, reward, terminated, truncated, _ = envs.step(action)
+        obs, reward, terminated, truncated, _ = envs.step(row if device is None else torch.from_numpy(row).to(device))
         if number == len(table) - 1:
             memory.write(obs)
         counts = (begins <= number) & ~has_failed
@@ -302,19 +296,14 @@ def repeat_episodes(
         returns[counts] += gained[counts]
         done = as_array(terminated) | as_array(truncated)
         has_failed |= counts & done
-        _leave_out(envs, seeds, done, is_done=True)
+        if can_park:
+            envs.unwrapped.park(np.flatnonzero(done))
+        elif done.any():
+            begin(done)
     late = begins == len(table)
     if len(table) and late.any():
-        memory.write_rows(np.flatnonzero(late), take_rows(_reset(envs, seeds, late), np.flatnonzero(late)))
+        memory.write_rows(np.flatnonzero(late), take_rows(begin(late), np.flatnonzero(late)))
     return has_failed, returns
-
-
-def differing(saved: list[Any], obs: Any) -> Mask:
-    """Return which envs observe something else [N], in any bit, than these leaves."""
-    differs: Any = False
-    for there, here in zip(saved, leaves(obs), strict=True):
-        differs = differs | (_bits(there) != _bits(here)).any(1)
-    return np.asarray(differs)
 
 
 def _bits(leaf: Any) -> Array:
@@ -323,32 +312,15 @@ def _bits(leaf: Any) -> Array:
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 
-def _leave_out(envs: Any, seeds: list[int | None], mask: Mask, is_done: bool) -> None:
-    """Park envs; where that is impossible, reset those that are done, so that all can be stepped."""
-    if not mask.any():
-        return
-    if isinstance(envs.unwrapped, MaskedVectorEnv):
-        envs.unwrapped.park(np.flatnonzero(mask))
-    elif is_done:
-        _reset(envs, seeds, mask)
-
-
-def _reset(envs: Any, seeds: list[int | None], mask: Mask) -> Any:
-    """Begin the episodes of some envs; return the observations of all."""
-    if not mask.any():
-        return None
-    due = [seed if mask[n] else None for n, seed in enumerate(seeds)]
-    return envs.reset(seed=due, options={"reset_mask": mask})[0]
-
-
 def _warn_of_lost(rows: Rows, why: str) -> None:
     text = f"envs {rows.tolist()} {why}: they start a new episode instead of continuing"
     warnings.warn(text, stacklevel=5)
 
 
-def _check_tensor(name: str, found: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.dtype != dtype:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
-        raise CheckpointError(f"{name}: expected {dtype} {shape}, found {what}")
-    if dtype.is_floating_point and not found.isfinite().all():
+def check_array(name: str, found: Array, shape: tuple[int, ...], dtype: Any) -> None:
+    """Raise a `CheckpointError` unless an array has this shape and dtype, and holds finite numbers."""
+    if found.shape != shape or found.dtype != dtype:
+        expected = f"{np.dtype(dtype)} {shape}"
+        raise CheckpointError(f"{name}: expected {expected}, found {found.dtype} {found.shape}")
+    if not np.isfinite(found).all():
         raise CheckpointError(f"{name}: holds NaN or infinity")

@@ -20,14 +20,14 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rltrainer.envs.adapter.adapter import EnvAdapter
+from rltrainer.envs.adapter.env_state import AdapterState, check_array
 from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
-from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, missing_extra
+from rltrainer.errors import ParamsError, SpaceError, field_error_text, missing_extra
 from rltrainer.seeding import derive_seed
-from rltrainer.state.codec import from_state, to_state
+from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, map_tree
-from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int
 
 AGENT, TEAM_RETURN = "agent", "team_return"
@@ -103,11 +103,11 @@ def make_team(make_env: Callable[[], ParallelEnv]) -> TeamEnv:
 class TeamsState:
     """State of `AgentsAsEnvs`: of the adapter of its teams, and the returns of their agents so far [n, A]."""
 
-    adapter: dict[str, Any]
+    adapter: AdapterState
     returns: Array
 
 
-class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
+class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
     """A vector env whose rows are the agents of parallel envs: a policy that is trained on it is shared by them all.
 
     Rows are ordered by copy, then by agent: row `c * A + a` is agent a of copy c. An agent's episode ends with its own
@@ -142,6 +142,8 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         SpaceError: the agents' spaces are not equal, or not supported.
         MissingExtraError: the factory needs PettingZoo, which is not installed.
     """
+
+    state_class, state_name = TeamsState, "adapter.envs"
 
     def __init__(
         self,
@@ -242,34 +244,26 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any]):
         self._adapter.advance()
         return self._begin(), reward.reshape(-1), terminated.reshape(-1), truncated.reshape(-1), infos
 
-    def state_dict(self) -> State:
+    def get_state(self) -> TeamsState:
         """Return where the copies are: the seeds and actions of their episodes."""
-        return dict(to_state(TeamsState(self._adapter.state_dict(), self._returns.copy())))
+        return TeamsState(self._adapter.get_state(), self._returns.copy())
 
-    def load_state_dict(self, state: State) -> None:
-        """Load what `prepare_load` checks."""
-        self.prepare_load(state)()
+    def check_state(self, state: TeamsState) -> None:
+        """Raise a `CheckpointError` if it is of other envs."""
+        check_array("adapter.envs.returns", state.returns, self._returns.shape, np.float64)
+        self._adapter.check_state(state.adapter)
 
-    def prepare_load(self, state: State) -> Load:
-        """Check a state, and return what restores the copies: their episodes are repeated.
+    def set_state(self, state: TeamsState) -> None:
+        """Restore the copies: their episodes are repeated.
 
         A copy that cannot be restored begins a new episode, with a warning; the next step is no transition of its
-        rows, and ends their episodes. A state of other envs is a `CheckpointError`.
+        rows, and ends their episodes.
         """
-        found = from_state(TeamsState, state, "adapter.envs")
-        if found.returns.shape != self._returns.shape or found.returns.dtype != np.float64:
-            expected = f"expected float64 {self._returns.shape}, found {found.returns.dtype} {found.returns.shape}"
-            raise CheckpointError(f"adapter.envs.returns: {expected}")
-        load_adapter = self._adapter.prepare_load(found.adapter)
-
-        def load() -> None:
-            load_adapter()
-            lost = self._adapter.resume(found.returns)
-            self._returns, self._lost[:] = found.returns.copy(), False
-            self._returns[lost], self._lost[lost] = 0.0, True
-            self._begin()
-
-        return load
+        self._adapter.set_state(state.adapter)
+        lost = self._adapter.resume(state.returns)
+        self._returns, self._lost[:] = state.returns.copy(), False
+        self._returns[lost], self._lost[lost] = 0.0, True
+        self._begin()
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame for each row: that of its copy."""
