@@ -29,7 +29,6 @@ PRIVATE = {
     "_load_from_state_dict": "refuses other bounds of actions before anything is loaded",
     "_apply": "the one place that .to() and .double() go through",
     "_add_info": "gathers infos as gymnasium's vector envs do",
-    "_raise_if_errors": "tells which env of gymnasium's AsyncVectorEnv failed",
     "_trial_id": "Optuna continues a trial by it",
 }
 """Names, and why no public one serves."""

@@ -32,49 +32,37 @@ def frame_skip(envs: VectorEnv) -> int:
     An env states it in its attribute `frame_skip`, of the outermost wrapper that has one; ALE's envs and gymnasium's
     `MaxAndSkipObservation` in their own, which multiplies it. A vector env without single envs states it in its own
     attribute `frame_skip`, or in its spec. A number that is drawn at each step, as in `Pong-v4`, counts as unknown.
-
-    Args:
-        envs: any vector env; its single envs are asked, wherever they run.
-
-    Raises:
-        ParamsError: it is no vector env.
+    A `ParamsError` if `envs` is no vector env.
     """
     if not isinstance(envs, gym.vector.VectorEnv):
         raise ParamsError(field_error_text("frame_skip", "envs", "must be a gymnasium VectorEnv", envs))
-    skips = [as_python(value) for value in _stated_skips(envs.unwrapped)]
+    inner: Any = envs.unwrapped
+    if isinstance(inner, _OF_SINGLE_ENVS):
+        names = [name for name in _FRAME_SKIPS if all(inner.call("has_wrapper_attr", name))]
+        found = [inner.call(name) for name in names]
+        stated = [values[0] if all(value == values[0] for value in values) else None for values in found]
+    else:
+        of_spec = {} if inner.spec is None else inner.spec.kwargs
+        stated = [getattr(inner, "frame_skip", of_spec.get("frameskip", 1))]
+    skips = [as_python(value) for value in stated]
     return math.prod(skips) if all(is_int(skip) and skip > 0 for skip in skips) else 1
 
 
-def _stated_skips(envs: Any) -> list[Any]:
-    if isinstance(envs, _OF_SINGLE_ENVS):
-        names = [name for name in _FRAME_SKIPS if all(envs.call("has_wrapper_attr", name))]
-        found = [envs.call(name) for name in names]
-        return [values[0] if all(value == values[0] for value in values) else None for values in found]
-    of_spec = {} if envs.spec is None else envs.spec.kwargs
-    return [getattr(envs, "frame_skip", of_spec.get("frameskip", 1))]
-
-
-_NUMBERS = {
-    gym.vector.SyncVectorEnv.step.__code__: "i",
-    gym.vector.SyncVectorEnv.reset.__code__: "i",
-    gym.vector.AsyncVectorEnv._raise_if_errors.__code__: "index",
-}
+_NUMBERS = {"SyncVectorEnv.step": "i", "SyncVectorEnv.reset": "i", "AsyncVectorEnv._raise_if_errors": "index"}
 """The variable that holds an env's number in each method of gymnasium's that its envs' exceptions come through."""
 
 
 def raise_named(error: Exception, num_steps: int | None) -> None:
     """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known.
 
-    Args:
-        error: the exception that a vector env let through, with its traceback.
-        num_steps: the steps that each env has begun; None where envs are restored.
+    `num_steps` are the steps that each env has begun; None where envs are restored.
     """
     if isinstance(error, RLTrainerError):
         return
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     frames = [f for f in frames if str(f.f_globals.get("__name__")).split(".")[:2] == ["gymnasium", "vector"]]
     # After the loop over its envs such a method calls others of gymnasium's: then the last frame is one of those.
-    name = _NUMBERS.get(frames[-1].f_code) if frames else None
+    name = _NUMBERS.get(frames[-1].f_code.co_qualname) if frames else None
     if name is not None and (number := frames[-1].f_locals.get(name)) is not None:
         is_reset = any(frame.f_code.co_name.startswith("reset") for frame in frames)
         when = f"reset after {num_steps} steps" if is_reset else f"step {num_steps}"
@@ -94,34 +82,29 @@ def env_named(num_steps: int | None) -> Iterator[None]:
 
 def share_an_env(one: VectorEnv, other: VectorEnv) -> bool:
     """Return whether a step or reset of the one would move the other, however they are wrapped."""
-    mine = {id(env) for env in _all_envs(one)}
-    return any(id(env) in mine for env in _all_envs(other))
+    return not _all_envs(one).isdisjoint(_all_envs(other))
 
 
-def _all_envs(envs: object) -> Iterator[object]:
-    """Yield an env and all envs that it holds: the env in a wrapper, the single envs of a vector."""
-    seen: set[int] = set()
+def _all_envs(envs: object) -> set[int]:
+    """Return the ids of an env and of all envs that it holds: the env in a wrapper, the single envs of a vector."""
+    found: set[int] = set()
     todo = [envs]
     while todo:
         value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, gym.Env | gym.vector.VectorEnv):
-            yield value
+        if isinstance(value, gym.Env | gym.vector.VectorEnv) and id(value) not in found:
+            found.add(id(value))
             todo += vars(value).values()
         elif isinstance(value, list | tuple | dict):
             items = value.values() if isinstance(value, dict) else value
             todo += [item for item in items if isinstance(item, gym.Env | gym.vector.VectorEnv)]
+    return found
 
 
 def close_envs(envs: VectorEnv) -> None:
-    """Close a vector env; never raises, and waits for gymnasium's worker processes five seconds at most.
-
-    gymnasium itself waits for them without an end, and leaves them where one of them is dead.
-    """
+    """Close a vector env; never raises, and waits for gymnasium's worker processes five seconds at most."""
     inner = envs.unwrapped
     processes = inner.processes if isinstance(inner, gym.vector.AsyncVectorEnv) else []
+    # gymnasium itself waits for its workers without an end, and leaves them where one of them is dead.
     timer = threading.Timer(GRACE, _kill, (processes,))
     if processes:
         timer.start()

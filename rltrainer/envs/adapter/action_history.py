@@ -9,8 +9,7 @@ from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 
 Array = np.ndarray[Any, Any]
 
-MAX_STEPS = 100_000
-"""Steps of the longest episode whose actions are kept."""
+MAX_STEPS = 100_000  # of the longest episode whose actions are kept
 MIN_ROWS = 256
 
 
@@ -33,9 +32,15 @@ class ActionHistory:
 
     def add(self, env_action: Any, clock: EpisodeClock) -> None:
         """Keep a row of actions [N, ...], before the clock has counted it."""
-        if self._used == self._capacity:
+        if self._used == self._capacity:  # make room behind the newest rows that are kept
             steps = clock.episode_steps
-            self._reserve(env_action, int(steps[steps <= MAX_STEPS].max(initial=0)))
+            num_kept = int(steps[steps <= MAX_STEPS].max(initial=0))
+            shape = (max(2 * num_kept + 2, MIN_ROWS), *env_action.shape)
+            is_tensor = isinstance(env_action, torch.Tensor)
+            rows = env_action.new_empty(shape) if is_tensor else np.empty(shape, env_action.dtype)
+            if num_kept:
+                rows[:num_kept] = self._rows[self._used - num_kept : self._used]
+            self._rows, self._used, self._capacity = rows, num_kept, len(rows)
         self._rows[self._used] = env_action
         self._used += 1
 
@@ -46,15 +51,6 @@ class ActionHistory:
     def restore(self, table: Any, num_steps: Rows) -> None:
         """Take over the actions of episodes [L, N, ...] that end together, and have so many steps [N]."""
         self._rows, self._used, self._capacity = table, len(table), len(table)
-
-    def _reserve(self, env_action: Any, num_kept: int) -> None:
-        """Make room behind the newest rows that are kept."""
-        shape = (max(2 * num_kept + 2, MIN_ROWS), *env_action.shape)
-        is_tensor = isinstance(env_action, torch.Tensor)
-        rows = env_action.new_empty(shape) if is_tensor else np.empty(shape, env_action.dtype)
-        if num_kept:
-            rows[:num_kept] = self._rows[self._used - num_kept : self._used]
-        self._rows, self._used, self._capacity = rows, num_kept, len(rows)
 
 
 class StreamHistory(ActionHistory):

@@ -21,10 +21,6 @@ class ActionConverter:
     """Clips to the bounds of a Box, casts to the dtype of the action space, moves to the env's device.
 
     `env_device` is None if the env takes NumPy arrays. Another space than those of `LEAF_SPACES` is a `SpaceError`.
-
-    Attributes:
-        clips_samples: whether a policy's sample and the env's action may be different floats; a rollout keeps the
-            sample. Integers are stored as the env receives them.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int, env_device: torch.device | None = None) -> None:
@@ -35,6 +31,8 @@ class ActionConverter:
         self._env_device = env_device
         self._dtype = np.dtype(space.dtype)
         self._torch_dtype = torch.from_numpy(np.empty(0, self._dtype)).dtype
+        # Whether a policy's sample and the env's action may be different floats; a rollout keeps the sample. Integers
+        # are stored as the env receives them.
         self.clips_samples = stored_dtype(space).is_floating_point
         self._rounds = isinstance(space, gym.spaces.Box) and not self.clips_samples
         self._is_bounded = isinstance(space, gym.spaces.Box) and bool(np.isfinite([space.low, space.high]).any())
@@ -47,9 +45,7 @@ class ActionConverter:
     def __call__(self, action: Tensor) -> Any:
         """Convert actions [N, ...]; the result shares the action's memory where nothing has to change.
 
-        Raises:
-            SpaceError: the action is no tensor of this shape, or holds numbers that the space's dtype cannot.
-            NonFiniteError: it holds NaN or infinity, and the space integers.
+        A `SpaceError` for another shape or numbers that the space's dtype cannot hold; a `NonFiniteError` for NaN.
         """
         if not isinstance(action, Tensor) or action.shape != self._shape:
             self._raise(action)

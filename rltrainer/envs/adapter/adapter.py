@@ -47,7 +47,7 @@ class EnvAdapter(Stateful[AdapterState]):
     env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
     episode, and no step is lost. Other envs reset themselves and are seeded as a whole.
 
-    gymnasium's sync env in mode SAME_STEP hands out a reference to the final observation and then resets the env: an
+    gymnasium's sync env in mode SAME_STEP returns a reference to the final observation and then resets the env: an
     env that writes all its observations into one array destroys it. Use another mode for such an env.
 
     Args:
@@ -104,20 +104,17 @@ class EnvAdapter(Stateful[AdapterState]):
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the record, which is of these envs alone."""
+        """Leave out the recorder, which is of these envs alone."""
         return {**vars(self), "_recorder": None}
 
     @property
     def obs(self) -> Tree:
-        """The observation to act on: tree [N, ...] of the env's arrays or tensors, floats as float32, choices as int64.
-
-        It lies in memory of the adapter's own.
-        """
+        """The observation to act on: tree [N, ...] of the env's arrays or tensors, floats as float32, choices as int64."""
         return self._now.obs  # type: ignore[union-attr]  # there is none before `reset`
 
     @property
     def obs_tensor(self) -> Tree:
-        """The observation as tensors on `device`; on the CPU in the same memory as `obs`."""
+        """The same as tensors on `device`; on the CPU in the memory of `obs`."""
         return self._now.tensor  # type: ignore[union-attr]  # there is none before `reset`
 
     @property
@@ -127,22 +124,22 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @property
     def is_away(self) -> bool:
-        """Tell whether a state was loaded, and the envs are not restored yet; see `resume`."""
+        """Whether a state was loaded, and the envs are not restored yet; see `resume`."""
         return self._loaded is not None
 
     @property
     def is_fresh(self) -> bool:
-        """Tell whether no step was taken since the last reset of all envs."""
+        """Whether no step was taken since the last reset of all envs."""
         return self._now is not None and self._clock.num_steps == 0
 
     @property
     def can_reset_one(self) -> bool:
-        """Tell whether single envs can be reset while the others continue."""
+        """Whether single envs can be reset while the others continue."""
         return self._autoreset.is_masked
 
     @property
     def is_current(self) -> bool:
-        """Tell whether no other adapter has reset these envs since this one did: they are still where it left them."""
+        """Whether no other adapter has reset these envs since this one did: they are still where it left them."""
         return getattr(self.envs.unwrapped, "rltrainer_last_reset_by", None) is self._key
 
     @property
@@ -180,8 +177,7 @@ class EnvAdapter(Stateful[AdapterState]):
     def record_episodes(self, folder: str | Path, first_env: int = 0) -> EpisodeRecorder:
         """Record all episodes that end from now on into files of a folder; see `EpisodeRecorder`.
 
-        Raises:
-            ParamsError: no episode of these envs follows from its seed and actions alone, or `folder` is no path.
+        A `ParamsError` if the episodes of these envs do not follow from their seeds and actions alone.
         """
         folder = Path(checked("Collector.record_episodes", "folder", folder, AnyPath))
         if self._history is None:
@@ -209,11 +205,10 @@ class EnvAdapter(Stateful[AdapterState]):
             self._check_step(obs, reward, terminated, truncated)
         result = self._result = self._result or EnvStep.like(reward, terminated, truncated)
         memory, autoreset = self._next, self._autoreset
-        # Envs may overwrite everything that they returned with the next step: all of it is copied here.
-        memory.write(obs)
+        memory.write(obs)  # with the next step, envs may overwrite everything that they returned
         result.next_obs, result.valid = memory.obs, None
         result.reward[...], result.terminated[...], result.truncated[...] = reward, terminated, truncated
-        if autoreset.resetting is not None:  # whatever these envs claim of the step of their reset
+        if autoreset.resetting is not None:  # the results of the step that these envs spent on their reset
             result.void(autoreset.resetting)
         if NO_TRANSITION in info:
             result.valid = ~info[NO_TRANSITION]

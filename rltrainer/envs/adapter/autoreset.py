@@ -23,18 +23,15 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 
 class MaskedReset:
-    """Reset a finished env at once, by `options={"reset_mask": mask}`, with the seed of its episode; no step is lost.
-
-    `check` raises if the observations of all envs do not fit their space.
-    """
+    """Reset a finished env at once, by `options={"reset_mask": mask}`, with its episode's seed; no step is lost."""
 
     is_masked: ClassVar[bool] = True  # single envs can be reset, each with its seed
     can_repeat: ClassVar[bool] = True  # an env begins the episode of its seed as soon as it is reset
     delay: ClassVar[int] = 0  # steps from the end of an episode to the beginning of the next
 
     def __init__(self, envs: VectorEnv, check: Callable[[Tree], None]) -> None:
-        self._envs, self._check = envs, check
-        self.resetting: Rows | None = None
+        self._envs, self._check = envs, check  # `check` raises if the observations of all envs do not fit their space
+        self.resetting: Rows | None = None  # the envs that spend the next step on their reset
 
     def reset(self, clock: EpisodeClock) -> Tree:
         """Reset all envs; return their observations."""
@@ -48,7 +45,10 @@ class MaskedReset:
 
     def starting(self, finished: Rows | None) -> Rows | None:
         """Return the envs whose next episode begins now, after a step in which these have finished."""
-        return finished
+        if not self.delay:
+            return finished
+        starting, self.resetting = self.resetting, finished  # those that have spent this step on their reset
+        return starting
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
         """Write the first observations of these envs' next episodes."""
@@ -69,10 +69,7 @@ class MaskedSameStep(MaskedReset):
 
 
 class MaskedNextStep(MaskedReset):
-    """Mode NEXT_STEP where a reset does not take back a pending one: the step is lost, then the env is reset again.
-
-    So are gymnasium's workers without shared memory.
-    """
+    """Mode NEXT_STEP where a reset does not take back a pending one: the step is lost, then the env is reset again."""
 
     can_repeat, delay = False, 1
 
@@ -82,11 +79,6 @@ class MaskedNextStep(MaskedReset):
         if self.resetting is not None:
             clock.postpone(self.resetting)
         return obs
-
-    def starting(self, finished: Rows | None) -> Rows | None:
-        """Return the envs that have spent this step on their reset."""
-        starting, self.resetting = self.resetting, finished
-        return starting
 
 
 class NextStep(MaskedReset):
@@ -100,11 +92,6 @@ class NextStep(MaskedReset):
         self._check(obs)
         return obs
 
-    def starting(self, finished: Rows | None) -> Rows | None:
-        """Return the envs that have spent this step on their reset."""
-        starting, self.resetting = self.resetting, finished
-        return starting
-
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
         """Do nothing: the step has returned the first observations."""
 
@@ -113,20 +100,13 @@ class SameStep(NextStep):
     """Mode SAME_STEP without masked resets: `step` returns the next first observation, its info the final one."""
 
     delay = 0
-
-    def __init__(self, envs: VectorEnv, check: Callable[[Tree], None]) -> None:
-        super().__init__(envs, check)
-        self._first_obs: Tree = None
+    _first_obs: Tree = None
 
     def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
         """Keep the first observations, and take the final ones from the info."""
         # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
         self._first_obs = take_rows(memory.obs, rows)
         write_final_obs(rows, info, memory)
-
-    def starting(self, finished: Rows | None) -> Rows | None:
-        """Return the envs whose episode ended."""
-        return finished
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
         """Write the first observations that `finish` kept."""
@@ -146,9 +126,9 @@ def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
     """Find the mode by the class of the innermost env, else by the metadata; raise an `EnvError` for another mode."""
     mode = envs.metadata.get("autoreset_mode")
     if mode is None:
+        mode = AutoresetMode.NEXT_STEP
         text = f"{envs} does not say how it resets (metadata['autoreset_mode']): taken for NEXT_STEP"
         warnings.warn(text, stacklevel=3)
-        mode = AutoresetMode.NEXT_STEP
     try:
         mode = AutoresetMode(mode)
     except ValueError as error:

@@ -30,7 +30,7 @@ class EpisodeClock:
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
         self.seed, self.num_envs = seed, num_envs
-        self._episode = np.zeros(num_envs, np.int64)
+        self.episode: Rows = np.zeros(num_envs, np.int64)  # how many were before the running one
         # Both count from the last reset of all envs, so that a step changes one number.
         self.num_steps, self._began = 0, np.zeros(num_envs, np.int64)
         self._num_resets = 0
@@ -49,18 +49,13 @@ class EpisodeClock:
 
     def finish(self, rows: Rows, delay: int) -> None:
         """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
-        # An env that was left has ended its last episode already.
-        rows = rows[self._began[rows] != FAR]
-        self._episode[rows] += 1
+        rows = rows[self.counts(rows)]  # an env that was left has ended its last episode already
+        self.episode[rows] += 1
         self._began[rows] = self.num_steps + delay
 
     def counts(self, rows: Rows) -> Mask:
         """Return which of these envs [K] are counted: those that were not left."""
         return np.asarray(self._began[rows] != FAR)
-
-    def episode_of(self, env: int) -> int:
-        """Return how many episodes of an env were before the running one."""
-        return int(self._episode[env])
 
     def leave(self, rows: Rows) -> None:
         """Count nothing more of these envs, which are at an episode's end, until the next restart."""
@@ -74,7 +69,7 @@ class EpisodeClock:
         """Go to each env's next episode in which no step was taken, or to its very first."""
         # An episode that was begun is over now; one in which no step was taken keeps its number, and so its seed.
         was_inside = self.episode_steps > 0
-        self._episode = np.zeros(self.num_envs, np.int64) if first_episode else self._episode + was_inside
+        self.episode = np.zeros(self.num_envs, np.int64) if first_episode else self.episode + was_inside
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
         self.num_steps, self._began = 0, np.zeros(self.num_envs, np.int64)
 
@@ -86,18 +81,18 @@ class EpisodeClock:
         """Return the seeds of these envs' episodes, None for the other envs."""
         seeds: list[int | None] = [None] * self.num_envs
         for n in rows.tolist():
-            seeds[n] = derive_seed(self._root(), n, int(self._episode[n]))
+            seeds[n] = derive_seed(self._root(), n, int(self.episode[n]))
         return seeds
 
     def state(self) -> ClockState:
         """Return seed, episodes and steps."""
         steps = self.episode_steps.tolist()
-        return ClockState(self.seed, self._episode.tolist(), steps, self.num_steps, self._num_resets)
+        return ClockState(self.seed, self.episode.tolist(), steps, self.num_steps, self._num_resets)
 
     def load(self, state: ClockState, resetting: Rows) -> None:
         """Restore a state that was checked; some envs spend the next step on their reset."""
         self.seed, self.num_steps, self._num_resets = state.seed, state.num_steps, state.num_resets
-        self._episode = np.array(state.episode, np.int64)
+        self.episode = np.array(state.episode, np.int64)
         self._began = self.num_steps - np.array(state.episode_step, np.int64)
         self.postpone(resetting)
 

@@ -29,9 +29,8 @@ Array = np.ndarray[Any, Any]
 Env = gym.Env[Any, Any]
 MakeEnv = Annotated[Callable[[], Env], Rule("a factory of one env, as for make_vec", callable)]
 
-KIND, FOLDER = "episodes", "episodes"
-MAX_PENDING_NBYTES = 2**22
-"""Bytes of actions that wait for the next checkpoint; more are written at once."""
+KIND = FOLDER = "episodes"
+MAX_PENDING_NBYTES = 2**22  # of actions that wait for the next checkpoint; more are written at once
 
 _NAME = re.compile(r"(\d{6,})-(\d+)\.safetensors")
 _INTEGERS, _FLAGS = ("env", "number", "seed", "length", "digest"), ("terminated", "truncated")
@@ -96,12 +95,10 @@ class EpisodesState:
 
 
 class EpisodeRecorder:
-    """Writes the actions of episodes that have ended into files of a folder, which is made when it is needed.
-
-    `first_env` is the index of the first env, where several recorders share the folder.
-    """
+    """Writes the actions of episodes that have ended into files of a folder, which is made when it is needed."""
 
     def __init__(self, folder: Path, history: ActionHistory, first_env: int = 0) -> None:
+        # Several recorders may share the folder: `first_env` is the index of the first env of this one.
         self._folder, self._history, self._first_env = folder, history, first_env
         self._index = max((index for index, _ in _files(folder)), default=-1) + 1
         self._pending: list[Episode] = []
@@ -118,18 +115,14 @@ class EpisodeRecorder:
             actions = self._history.of(n, int(steps[n]) if length <= MAX_STEPS else 0)[:length]
             digest = digest_of(map_tree(lambda leaf, n=n: as_array(leaf[n]), result.next_obs))
             flags = bool(result.terminated[n]), bool(result.truncated[n])
-            number, seed = clock.episode_of(n), seeds[n] or 0
+            number, seed = int(clock.episode[n]), seeds[n] or 0
             self._pending.append(Episode(n + self._first_env, number, seed, length, actions.copy(), digest, *flags))
             self._nbytes += actions.nbytes + 64
         if self._nbytes > MAX_PENDING_NBYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write a file of the episodes that wait; they keep waiting if that fails.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write a file of the episodes that wait; they keep waiting after a `CheckpointError`."""
         if not self._pending:
             return
         path = self._folder / f"{self._index:06d}-{self._first_env}.safetensors"
@@ -179,22 +172,15 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 class ReplayedStep(NamedTuple):
-    """A step of an episode.
-
-    Args:
-        obs: the observation that was acted on, as the env returned it.
-        action: as the env received it.
-        reward, next_obs, terminated, truncated: the result; a limit of the collector's truncates, too.
-        frame: rendered after the step, if the render mode is `rgb_array`.
-    """
+    """A step of an episode: an observation, the action as the env received it, and the result."""
 
     obs: Any
     action: Any
     reward: float
     next_obs: Any
     terminated: bool
-    truncated: bool
-    frame: Any
+    truncated: bool  # by the env, or by a limit of the collector
+    frame: Any  # rendered after the step, if the render mode is `rgb_array`
 
 
 def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[], Env]) -> Iterator[ReplayedStep]:
@@ -237,7 +223,8 @@ def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedSt
             next_obs, reward, terminated, truncated, _ = env.step(copy.copy(action))
             next_obs, is_last = copy.deepcopy(next_obs), number == episode.length
             if is_last:
-                stored = map_tree(_as_stored, leaf_spaces(env.observation_space), next_obs)
+                spaces = leaf_spaces(env.observation_space)
+                stored = map_tree(lambda space, leaf: np.asarray(leaf, numpy_dtype(space)), spaces, next_obs)
                 is_same = digest_of(stored) == episode.digest and terminated == episode.terminated
                 if not is_same or truncated > episode.truncated:
                     raise _failure(episode, "did not end as it did")
@@ -249,10 +236,6 @@ def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedSt
             obs = next_obs
     finally:
         env.close()
-
-
-def _as_stored(space: gym.Space[Any], leaf: Any) -> Array:
-    return np.asarray(leaf, numpy_dtype(space))
 
 
 def _failure(episode: Episode, what: str) -> EnvError:

@@ -17,13 +17,13 @@ from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 class ObsMemory:
     """One observation of all envs, copied from the env at once."""
 
-    obs: Tree  # [N, ...], as the env's arrays or tensors
+    obs: Tree  # [N, ...], arrays or tensors as the env returns
     tensor: Tree  # the same as tensors on the policy's device
     shares: bool  # whether `tensor` is in the memory of `obs`, so that nothing has to be uploaded
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the shared memory shared in a copy."""
-        return _memory, (self.obs, None if self.shares else self.tensor)
+        return _copied_memory, (self.obs, None if self.shares else self.tensor)
 
     @classmethod
     def allocate(cls, space: Tree, num_envs: int, device: torch.device, env_device: torch.device | None) -> "ObsMemory":
@@ -44,15 +44,18 @@ class ObsMemory:
 
     def write(self, obs: Tree) -> None:
         """Copy the observations of all envs [N, ...]."""
-        # The common case without a walk over the tree, at each step.
-        if type(self.obs) is np.ndarray:
+        if type(self.obs) is np.ndarray:  # the common case without a walk over the tree, at each step
             self.obs[...] = obs
         else:
-            map_tree(lambda here, there: _assign(here, ..., there), self.obs, obs)
+            self.write_rows(..., obs)
 
     def write_rows(self, rows: Any, values: Tree) -> None:
         """Copy values [len(rows), ...] into some envs' rows."""
-        map_tree(lambda here, there: _assign(here, rows, there), self.obs, values)
+
+        def assign(here: Any, there: Any) -> None:
+            here[rows] = there.to(here.dtype) if isinstance(here, torch.Tensor) else there
+
+        map_tree(assign, self.obs, values)
 
     def write_row(self, n: int, value: Tree) -> None:
         """Copy one env's observation; raise a `SpaceError` if a leaf of it has another shape."""
@@ -66,11 +69,9 @@ class ObsMemory:
     @property
     def num_changes(self) -> int:
         """The changes that PyTorch made in the memory of an env's arrays: a policy's, as our own are NumPy's."""
-        if not self.shares:
-            return 0
-        if isinstance(self.tensor, torch.Tensor):  # a walk over a tree takes several us, at each collection
-            return self.tensor._version
-        return sum(leaf._version for leaf in leaves(self.tensor))
+        # A walk over a tree takes several us, at each collection.
+        tensors = [self.tensor] if isinstance(self.tensor, torch.Tensor) else leaves(self.tensor)
+        return sum(tensor._version for tensor in tensors) if self.shares else 0
 
     def upload(self) -> None:
         """Bring `tensor` up to date, where it is in memory of its own."""
@@ -86,8 +87,7 @@ class EnvStep:
         next_obs: tree [N, ...], the true successors: at the end of an episode its final observation.
         reward: [N] float32, or [N, A] for A agents.
         terminated, truncated: [N] bool.
-        valid: [N] bool, False where the env spent the step on its reset, or was restarted after a failure; None if all
-            are valid.
+        valid: [N] bool, False where the env spent the step on its reset, or was restarted; None if all are valid.
         finished: [K] int64, the envs whose episode ended with this step; None if none did.
     """
 
@@ -132,9 +132,5 @@ def take_rows(obs: Tree, rows: Any) -> Tree:
     return map_tree(lambda leaf: leaf[rows], obs)
 
 
-def _assign(target: Any, rows: Any, values: Any) -> None:
-    target[rows] = values.to(target.dtype) if isinstance(target, torch.Tensor) else values
-
-
-def _memory(obs: Tree, tensor: Tree | None) -> ObsMemory:
+def _copied_memory(obs: Tree, tensor: Tree | None) -> ObsMemory:
     return ObsMemory(obs, map_tree(torch.as_tensor, obs) if tensor is None else tensor, tensor is None)
