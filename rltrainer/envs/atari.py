@@ -124,9 +124,8 @@ class _Game(gym.Wrapper[Any, Any, Any, Any]):
 
 def atari_options(**given: Any) -> dict[str, Any]:
     """Return all options of an `AtariWrapper`, checked."""
-    return {
-        name: checked("AtariWrapper", name, given.get(name, default), rule) for name, (rule, default) in OPTIONS.items()
-    }
+    each = OPTIONS.items()
+    return {name: checked("AtariWrapper", name, given.get(name, default), rule) for name, (rule, default) in each}
 
 
 def atari_options_of(wrapper: Any) -> dict[str, Any] | None:
@@ -171,9 +170,8 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
         )  # fmt: skip
         self.num_envs, self.frame_skip = num_envs, options["frame_skip"]
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self.observation_space, self.action_space = self._games.observation_space, self._games.action_space
-        self.single_observation_space = self._games.single_observation_space
-        self.single_action_space = self._games.single_action_space
+        for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+            setattr(self, name, getattr(self._games, name))
         self._num_actions = gym.spaces.flatdim(self.single_action_space)
         self._stack_size, self._counts_lives = options["frame_stack"], options["terminal_on_life_loss"]
         self._seeds, self._actions = [0] * num_envs, [bytearray() for _ in range(num_envs)]

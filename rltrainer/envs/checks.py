@@ -9,6 +9,7 @@ from gymnasium import spaces
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
+from rltrainer.validation.field_rules import is_int
 
 
 class StepCheck:
@@ -27,10 +28,10 @@ class StepCheck:
         try:
             of_rest = reward.shape, reward.dtype, terminated.shape, terminated.dtype, truncated.shape, truncated.dtype
             looks = _looks_of(obs), of_rest
+            if looks == self._looks:
+                return
         except AttributeError:
             looks = None
-        if looks is not None and looks == self._looks:
-            return
         check_obs("vector env obs", self._space, obs, self._batch)
         check_reward("vector env reward", reward, self._batch)
         check_flag("vector env terminated", terminated, self._batch)
@@ -113,7 +114,7 @@ def check_reward_shape(i: int, reward: Any, first: int, expected: tuple[int, ...
 
 def failure_text(i: int, when: str, name: str, message: str) -> str:
     """Say that env i raised an exception of this type name and message."""
-    hint = ""
+    hint = ""  # for envs that were written for gym, before gymnasium
     if "to unpack" in message or "cannot unpack" in message:
         of_step = "step returns (obs, reward, terminated, truncated, info)"
         hint = f". {of_step if when.startswith('step') else 'reset returns (obs, info)'} since gymnasium 0.26"
@@ -136,35 +137,31 @@ def describe(value: Any) -> str:
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
     """Return the shape of an array, tensor or plain integer, else None."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_int(value):
         return ()
     return tuple(value.shape) if isinstance(value, np.ndarray | np.generic | torch.Tensor) else None
 
 
 def _dtype_name(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_int(value):
         return "int64"
     return str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
 
 
 def _fits_dtype(space: Any, name: str) -> bool:
-    if isinstance(space, spaces.MultiBinary) and name == "bool":
-        return True
     if isinstance(space, spaces.Box):
         return name == str(space.dtype)
-    return name.startswith(("int", "uint"))
+    return name.startswith(("int", "uint")) or (isinstance(space, spaces.MultiBinary) and name == "bool")
 
 
 def _is_usual(space: Tree, obs: Tree, batch: tuple[int, ...]) -> bool:
     """Return whether an observation is made as most are: a quick check for each step; others may fit, too."""
     if isinstance(space, dict):
-        if type(obs) is not dict or obs.keys() != space.keys():
-            return False
-        return all(_is_usual(part, obs[key], batch) for key, part in space.items())
+        is_same = type(obs) is dict and obs.keys() == space.keys()
+        return is_same and all(_is_usual(part, obs[key], batch) for key, part in space.items())
     if isinstance(space, tuple):
-        if type(obs) is not tuple or len(obs) != len(space):
-            return False
-        return all(_is_usual(part, item, batch) for part, item in zip(space, obs, strict=True))
+        is_same = type(obs) is tuple and len(obs) == len(space)
+        return is_same and all(_is_usual(part, item, batch) for part, item in zip(space, obs, strict=True))
     if type(obs) is np.ndarray:
         return bool(obs.dtype == space.dtype) and obs.shape == (*batch, *leaf_shape(space))
     return isinstance(space, spaces.Discrete) and type(obs) in (int, np.int64) and not batch

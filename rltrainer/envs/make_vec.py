@@ -23,27 +23,24 @@ from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checke
 from rltrainer.validation.suggestions import did_you_mean
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+Wrappers = Sequence[Callable[[Env], Env]]
 
 Backend = Literal["auto", "native", "sync", "workers", "envpool"]
 BACKENDS = get_args(Backend)
 
 ONE_ENV = "It is one env: pass what makes a new one at each call, such as lambda: MyEnv(), or its class."
-"""The remedy where an env is passed in place of a factory."""
 MANY_AGENTS = (
     "It is an env of several agents: rl.AgentsAsEnvs(factory, num_copies) makes them the rows of a vector env, and "
     "lambda: rl.JointEnv(parallel_env) makes it an env of one agent."
 )
-"""The remedy where an env of PettingZoo stands in place of gymnasium's."""
+# From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not.
 NATIVE_FROM_NUM_ENVS = 8
-"""From here on stepping CartPole's arrays once is faster than stepping its envs one by one, and below it is not."""
-
-GAME = "ale_py.env:AtariEnv"
-"""The entry point of Atari games."""
+GAME = "ale_py.env:AtariEnv"  # the entry point of Atari games
 
 _EXTRAS = {
     "gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d", "ale_py": "atari", "MinAtar": "minatar"
 }  # fmt: skip
-"""The extra that brings what envs of a module need."""
+"""The extra with the packages that envs of a module need."""
 
 
 def make_vec(
@@ -52,7 +49,7 @@ def make_vec(
     *,
     backend: Backend = "auto",
     seed: int | None = None,
-    wrappers: Sequence[Callable[[Env], Env]] = (),
+    wrappers: Wrappers = (),
     num_workers: int | None = None,
     start_method: Literal["forkserver", "spawn", "fork"] | None = None,
     step_timeout: float | None = None,
@@ -68,8 +65,8 @@ def make_vec(
         backend: `"native"`, the env's own vector implementation (gymnasium's CartPole, ALE's Atari); `"sync"`, one
             after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;
             `"envpool"`, EnvPool's implementation of this id (an extra; other numbers). `"auto"` takes gymnasium's own
-            NumPy implementation where there is one that understands all arguments and `num_envs` is at least 8, ALE's
-            for games with an `AtariWrapper` and nothing else that it lacks, and otherwise `"sync"`; it logs its choice.
+            NumPy implementation if it understands all arguments and `num_envs` is at least 8, ALE's for games with an
+            `AtariWrapper` and nothing else that it lacks, and otherwise `"sync"`; it logs its choice.
         seed: the root of the seeds of all episodes; None leaves it to the collector.
         wrappers: applied to each single env, first one innermost; `"native"` takes one `AtariWrapper` at most.
         num_workers: processes of `"workers"`; None takes as many as this process may use cores, at most one per env.
@@ -92,19 +89,25 @@ def make_vec(
     num_envs = checked("make_vec", "num_envs", num_envs, PositiveInt)
     seed = checked("make_vec", "seed", seed, NonNegativeInt | None)
     _check_arguments(env, backend, wrappers, env_kwargs)
-    options = _worker_options(
-        backend, num_workers=num_workers, start_method=start_method, step_timeout=step_timeout,
-        on_env_error=on_env_error, max_restarts=max_restarts,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "num_workers": num_workers, "start_method": start_method, "step_timeout": step_timeout,
+        "on_env_error": on_env_error, "max_restarts": max_restarts,
+    }  # fmt: skip
+    annotations = get_type_hints(WorkerOptions, include_extras=True)
+    for name, value in options.items():
+        options[name] = checked("make_vec", name, value, annotations[name])
+        if value != getattr(WorkerOptions, name) and backend != "workers":
+            _raise_invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
     if backend == "envpool":
         return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), seed)
     spec = spec_of(env) if isinstance(env, str) else None
     chosen: str = backend
     if backend == "auto":
-        is_native = spec is not None and num_envs >= NATIVE_FROM_NUM_ENVS and not wrappers
-        is_native = _is_numpy_native(spec, env_kwargs) if is_native else False
-        is_game = _skips_frames(spec, wrappers) and len(wrappers) == 1
-        is_native = is_native or (is_game and env_kwargs.keys() <= UNDERSTOOD)
+        if wrappers:
+            is_game = _skips_frames(spec, wrappers) and len(wrappers) == 1
+            is_native = is_game and env_kwargs.keys() <= UNDERSTOOD
+        else:
+            is_native = spec is not None and num_envs >= NATIVE_FROM_NUM_ENVS and _is_numpy_native(spec, env_kwargs)
         chosen = "native" if is_native else "sync"
         name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
         logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
@@ -117,7 +120,7 @@ def make_vec(
     return made
 
 
-def single_env(env: str | Callable[[], Env], wrappers: Sequence[Callable[[Env], Env]] = (), **env_kwargs: Any) -> Env:
+def single_env(env: str | Callable[[], Env], wrappers: Wrappers = (), **env_kwargs: Any) -> Env:
     """Make one env, as `make_vec` does; a factory is given the `env_kwargs` that it takes, such as `render_mode`."""
     if callable(env):
         taken = inspect.signature(env).parameters
@@ -164,16 +167,6 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
             _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
 
 
-def _worker_options(backend: str, **given: Any) -> dict[str, Any]:
-    """Check the fields of `WorkerOptions`."""
-    annotations = get_type_hints(WorkerOptions, include_extras=True)
-    options = {name: checked("make_vec", name, value, annotations[name]) for name, value in given.items()}
-    for name, value in options.items():
-        if value != getattr(WorkerOptions, name) and backend != "workers":
-            _raise_invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
-    return options
-
-
 def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoReturn:
     raise ParamsError(field_error_text("make_vec", field, rule, value, hint))
 
@@ -185,7 +178,10 @@ def spec_of(env_id: str) -> EnvSpec:
     module = env_id.partition(":")[0].partition("/")[0]
     with _translated_errors(env_id, module):
         if module == "MinAtar":
-            _register_minatar()
+            import minatar.gym
+
+            if not any(name.startswith("MinAtar/") for name in gym.registry):  # importing the package does not
+                minatar.gym.register_envs()
         if ":" in env_id:  # the registry knows the name alone, once its module was imported
             registration.load_env_creator(f"{env_id.rpartition(':')[0]}:__name__")
         return gym.spec(newest_version(env_id.rpartition(":")[2]))
@@ -199,17 +195,7 @@ def _is_numpy_native(spec: Any, env_kwargs: dict[str, Any]) -> bool:
     return not spec.additional_wrappers and all(name in understood for name in env_kwargs)
 
 
-def _register_minatar() -> None:
-    """Register MinAtar's envs, which importing the package does not."""
-    import minatar.gym
-
-    if not any(name.startswith("MinAtar/") for name in gym.registry):
-        minatar.gym.register_envs()
-
-
-def _make_native(
-    spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers: Sequence[Callable[[Env], Env]]
-) -> VectorEnv:
+def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers: Wrappers) -> VectorEnv:
     if wrappers:
         if spec.entry_point != GAME:
             hint = "Only games of ALE have an AtariWrapper."
@@ -230,12 +216,12 @@ def _make_native(
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _skips_frames(spec: Any, wrappers: Sequence[Callable[[Env], Env]]) -> bool:
+def _skips_frames(spec: Any, wrappers: Wrappers) -> bool:
     """Return whether it is an Atari game, and a wrapper decides on its frames."""
     return getattr(spec, "entry_point", None) == GAME and any(map(atari_options_of, wrappers))
 
 
-def _make_single(env: Any, env_kwargs: dict[str, Any], wrappers: Sequence[Callable[[Env], Env]]) -> Env:
+def _make_single(env: Any, env_kwargs: dict[str, Any], wrappers: Wrappers) -> Env:
     """Make an env from its factory or spec, and wrap it."""
     if callable(env):
         made: Env = env()

@@ -32,8 +32,6 @@ PIXELS, STATE = "pixels", "state"
 
 
 class _Observing(gym.Wrapper[Any, Any, Any, Any]):
-    """The parent of wrappers that observe something else, or more."""
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env and observe it."""
         obs, info = self.env.reset(seed=seed, options=options)
@@ -102,7 +100,7 @@ class PixelObservation(_Observing):
             rendered size.
         grayscale: observe gray values instead of colours.
         render_only: False observes a Dict: the frame is its part `pixels`, beside the parts of the env's own Dict
-            observation, or beside the env's observation as the part `state`.
+            observation, or beside its observation as the part `state`.
 
     Raises:
         ParamsError: the env renders nothing, has a part `pixels` already, or an argument breaks its rule.

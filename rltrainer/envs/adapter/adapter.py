@@ -109,7 +109,7 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @property
     def obs(self) -> Tree:
-        """The observation to act on: tree [N, ...] of the env's arrays or tensors, floats as float32, choices as int64."""
+        """The observation to act on: tree [N, ...] of the env's arrays or tensors, floats float32, choices int64."""
         return self._now.obs  # type: ignore[union-attr]  # there is none before `reset`
 
     @property

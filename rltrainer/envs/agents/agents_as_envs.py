@@ -35,14 +35,12 @@ AGENT, TEAM_RETURN = "agent", "team_return"
 OBS, HERE, TERMINATED, TRUNCATED = "obs", "here", "terminated", "truncated"
 """Leaves of a team's observation: of its agents [A, ...], who acts next, and whose episode just ended [A]."""
 
-_OF_EXTRA = ("pettingzoo", "mpe2")
-
 
 class TeamEnv(OfAllAgents):
     """Agents with equal spaces: observations, actions, rewards and flags are arrays with an axis A.
 
-    Its episode is `terminated` when all agents are gone. The flags of the agents are in the observation. Numbers in
-    the agents' infos are arrays [A], NaN where they are missing.
+    Its episode is `terminated` when all agents are gone; their flags are in the observation. Numbers in their infos are
+    arrays [A], NaN where they are missing.
     """
 
     owner = "AgentsAsEnvs"
@@ -93,7 +91,7 @@ def make_team(make_env: Callable[[], ParallelEnv]) -> TeamEnv:
     try:
         env = make_env()
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _OF_EXTRA:
+        if (error.name or "").partition(".")[0] not in ("pettingzoo", "mpe2"):
             raise
         raise missing_extra("AgentsAsEnvs.env: the factory", "pettingzoo", error) from error
     return TeamEnv(env)
@@ -126,9 +124,8 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         env: a factory that returns a new PettingZoo parallel env at each call, all of whose agents have equal spaces.
             A Dict observation may have the leaf `action_mask`.
         num_copies: how many envs; `num_envs` is this times the number of agents.
-        agent_id: whether an observation names its agent: then it is a Dict with a further leaf `agent`, the index of
-            the agent, which networks see as a one-hot vector. An observation that is no Dict becomes the leaf
-            `observation`.
+        agent_id: whether an observation is a Dict with a further leaf `agent`, the index of the agent, which networks
+            see as a one-hot vector. An observation that is no Dict becomes the leaf `observation`.
         seed: the root of the seeds of all episodes; None leaves it to the collector.
         backend: where the copies are stepped, `"sync"` or `"workers"`.
         worker_options: see `make_vec`: `num_workers`, `step_timeout`, ...
@@ -177,7 +174,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
 
     @property
     def teams(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """The copies as a vector env, in which each env is a team; a wrapper may take its place."""
+        """The copies as a vector env of teams; a wrapper may take its place."""
         return self._teams.env
 
     @teams.setter
@@ -190,11 +187,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         return getattr(self._teams.unwrapped, "num_restarts", 0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
-        """Begin the episodes of all copies, each with a seed of its own that derives from this one.
-
-        Raises:
-            ParamsError: `seed` is no integer, or there are `options`, which single copies cannot be given.
-        """
+        """Begin the episodes of all copies, each with a seed that derives from this one; `options` must be None."""
         seed = checked(f"{type(self).__name__}.reset", "seed", seed, NonNegativeInt | None)
         if options:
             rule = "must be None: all rows are reset together"
@@ -211,10 +204,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
         """Step all copies with one action per row; those of rows that wait are ignored.
 
-        Raises:
-            EnvError: a copy fails, or returns nothing for an agent that acted.
-            SpaceError: an agent's part is something else than its spaces, a number and two flags.
-            ParamsError: not one action per row.
+        An `EnvError` if a copy fails, or returns nothing for an agent that acted.
         """
         rows = np.asarray(actions)
         if rows.shape != self.action_space.shape:
@@ -225,9 +215,10 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         step = self._adapter.step(by_team, self.max_episode_steps)
         here, terminated, truncated = (step.next_obs[name] != 0 for name in (HERE, TERMINATED, TRUNCATED))
         restarted = np.zeros_like(self._lost) if step.valid is None else ~step.valid
-        # A copy is over when all its agents are gone, or where it was restarted or truncated as a whole. Rows of a copy
-        # that is broken, in this step or when a run was resumed, have no transition in this step.
-        is_over, broken = ~here.any(1) | restarted | step.truncated, self._lost | restarted
+        # A copy is over when all its agents are gone, or where it was restarted or truncated as a whole.
+        is_over = ~here.any(1) | restarted | step.truncated
+        # Rows of a copy that failed, in this step or when a run was resumed, have no transition in this step.
+        broken = self._lost | restarted
         valid = acted & ~broken[:, None]
         # The episode of a row that waited ends without a transition, where the next one begins.
         cut = truncated | (here & step.truncated[:, None])
@@ -254,12 +245,10 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         self._adapter.check_state(state.adapter)
 
     def set_state(self, state: TeamsState) -> None:
-        """Restore the copies: their episodes are repeated.
-
-        A copy that cannot be restored begins a new episode, with a warning; the next step is no transition of its
-        rows, and ends their episodes.
-        """
+        """Restore the copies: their episodes are repeated."""
         self._adapter.set_state(state.adapter)
+        # A copy that is not restored begins a new episode; the next step is no transition of its rows, and ends their
+        # episodes.
         lost = self._adapter.resume(state.returns)
         self._returns, self._lost[:] = state.returns.copy(), False
         self._returns[lost], self._lost[lost] = 0.0, True
@@ -335,7 +324,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
 
 
 class _LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Passes everything through, and remembers the infos of the last step."""
+    """Keeps the infos of the last step."""
 
     is_stateless = True
 
@@ -344,7 +333,7 @@ class _LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         self.infos: dict[str, Any] = {}
 
     def step(self, actions: Any) -> Any:
-        """Step, and remember the infos."""
+        """Step, and keep the infos."""
         result = self.env.step(actions)
         self.infos = result[4]
         return result

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, Space, absent_obs
+from rltrainer.envs.agents.parallel_env import OfAllAgents, ParallelEnv, Space, absent_obs
 from rltrainer.errors import SpaceError
 from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
 from rltrainer.validation.field_rules import checked
@@ -70,8 +70,12 @@ class JointEnv(OfAllAgents):
             name: {key: part for key, part in obs.items() if key != ACTION_MASK} if isinstance(obs, dict) else obs
             for name, obs in zip(self.agents, seen, strict=True)
         }
-        if self._has_mask:
-            parts[ACTION_MASK] = np.concatenate([self._mask(i, obs) for i, obs in enumerate(seen)])
+        if self._has_mask:  # without a mask, or when it is gone, an agent has all choices
+            masks = [
+                obs[ACTION_MASK] if self.here[i] and isinstance(obs, dict) and ACTION_MASK in obs else np.ones(size)
+                for i, (obs, size) in enumerate(zip(seen, self._num_choices, strict=True))
+            ]
+            parts[ACTION_MASK] = np.concatenate(masks, dtype=np.int8, casting="unsafe")
         return parts
 
     def _without_mask(self, i: int) -> Space:
@@ -83,12 +87,6 @@ class JointEnv(OfAllAgents):
             text = f"one flag for each of its {size} choices; got {space[ACTION_MASK]}"
             raise SpaceError(f"JointEnv.env: the {ACTION_MASK} of {self.agents[i]!r} must be {text}")
         return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
-
-    def _mask(self, i: int, obs: Any) -> Array:
-        """Return which choices an agent has: all if it has no mask, or is gone."""
-        has_mask = self.here[i] and isinstance(obs, dict) and ACTION_MASK in obs
-        mask: Array = obs[ACTION_MASK] if has_mask else np.ones(self._num_choices[i], np.int8)
-        return mask
 
     def _joint_actions(self) -> tuple[Space, list[int]]:
         """Return the space of all actions, and how many choices each agent has: none where actions are floats."""

@@ -17,15 +17,10 @@ Space = gym.Space[Any]
 
 
 class ParallelEnv(Protocol):
-    """A PettingZoo parallel env: all agents act at the same time. Its methods return dicts by agent.
+    """A PettingZoo parallel env: all agents act at the same time. Its methods return dicts by agent."""
 
-    Attributes:
-        possible_agents: the names of all agents that there may be.
-        agents: of those that act next.
-    """
-
-    possible_agents: list[Any]
-    agents: list[Any]
+    possible_agents: list[Any]  # the names of all agents that there may be
+    agents: list[Any]  # of those that act next
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Begin an episode; return observations and infos."""
@@ -75,10 +70,7 @@ class OfAllAgents(gym.Env[Any, Any]):
         self.here[:] = self._listed()
         if not self.here.any():
             raise EnvError("the env has no agents after its reset: env.agents is empty")
-        for i, name in enumerate(self.agents):
-            if self.here[i]:
-                self.obs[i] = self._obs_of(i, obs)
-            self._keep_info(name, infos)
+        self._observe(self.here, obs, infos)
         return self.joint_obs(), self.joint_info()
 
     def joint_obs(self) -> Any:
@@ -117,10 +109,9 @@ class OfAllAgents(gym.Env[Any, Any]):
                 is_cut = self._flag("truncations", name, truncations)
                 self.truncated[i] = is_cut or (not listed[i] and not self.terminated[i])
             self.here[i] = listed[i] and not (self.terminated[i] or self.truncated[i])
-            # The last observation of a terminated agent is not used, and not every env returns it.
-            if self.here[i] or self.truncated[i] or (acted[i] and name in obs):
-                self.obs[i] = self._obs_of(i, obs)
-            self._keep_info(name, infos)
+        # The last observation of a terminated agent is not used, and not every env returns it.
+        has_obs = [isinstance(obs, dict) and name in obs for name in self.agents]
+        self._observe(self.here | self.truncated | (acted & has_obs), obs, infos)
 
     def _clear(self) -> None:
         num_agents = len(self.agents)
@@ -150,27 +141,28 @@ class OfAllAgents(gym.Env[Any, Any]):
         check_flag(f"agent {name!r} {kind}", flag)
         return bool(flag)
 
-    def _obs_of(self, i: int, all_obs: Any) -> Tree:
-        space, obs = self._obs_trees[i], self._of("observations", self.agents[i], all_obs)
-        if isinstance(space, dict) and ACTION_MASK in space and isinstance(obs, dict) and ACTION_MASK in obs:
-            obs = {**obs, ACTION_MASK: (np.asarray(obs[ACTION_MASK]) != 0).astype(np.int8)}
-        check_obs(f"agent {self.agents[i]!r} obs", space, obs)
-        return obs
-
-    def _keep_info(self, name: Any, infos: Any) -> None:
-        if info := infos.get(name):
-            check_info(f"agent {name!r} info", info)
-            self.infos[name] = info
+    def _observe(self, is_seen: Array, all_obs: Any, infos: Any) -> None:
+        """Keep the observations of some agents [A], and the infos of all."""
+        for i, (name, space) in enumerate(zip(self.agents, self._obs_trees, strict=True)):
+            if is_seen[i]:
+                obs = self._of("observations", name, all_obs)
+                if isinstance(space, dict) and ACTION_MASK in space and isinstance(obs, dict) and ACTION_MASK in obs:
+                    obs = {**obs, ACTION_MASK: (np.asarray(obs[ACTION_MASK]) != 0).astype(np.int8)}
+                check_obs(f"agent {name!r} obs", space, obs)
+                self.obs[i] = obs
+            if info := infos.get(name):
+                check_info(f"agent {name!r} info", info)
+                self.infos[name] = info
 
 
 def absent_obs(space: Space) -> Tree:
     """Return the observation of an agent that is gone: zeros, or first choices; all actions are allowed."""
 
-    def of_leaf(leaf: Space) -> Array:
-        first = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
-        return np.full(leaf_shape(leaf), first, leaf.dtype)
+    def first_value(leaf: Space) -> Array:
+        start = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
+        return np.full(leaf_shape(leaf), start, leaf.dtype)
 
-    tree = map_tree(of_leaf, leaf_spaces(space))
+    tree = map_tree(first_value, leaf_spaces(space))
     if isinstance(tree, dict) and ACTION_MASK in tree:
         tree[ACTION_MASK][:] = 1
     return tree

@@ -19,18 +19,18 @@ from rltrainer.validation.field_rules import as_python, is_int
 Env = gym.Env[Any, Any]
 StepOutcome = tuple[Tree, Any, Any, Any, dict[str, Any]]
 
+# Its envs failed and were restarted, or stand for an agent that is gone.
 NO_TRANSITION = "rltrainer_no_transition"
-"""The info [N] bool that marks envs in which a step was no transition: they failed and were restarted, or stand for an
-agent that is gone."""
+"""The info [N] bool that marks envs in which a step was no transition."""
 
 
 @runtime_checkable
 class SaveableEnv(Protocol):
     """An env, or a vector env as a whole, whose state can be saved and loaded.
 
-    A resumed run loads this state instead of repeating the actions of the episode. The library asks the vector env
-    that a collector got; or else each single env of `make_vec`'s backends `sync` and `workers`: its outermost wrapper,
-    which speaks for all that it wraps, time limits and frame stacks too.
+    A resumed run loads this state instead of repeating the actions of the episode. It is saved of the vector env that a
+    collector got; or else of each single env of `make_vec`'s backends `sync` and `workers`: of its outermost wrapper,
+    which answers for all that it wraps, time limits and frame stacks too.
 
     A state is data: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists. It holds all
     that decides the next steps, the state of random generators too, but not the last observation.
@@ -69,15 +69,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     @abstractmethod
     def step(self, actions: Any) -> StepOutcome:
-        """Step every env that is not parked.
-
-        Returns:
-            observations, rewards, terminated, truncated, infos.
-
-        Raises:
-            EnvError: an env fails, or is at its end and was not reset.
-            SpaceError: an env returns something else than its spaces, a number and two bools.
-        """
+        """Step every env that is not parked; an env at its end that was not reset is an `EnvError`."""
 
     @abstractmethod
     def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
@@ -88,22 +80,27 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """Set each env's attribute to its value."""
 
     @abstractmethod
-    def _load_each(self, states: Sequence[State]) -> None:
-        """Let each env load its state."""
+    def load_states(self, states: Sequence[State]) -> None:
+        """Let each env, which was reset before, load its state."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         """Reset all envs, or those of `options["reset_mask"]` ([N] bool); further options go to the envs.
 
-        There is one seed per env; an integer `s` stands for `s, s + 1, ...`.
-
-        Returns:
-            the current observations of all envs, and the infos of those that were reset.
+        There is one seed per env; an integer `s` stands for `s, s + 1, ...`. Returned are the current observations of
+        all envs, and the infos of those that were reset.
         """
         env_options = dict(options or {})
         mask = env_options.pop("reset_mask", None)
-        rows = range(self.num_envs) if mask is None else self._masked(mask)
+        if mask is None:
+            rows = list(range(self.num_envs))
+        else:
+            is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
+            if not is_mask or not mask.any():
+                rule = f"must be a bool array of shape ({self.num_envs},) with at least one True"
+                self._raise_invalid("reset", 'options["reset_mask"]', rule, mask)
+            rows = np.flatnonzero(mask).tolist()
         seeds = self._seeds(seed)
         self._when = f"reset after {self._num_steps} steps"
         self._is_first_reset = False
@@ -121,11 +118,6 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         # So envs that have had their quota of episodes cost nothing more, and need no reset.
         self._parked.update(rows.tolist())
         self._needs_reset -= self._parked
-
-    def load_states(self, states: Sequence[State]) -> None:
-        """Let each env, which was reset before, load its state."""
-        self._when = "load_state_dict"
-        self._load_each(states)
 
     def render(self) -> tuple[Any, ...]:
         """Return each env's frame."""
@@ -163,13 +155,6 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.render_mode = render_mode
         self._spaces = leaf_spaces(self.single_observation_space)
         self._obs = map_tree(lambda leaf: np.empty((self.num_envs, *leaf_shape(leaf)), leaf.dtype), self._spaces)
-
-    def _masked(self, mask: Any) -> Sequence[int]:
-        is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
-        if not is_mask or not mask.any():
-            rule = f"must be a bool array of shape ({self.num_envs},) with at least one True"
-            self._raise_invalid("reset", 'options["reset_mask"]', rule, mask)
-        return np.flatnonzero(mask).tolist()
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
         if seed is None:

@@ -19,7 +19,7 @@ from rltrainer.envs.checks import (
     check_same_spaces,
     describe,
     failure_text,
-)  # fmt: skip
+)
 from rltrainer.errors import EnvError, RLTrainerError, SpaceError
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
@@ -38,9 +38,6 @@ class SyncVectorEnv(MaskedVectorEnv):
         current: a list or array of one integer, the index of the env that is being called.
         fail: called as `fail(i, error)` if env i raises in a step, reset or load; None raises an `EnvError`.
 
-    Attributes:
-        memory: arrays [N, ...] for all observations; None makes new ones at each call.
-
     Raises:
         EnvError: a factory raises, or returns something else than a new env.
         SpaceError: an env's spaces differ from the first one's, or are not supported.
@@ -57,14 +54,14 @@ class SyncVectorEnv(MaskedVectorEnv):
     ) -> None:
         super().__init__(len(factories), seed)
         self.envs: list[Env] = []
-        self.memory: Tree | None = None
+        self.memory: Tree | None = None  # arrays [N, ...] for all observations; None makes new ones at each call
         self._first, self._fail = first, fail or self._raise
         self._current = [-1] if current is None else current
         self._reward_shape: tuple[int, ...] | None = None  # `(A,)` with A agents, once it was seen
         self._usual_types: set[tuple[type, ...]] = set()  # of rewards, flags and infos that passed the checks
         try:
-            for i, factory in enumerate(factories):  # factories are not kept: their contents may not be pickled
-                self._make(i, factory)
+            for number, factory in enumerate(factories, first):  # not kept: they may hold what cannot be pickled
+                self._make(number, factory)
             env = self.envs[0]
             self._declare((env.observation_space, env.action_space), env.metadata, env.render_mode)
             self.are_saveable = all(isinstance(env, SaveableEnv) for env in self.envs)
@@ -141,7 +138,9 @@ class SyncVectorEnv(MaskedVectorEnv):
             self._current[0] = self._first + i
             env.set_wrapper_attr(name, value)
 
-    def _load_each(self, states: Sequence[State]) -> None:
+    def load_states(self, states: Sequence[State]) -> None:
+        """Let each env, which was reset before, load its state."""
+        self._when = "load_state_dict"
         try:
             for i, (env, state) in enumerate(zip(self.envs, states, strict=True), self._first):
                 self._current[0] = i
@@ -157,8 +156,8 @@ class SyncVectorEnv(MaskedVectorEnv):
             except (Exception, SystemExit) as error:
                 logging.getLogger("rltrainer").warning("env %d failed during close: %r", i, error)
 
-    def _make(self, i: int, factory: Callable[[], Env]) -> None:
-        number = self._current[0] = self._first + i
+    def _make(self, number: int, factory: Callable[[], Env]) -> None:
+        self._current[0] = number
         try:
             env = factory()
         except RLTrainerError:
@@ -178,9 +177,8 @@ class SyncVectorEnv(MaskedVectorEnv):
             if not isinstance(found := getattr(env, name, None), gym.Space):
                 rule = f"must be a gymnasium.Space; got {describe(found)}"
                 raise SpaceError(f"env {number} {name}: {rule}. Set it in __init__.")
-        model = self.envs[0] if self.envs else env
-        self.envs[i : i + 1] = [env]
-        expected = model.observation_space, model.action_space
+        self.envs.append(env)
+        expected = self.envs[0].observation_space, self.envs[0].action_space
         check_same_spaces(number, (env.observation_space, env.action_space), self._first, expected)
 
     def _check_outcome(self, i: int, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:

@@ -103,13 +103,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
         seed: see `MaskedVectorEnv`.
         options: the fields of `WorkerOptions`, which `make_vec` explains.
 
-    Attributes:
-        num_restarts: failures so far that led to a restart.
-        group: the processes.
-        arrays: what each step exchanges with them.
-
     Raises:
-        EnvError: a factory cannot travel to another process, raises, or returns something else than a new env.
+        EnvError: a factory cannot be sent to another process, raises, or returns something else than a new env.
         SpaceError: an env's spaces differ from the first one's, or are not supported.
     """
 
@@ -117,7 +112,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         super().__init__(len(factories), seed)
         self._options, self._factories = WorkerOptions(**options), list(factories)
         self._context = make_context(self._options.start_method, "make_vec")
-        self.num_restarts = 0
+        self.num_restarts = 0  # failures so far that led to a restart
         self.group = WorkerGroup[EnvWorker]("WorkerVectorEnv")
         if self._options.step_timeout is not None:
             self.group.tick = min(TICK, self._options.step_timeout / 4)
@@ -141,9 +136,15 @@ class WorkerVectorEnv(MaskedVectorEnv):
         infos: dict[str, Any] = {}
         todo = due
         while todo:
-            shares = [(worker, [(i, todo[i]) for i in worker.envs if i in todo]) for worker in self.group.alive]
-            results, restarted = self._ask("reset", [(worker, (share, options)) for worker, share in shares if share])
-            for worker, result in results:
+            workers, restarted = (
+                [worker for worker in self.group.alive if not todo.keys().isdisjoint(worker.envs)],
+                set[int](),
+            )
+            with self.group.ended_by_a_loss():
+                for worker in workers:
+                    worker.call(self._when, "reset", [(i, todo[i]) for i in worker.envs if i in todo], options)
+            results = self.group.gather(workers, self.lost(restarted))
+            for worker, result in zip(workers, results, strict=True):
                 _merge_infos(infos, result or {}, worker.rows, self.num_envs)
             self._cut |= restarted - due.keys() - self._needs_reset - self._parked  # it was not their turn
             todo = {i: due[i] for i in todo if i in restarted}
@@ -156,18 +157,32 @@ class WorkerVectorEnv(MaskedVectorEnv):
         """Step every env that is not parked; see `MaskedVectorEnv.step`."""
         self._begin_step()
         arrays = self.arrays.arrays
-        map_tree(self._write_action, arrays["action"], actions)
+
+        def write(here: Any, given: Any) -> None:
+            if np.shape(given) != here.shape:
+                self._raise_invalid("step", "actions", f"must have shape {here.shape}", given)
+            here[...] = given
+
+        map_tree(write, arrays["action"], actions)  # to where the workers read them
         arrays["skipped"][:] = False
         arrays["skipped"][[*self._cut, *self._parked]] = True
-        results, restarted = self._ask(None, [(worker, ()) for worker in self.group.alive])
+        restarted: set[int] = set()
+        workers = list(self.group.alive)
+        with self.group.ended_by_a_loss():
+            for worker in workers:
+                worker.step(self._when)
+        results = self.group.gather(workers, self.lost(restarted))
         obs = map_tree(np.copy, arrays["obs"])
         reward, terminated, truncated = (arrays[name].copy() for name in ("reward", "terminated", "truncated"))
         infos: dict[str, Any] = {}
-        told = [(worker, result) for worker, result in results if result is not None]
-        for worker, result in told:
-            _merge_infos(infos, result.infos, worker.rows, self.num_envs)
-        if by_agent := [(worker, result.rewards) for worker, result in told if result.rewards is not None]:
-            reward = _stack_rewards(by_agent, self.num_envs)
+        of_agents: list[tuple[EnvWorker, Any]] = []  # rewards of several agents
+        for worker, result in zip(workers, results, strict=True):
+            if result is not None:
+                _merge_infos(infos, result.infos, worker.rows, self.num_envs)
+                if result.rewards is not None:
+                    of_agents.append((worker, result.rewards))
+        if of_agents:
+            reward = _stack_rewards(of_agents, self.num_envs)
             self._reward_shape = reward.shape
         elif self._reward_shape is not None:  # all that rewarded agents were restarted
             reward = np.zeros(self._reward_shape)
@@ -188,7 +203,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
         arguments = [(name, values[worker.rows]) for worker in self.group.alive]
         self.group.call_each(f"set_attr({name!r})", "set_attr", arguments)
 
-    def _load_each(self, states: Sequence[State]) -> None:
+    def load_states(self, states: Sequence[State]) -> None:
+        """Let each env, which was reset before, load its state."""
+        self._when = "load_state_dict"
         self.group.call_each(self._when, "load_states", [(states[worker.rows],) for worker in self.group.alive])
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -196,29 +213,10 @@ class WorkerVectorEnv(MaskedVectorEnv):
         self.group.end()
         self.arrays.close()
 
-    def _ask(
-        self, name: str | None, arguments: list[tuple[EnvWorker, tuple[Any, ...]]]
-    ) -> tuple[list[tuple[EnvWorker, Any]], set[int]]:
-        """Call a method of workers at the same time, `step` if there is no name.
-
-        Returns:
-            the workers with their results, None of a restarted one; and the envs of those that were restarted.
-        """
-        restarted: set[int] = set()
-        workers = [worker for worker, _ in arguments]
-        with self.group.ended_by_a_loss():
-            for worker, values in arguments:
-                worker.step(self._when) if name is None else worker.call(self._when, name, *values)
-        results = self.group.gather(workers, self.lost(restarted))
-        return list(zip(workers, results, strict=True)), restarted
-
     def lost(self, restarted: set[int]) -> Callable[[EnvWorker, EnvError], None] | None:
         """Return the `lost` of `WorkerGroup.gather`, which adds the envs of restarted workers to a set."""
-        return (
-            (lambda *lost: restarted.update(self._restart(*lost).envs))
-            if self._options.on_env_error == "restart"
-            else None
-        )
+        restarts = self._options.on_env_error == "restart"
+        return (lambda *lost: restarted.update(self._restart(*lost).envs)) if restarts else None
 
     def _restart(self, worker: EnvWorker, error: EnvError) -> EnvWorker:
         """Start a worker again that is lost, or in which an env failed; a failure in that counts like the first."""
@@ -246,16 +244,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     def _layout(self) -> Tree:
         """Return the layout of the arrays through which each step goes; `skipped` are envs that it leaves out."""
-
-        def batch(space: Any) -> Any:
-            return np.dtype((space.dtype, (self.num_envs, *leaf_shape(space))))
-
-        flags, numbers = np.dtype((np.bool_, (self.num_envs,))), np.dtype((np.float64, (self.num_envs,)))
-        trees = {"obs": self._spaces, "action": leaf_spaces(self.single_action_space)}
-        return {
-            **{name: map_tree(batch, spaces) for name, spaces in trees.items()},
-            "reward": numbers, "terminated": flags, "truncated": flags, "skipped": flags,
-        }  # fmt: skip
+        n = self.num_envs
+        flags, numbers = np.dtype((np.bool_, (n,))), np.dtype((np.float64, (n,)))
+        spaces = {"obs": self._spaces, "action": leaf_spaces(self.single_action_space)}
+        batches = map_tree(lambda space: np.dtype((space.dtype, (n, *leaf_shape(space)))), spaces)
+        return {**batches, "reward": numbers, "terminated": flags, "truncated": flags, "skipped": flags}
 
     def _declare_as(self, descriptions: list[tuple[Any, ...]]) -> None:
         observation_space, action_space, metadata, render_mode, code, _ = descriptions[0]
@@ -265,12 +258,6 @@ class WorkerVectorEnv(MaskedVectorEnv):
         if code != HERE:
             raise EnvError(f"the workers imported rltrainer from {code}, not from {HERE}: use start_method='spawn'")
         self._declare((observation_space, action_space), metadata, render_mode)
-
-    def _write_action(self, here: Any, actions: Any) -> None:
-        """Copy actions to where the workers read them."""
-        if np.shape(actions) != here.shape:
-            self._raise_invalid("step", "actions", f"must have shape {here.shape}", actions)
-        here[...] = actions
 
 
 def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: slice, num_envs: int) -> None:
