@@ -63,7 +63,6 @@ SATELLITES = {
     "tools.cli.sweep_command": "a command of its own",
     "collect.async_team": "the processes, not the data that they bring",
     "collect.action_selection": "the choice of actions, not the loop",
-    "envs.workers.worker_envs": "the program of another process",
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",

@@ -196,11 +196,12 @@ class StreamAdapter(EnvAdapter):
         results = self._workers.group.gather(ready, self._workers.lost(restarted))
         for env, result in zip([worker.envs.start for worker in ready], results, strict=True):
             if env not in self._resets:
-                if result is not None and result.rewards is not None:
-                    text = f"env {env} reward: shape {result.rewards.shape[1:]} is several agents'; no algorithm trains"
+                infos, rewards = result or ({}, None)
+                if rewards is not None:
+                    text = f"env {env} reward: shape {rewards.shape[1:]} is several agents'; no algorithm trains"
                     hint = "Reduce them to one reward in a wrapper, or test with a Collector."
                     raise SpaceError(f"{text} on them. {hint}")
-                self._infos[env] = {} if result is None else result.infos
+                self._infos[env] = infos
                 self._answers.append((env, env in restarted))
             elif env in restarted:
                 self._reset_env(env, *self._resets[env])  # with the same seed: a failure changes no later episode

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -35,8 +35,8 @@ class SyncVectorEnv(MaskedVectorEnv):
         factories: one per env; each returns a new env, all with equal spaces.
         seed: see `MaskedVectorEnv`.
         first: the index of the first env, in errors.
-        current: a list or array of one integer, the index of the env that is being called.
-        fail: called as `fail(i, error)` if env i raises in a step, reset or load; None raises an `EnvError`.
+        current: of a worker, an array of one integer, the index of the env that is being called; an env's exception is
+            raised as it is, as the parent names the env. None raises an `EnvError`.
 
     Raises:
         EnvError: a factory raises, or returns something else than a new env.
@@ -44,18 +44,12 @@ class SyncVectorEnv(MaskedVectorEnv):
     """
 
     def __init__(
-        self,
-        factories: Sequence[Callable[[], Env]],
-        seed: int | None = None,
-        *,
-        first: int = 0,
-        current: Any = None,
-        fail: Callable[[int, BaseException], NoReturn] | None = None,
+        self, factories: Sequence[Callable[[], Env]], seed: int | None = None, *, first: int = 0, current: Any = None
     ) -> None:
         super().__init__(len(factories), seed)
         self.envs: list[Env] = []
         self.memory: Tree | None = None  # arrays [N, ...] for all observations; None makes new ones at each call
-        self._first, self._fail = first, fail or self._raise
+        self._first, self._names_failures = first, current is None
         self._current = [-1] if current is None else current
         self._reward_shape: tuple[int, ...] | None = None  # `(A,)` with A agents, once it was seen
         self._usual_types: set[tuple[type, ...]] = set()  # of rewards, flags and infos that passed the checks
@@ -82,7 +76,7 @@ class SyncVectorEnv(MaskedVectorEnv):
                 write_row(obs, i, env_obs)
                 check_info(f"env {number} info", infos[i])
         except BaseException as error:
-            self._fail(self._current[0], error)
+            self._fail(error)
         return obs, self._gathered(infos)
 
     def step(self, actions: Any) -> StepOutcome:
@@ -118,7 +112,7 @@ class SyncVectorEnv(MaskedVectorEnv):
                 rewards[i] = np.array(reward, np.float64) if self._reward_shape else float(reward)
                 terminated[i], truncated[i], infos[i] = ended, cut, info
         except BaseException as error:
-            self._fail(current[0], error)
+            self._fail(error)
         if self._reward_shape:  # of envs that were left out too
             rewards = [np.broadcast_to(reward, self._reward_shape) for reward in rewards]
         flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
@@ -126,27 +120,27 @@ class SyncVectorEnv(MaskedVectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, its wrappers' included, or read its attribute."""
-        values = []
-        for i, env in enumerate(self.envs):
-            self._current[0] = self._first + i
-            value = env.get_wrapper_attr(name)
-            values.append(value(*args, **kwargs) if callable(value) else value)
-        return tuple(values)
+        values = (env.get_wrapper_attr(name) for env in self._called())
+        return tuple(value(*args, **kwargs) if callable(value) else value for value in values)
 
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
-        for i, (env, value) in enumerate(zip(self.envs, values, strict=True)):
-            self._current[0] = self._first + i
+        for env, value in zip(self._called(), values, strict=True):
             env.set_wrapper_attr(name, value)
 
     def load_states(self, states: Sequence[State]) -> None:
         """Let each env, which was reset before, load its state."""
         self._when = "load_state_dict"
         try:
-            for i, (env, state) in enumerate(zip(self.envs, states, strict=True), self._first):
-                self._current[0] = i
+            for env, state in zip(self._called(), states, strict=True):
                 env.load_state_dict(state)  # type: ignore[attr-defined]  # of a `SaveableEnv`
         except BaseException as error:
-            self._fail(self._current[0], error)
+            self._fail(error)
+
+    def _called(self) -> Iterator[Env]:
+        """Yield each env, and note that it is being called."""
+        for number, env in enumerate(self.envs, self._first):
+            self._current[0] = number
+            yield env
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env; one that fails is logged and does not keep the others open."""
@@ -201,7 +195,7 @@ class SyncVectorEnv(MaskedVectorEnv):
                 gathered = self._add_info(gathered, info, i)
         return gathered
 
-    def _raise(self, i: int, error: BaseException) -> NoReturn:
-        if isinstance(error, SpaceError) or not isinstance(error, Exception):
+    def _fail(self, error: BaseException) -> NoReturn:
+        if isinstance(error, SpaceError) or not isinstance(error, Exception) or not self._names_failures:
             raise error
-        raise EnvError(failure_text(i, self._when, type(error).__name__, str(error))) from error
+        raise EnvError(failure_text(self._current[0], self._when, type(error).__name__, str(error))) from error

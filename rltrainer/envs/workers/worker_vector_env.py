@@ -1,4 +1,4 @@
-"""Our vector env of worker processes."""
+"""Our vector env of worker processes: its side in the parent, and the program of a worker."""
 
 import logging
 import os
@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, Env, MaskedVectorEnv, StepOutcome, copy_rows
+from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.checks import check_reward_shape, check_same_spaces, failure_text
-from rltrainer.envs.workers.worker_envs import HERE, WorkerEnvs
 from rltrainer.errors import EnvError
-from rltrainer.processes.program import IDLE, Failure
+from rltrainer.processes.program import IDLE, Failure, Link
 from rltrainer.processes.shared_arrays import SharedArrays
 from rltrainer.processes.worker import (
     START_HINT,
@@ -29,6 +29,8 @@ from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt
 
+HERE = os.path.realpath(__file__)
+
 
 @dataclass(frozen=True)
 class WorkerOptions:
@@ -39,6 +41,60 @@ class WorkerOptions:
     step_timeout: PositiveFloat | None = None
     on_env_error: Literal["raise", "restart"] = "raise"
     max_restarts: NonNegativeInt = 3
+
+
+class WorkerEnvs:
+    """The envs of one worker, the first with index `first`; the pulse is the env that is being called."""
+
+    envs: SyncVectorEnv
+
+    def __init__(self, link: Link, factories: Sequence[Callable[[], Env]], first: int) -> None:
+        self._link, self._factories, self._first = link, factories, first
+
+    def describe(self) -> tuple[Any, ...]:
+        """Make the envs; return spaces, metadata, render mode of the first, where this code is, if all are saveable."""
+        made = self.envs = SyncVectorEnv(self._factories, first=self._first, current=self._link.pulse)
+        first, spaces = made.envs[0], (made.single_observation_space, made.single_action_space)
+        return *spaces, first.metadata, first.render_mode, HERE, made.are_saveable
+
+    def attach(self, layout: Tree) -> None:
+        """Map the arrays whose descriptor comes with the call."""
+        arrays = SharedArrays(layout, self._link.receive_file()).arrays
+        rows = slice(self._first, self._first + self.envs.num_envs)
+        own = {name: map_tree(lambda array: array[rows], tree) for name, tree in arrays.items()}
+        self.envs.memory, self._action, self._skipped = own["obs"], own["action"], own["skipped"]
+        self._reward, self._terminated, self._truncated = own["reward"], own["terminated"], own["truncated"]
+
+    def step(self) -> tuple[dict[str, Any], Any] | None:
+        """Step all envs but the skipped ones; return infos and rewards unless all of it is in shared memory."""
+        actions = map_tree(np.copy, self._action)  # envs keep the last action they were given
+        self.envs.park(np.flatnonzero(self._skipped))
+        _, rewards, self._terminated[:], self._truncated[:], infos = self.envs.step(actions)
+        if rewards.ndim > 1:  # [n, A] of several agents, whose number is not known in advance
+            return infos, rewards
+        self._reward[:] = rewards
+        return (infos, None) if infos else None
+
+    def reset(self, seeds: Sequence[tuple[int, int | None]], options: dict[str, Any] | None) -> Any:
+        """Reset envs, given as (index, seed); return their infos, if there are any."""
+        return self.envs.begin({i - self._first: seed for i, seed in seeds}, options)[1] or None
+
+    def call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+        """See `WorkerVectorEnv.call`."""
+        return self.envs.call(name, *arguments, **options)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set each env's attribute to its value."""
+        self.envs.set_attr(name, list(values))
+
+    def load_states(self, states: Sequence[State]) -> None:
+        """Let each env load its state."""
+        self.envs.load_states(states)
+
+    def close(self) -> None:
+        """Close every env."""
+        if hasattr(self, "envs"):
+            self.envs.close_extras()
 
 
 class EnvWorker(Worker):
@@ -90,18 +146,11 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     An env that raises, takes longer than `step_timeout` for its making, a step or a reset, or dies with its process,
     raises an `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` its process is
-    started again instead, with all the envs in it:
+    started again instead, with all the envs in it: the step is no transition (`infos["rltrainer_no_transition"]`), and
+    the next episodes begin as after any other end, with the next seeds of these envs.
 
-    - In the step in which their episodes were cut, these envs report `truncated=True`, reward 0 and their last
-      observation once more, and `infos["rltrainer_no_transition"]` marks them. No transition took place: the adapter
-      marks these steps `valid=False`, and the trajectories end with the transition before. The episodes do not count.
-    - The next episodes begin as after any other end, with the next seeds of these envs.
-    - A reset that fails is done again with the same seed.
-
-    Args:
-        factories: one per env; each returns a new env, all with equal spaces.
-        seed: see `MaskedVectorEnv`.
-        options: the fields of `WorkerOptions`, which `make_vec` explains.
+    `factories` are one per env; each returns a new env, all with equal spaces. For `seed` see `MaskedVectorEnv`;
+    `options` are the fields of `WorkerOptions`, which `make_vec` explains.
 
     Raises:
         EnvError: a factory cannot be sent to another process, raises, or returns something else than a new env.
@@ -147,7 +196,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             for worker, result in zip(workers, results, strict=True):
                 _merge_infos(infos, result or {}, worker.rows, self.num_envs)
             self._cut |= restarted - due.keys() - self._needs_reset - self._parked  # it was not their turn
-            todo = {i: due[i] for i in todo if i in restarted}
+            todo = {i: due[i] for i in todo if i in restarted}  # with the same seeds
         self._cut -= due.keys()
         obs = map_tree(np.copy, self.arrays.arrays["obs"])
         copy_rows(obs, self._obs, self._cut)
@@ -178,14 +227,16 @@ class WorkerVectorEnv(MaskedVectorEnv):
         of_agents: list[tuple[EnvWorker, Any]] = []  # rewards of several agents
         for worker, result in zip(workers, results, strict=True):
             if result is not None:
-                _merge_infos(infos, result.infos, worker.rows, self.num_envs)
-                if result.rewards is not None:
-                    of_agents.append((worker, result.rewards))
+                _merge_infos(infos, result[0], worker.rows, self.num_envs)
+                if result[1] is not None:
+                    of_agents.append((worker, result[1]))
         if of_agents:
             reward = _stack_rewards(of_agents, self.num_envs)
             self._reward_shape = reward.shape
         elif self._reward_shape is not None:  # all that rewarded agents were restarted
             reward = np.zeros(self._reward_shape)
+        # In the step in which an episode is cut, its env reports a truncation, reward 0 and its last observation once
+        # more: the adapter marks it `valid=False`, and the trajectory ends with the transition before.
         if cut := (restarted | self._cut) - self._parked:
             rows = sorted(cut)
             copy_rows(obs, self._obs, rows)
