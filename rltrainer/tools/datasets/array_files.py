@@ -3,10 +3,10 @@
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,7 @@ from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.files.json_text import MAX_DEPTH
 from rltrainer.files.regular_file import open_regular
-from rltrainer.tools.datasets.logged_rows import check_claim, is_wanted, nbytes_of, numbers, reading, rows_of, to_buffer
+from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wanted, reading, to_buffer
 from rltrainer.validation.field_rules import AnyPath, checked
 
 # Compressions and checksums that HDF5 and h5py bring; for any other number HDF5 would load a library.
@@ -55,18 +55,16 @@ def from_npz(
     origin = f"from_npz: {path}"
     is_damaged = reading(origin, "a .npz file", zipfile.BadZipFile, zlib.error)
     with is_damaged, open_regular(path) as file, zipfile.ZipFile(file) as members:
-        wanted = [each for each in members.infolist() if is_wanted(each.filename.removesuffix(".npy"))]
-        claimed = sum(each.file_size for each in wanted)
-        check_claim(origin, path, claimed, path.stat().st_size)
+        named = [(each.filename.removesuffix(".npy"), each) for each in members.infolist()]
+        wanted = [(name, member) for name, member in named if is_wanted(name)]
+        check_claim(origin, path, sum(member.file_size for _, member in wanted), path.stat().st_size)
         arrays: dict[str, Array] = {}
-        for member in wanted:
-            name = member.filename.removesuffix(".npy")
+        for name, member in wanted:
             if name in arrays:
                 raise ReplayBufferError(f"{origin}: member {readable(name)}: expected one, found two")
             arrays[name] = _read_array(origin, name, members.read(member))
-    return to_buffer(
-        origin, rows_of(origin, arrays, path.stat().st_size), observation_space, action_space, device, seed
-    )
+    columns = columns_of(origin, arrays)
+    return to_buffer(origin, columns, path.stat().st_size, observation_space, action_space, device, seed)
 
 
 def _read_array(origin: str, name: str, data: bytes) -> Array:
@@ -83,8 +81,7 @@ def _read_array(origin: str, name: str, data: bytes) -> Array:
     if min(shape, default=0) < 0 or size != found:
         text = f"expected {size:,} bytes for {dtype} of shape {shape}, found {found:,}"
         raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
-    array = np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order="F" if is_fortran else "C")
-    return numbers(origin, name, array)
+    return np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order="F" if is_fortran else "C")
 
 
 def from_hdf5(
@@ -117,66 +114,50 @@ def from_hdf5(
     path = Path(checked("from_hdf5", "path", path, AnyPath))
     origin = f"from_hdf5: {path}"
     with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
-        wanted = dict(stored_members(origin, file))
+        wanted = dict(members_of(origin, file, filter(is_wanted, file)))
+        for name, member in wanted.items():
+            if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
+                found = member.dtype if isinstance(member, h5py.Dataset) else type(member).__name__
+                raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {found}")
         check_claim(origin, path, sum(map(claimed_nbytes_of, wanted.values())), path.stat().st_size)
-        arrays = {name: numbers(origin, name, member[()]) for name, member in wanted.items()}
-    return to_buffer(
-        origin, rows_of(origin, arrays, path.stat().st_size), observation_space, action_space, device, seed
-    )
+        arrays = {name: member[()] for name, member in wanted.items()}
+    columns = columns_of(origin, arrays)
+    return to_buffer(origin, columns, path.stat().st_size, observation_space, action_space, device, seed)
 
 
 def claimed_nbytes_of(member: Any) -> int:
-    """Return the bytes that an h5py data set claims."""
-    return nbytes_of(member.shape or (), member.dtype)
+    """Return the bytes that an h5py data set claims; an axis of 0 counts as 1, since a space is made of the others."""
+    return int(prod(max(n, 1) for n in member.shape or ()) * member.dtype.itemsize)
 
 
-def stored_members(origin: str, file: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py data set of each wanted member, in groups too; refuse anything but numbers."""
+def members_of(origin: str, file: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield name and h5py object of members and of the members of groups, without a look at other files."""
     import h5py
 
-    for name, member in members_of(origin, file, [name for name in file if is_wanted(name)]):
-        if not isinstance(member, h5py.Dataset) or member.dtype.kind not in "biuf":
-            found = member.dtype if isinstance(member, h5py.Dataset) else type(member).__name__
-            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {found}")
-        yield name, member
+    def refuse(name: str, expected: str, found: str) -> NoReturn:
+        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected {expected}, found {found}")
 
-
-def members_of(origin: str, file: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py object of members and of the members of groups."""
-    import h5py
-
-    waiting = [(file, key, key, 1) for key in names[::-1]]
+    waiting = [(file, key, key, 1) for key in list(names)[::-1]]
     seen = set()
     while waiting:
         group, key, name, depth = waiting.pop()
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected data, found a link")
+            refuse(name, "data", "a link")
         member = group[key]
         place = h5py.h5o.get_info(member.id).addr
         if place in seen:
-            raise ReplayBufferError(
-                f"{origin}: member {readable(name)}: expected data of its own, found a second name of other"
-            )
+            refuse(name, "data of its own", "a second name of other")
         seen.add(place)
         if isinstance(member, h5py.Group):
             if depth >= MAX_DEPTH:
-                text = f"expected groups nested at most {MAX_DEPTH} deep, found more"
-                raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
+                refuse(name, f"groups nested at most {MAX_DEPTH} deep", "more")
             waiting += [(member, part, f"{name}/{part}", depth + 1) for part in member]
             continue
         if isinstance(member, h5py.Dataset):
-            _check_place(origin, name, member)
+            if member.external or member.is_virtual:
+                refuse(name, "data in this file", "a reference to other files")
+            plan = member.id.get_create_plist()
+            filters = {plan.get_filter(i)[0] for i in range(plan.get_nfilters())}
+            if filters - BUILT_IN_FILTERS:
+                refuse(name, "a compression that HDF5 brings", f"the filters {sorted(filters)}")
         yield name, member
-
-
-def _check_place(origin: str, name: str, member: Any) -> None:
-    problem = None
-    if member.external or member.is_virtual:
-        problem = "data in this file, found a reference to other files"
-    else:
-        plan = member.id.get_create_plist()
-        filters = {plan.get_filter(i)[0] for i in range(plan.get_nfilters())}
-        if filters - BUILT_IN_FILTERS:
-            problem = f"a compression that HDF5 brings, found the filters {sorted(filters)}"
-    if problem:
-        raise ReplayBufferError(f"{origin}: member {readable(name)}: expected {problem}")

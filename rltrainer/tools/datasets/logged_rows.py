@@ -2,9 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +20,6 @@ from rltrainer.spaces import check_claims, leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 from rltrainer.validation.field_rules import checked, instance_of
 
-Space = gym.Space[Any]
 AnySpace = Annotated[
     gym.Space[Any], instance_of(gym.Space, hint="Write gymnasium.spaces.Box(...), or take that of an env.")
 ]
@@ -45,11 +42,6 @@ USUAL_ERRORS: tuple[type[Exception], ...] = (
     OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError,
 )  # fmt: skip
 """Errors that packages raise about damaged files, besides classes of their own."""
-
-
-def nbytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-    """Return the bytes of an array; an axis of 0 counts as 1, since a space is made of the others."""
-    return prod(max(n, 1) for n in shape) * dtype.itemsize
 
 
 def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
@@ -90,47 +82,26 @@ def reading(origin: str, expected: str, *errors: type[Exception]) -> Iterator[No
         raise ReplayBufferError(f"{origin}: {text}") from error
 
 
-def numbers(origin: str, member: str, array: Array) -> Array:
-    """Return an array in this machine's byte order; refuse anything but numbers."""
-    if array.dtype.kind not in "biuf":
-        raise ReplayBufferError(f"{origin}: member {readable(member)}: expected numbers, found {array.dtype}")
-    return np.asarray(array, array.dtype.newbyteorder("="))
-
-
-@dataclass(slots=True)
-class LoggedRows:
-    """M transitions in time order; leaves are arrays [M, ...]. Without `next_observations` the next row follows."""
-
-    observations: Tree
-    actions: Any
-    rewards: Any
-    terminations: Any
-    truncations: Any
-    next_observations: Tree | None = None
-    observation_space: Space | None = None
-    action_space: Space | None = None
-    num_bytes: int = 0  # length of the files, which bounds the spaces that are inferred
-
-
 def is_wanted(member: str) -> bool:
     """Return whether a member of a file, such as `observations/camera`, belongs to a column."""
     return member.partition("/")[0] in {name for names in NAMES.values() for name in names}
 
 
-def rows_of(origin: str, members: Mapping[str, Array], num_bytes: int) -> LoggedRows:
-    """Arrange the members of a file as rows; refuse a missing column and unequal numbers of rows."""
+def columns_of(origin: str, members: Mapping[str, Array]) -> dict[str, Any]:
+    """Arrange the members of a file as columns; refuse a missing column and unequal numbers of rows."""
     trees = _trees(origin, members)
     found: dict[str, Any] = {
         column: next((trees[name] for name in names if name in trees), None) for column, names in NAMES.items()
     }
-    required = [name for name in NAMES if name not in ("truncations", "next_observations")]
-    for column in required + (["truncations"] if found["next_observations"] is None else []):
-        if found[column] is None:
-            known = " or ".join(map(repr, NAMES[column]))
-            hint = "Where no episode has a time limit, it is an array of zeros." if column == "truncations" else ""
+    has_successors = found["next_observations"] is not None
+    for column, names in NAMES.items():
+        # With successors, a row is followed by whatever they say: time limits may be missing.
+        is_optional = column == "next_observations" or (column == "truncations" and has_successors)
+        if found[column] is None and not is_optional:
+            hint = " Where no episode has a time limit, it is an array of zeros." if column == "truncations" else ""
             there = readable(sorted(members)) if members else "none that is known"
-            text = f"expected the member {known}, found {there}. {hint}"
-            raise ReplayBufferError(f"{origin}: {text.rstrip()}")
+            text = f"expected the member {' or '.join(map(repr, names))}, found {there}.{hint}"
+            raise ReplayBufferError(f"{origin}: {text}")
     num_rows = next((len(leaf) for leaf in leaves(found["observations"]) if leaf.ndim), 0)
     for column, tree in found.items():
         for path, array in named_leaves(tree) if tree is not None else ():
@@ -139,46 +110,45 @@ def rows_of(origin: str, members: Mapping[str, Array], num_bytes: int) -> Logged
                 raise ReplayBufferError(f"{origin}: {column}{path}: {text}")
     if found["truncations"] is None:
         found["truncations"] = np.zeros(num_rows, np.bool_)
-    return LoggedRows(**found, num_bytes=num_bytes)
+    return found
 
 
 def to_buffer(
     origin: str,
-    rows: LoggedRows,
-    observation_space: Space | None,
-    action_space: Space | None,
+    columns: Mapping[str, Any],
+    num_bytes: int,
+    observation_space: gym.Space[Any] | None,
+    action_space: gym.Space[Any] | None,
     device: torch.device | str,
     seed: int | None,
 ) -> ReplayBuffer:
-    """Make a buffer of rows; given spaces win over the data set's, and these over inferred ones."""
+    """Make a buffer of M transitions in time order: columns of `from_arrays` by name, whose leaves are arrays [M, ...].
+
+    Spaces that are None are inferred; the length of the files, `num_bytes`, bounds them.
+    """
     with telling(origin):
         checked("dataset", "observation_space", observation_space, AnySpace | None)
         checked("dataset", "action_space", action_space, AnySpace | None)
-        flags: Any = {name: _flags(name, getattr(rows, name)) for name in ("terminations", "truncations")}
-        rows = replace(rows, rewards=_flat(np.asarray(rows.rewards)), **flags)
-        obs_space, action_space = observation_space or rows.observation_space, action_space or rows.action_space
-        obs_space = obs_space or infer_observation_space(rows.observations, rows.num_bytes)
-        action_space = action_space or infer_action_space(rows.actions, rows.num_bytes)
-        rows = replace(
-            rows,
-            observations=_fit(rows.observations, obs_space),
-            actions=_fit(rows.actions, action_space),
-            next_observations=None if rows.next_observations is None else _fit(rows.next_observations, obs_space),
-        )
-        if rows.next_observations is None:
+        rows = dict(columns) | {name: _flags(name, columns[name]) for name in ("terminations", "truncations")}
+        rows["rewards"] = _flat(np.asarray(rows["rewards"]))
+        obs_space = observation_space or infer_space("observation", rows["observations"], num_bytes)
+        action_space = action_space or infer_space("action", rows["actions"], num_bytes)
+        rows["actions"] = _fit(rows["actions"], leaf_spaces(action_space))
+        for name in ("observations", "next_observations"):
+            rows[name] = None if rows.get(name) is None else _fit(rows[name], leaf_spaces(obs_space))
+        if rows["next_observations"] is None:
             rows = with_successors(origin, rows)
-        columns = {name: getattr(rows, name) for name in NAMES}
         spaces: Any = {"observation_space": obs_space, "action_space": action_space}
-        return ReplayBuffer.from_arrays(**columns, **spaces, device=device, seed=seed)
+        return ReplayBuffer.from_arrays(**rows, **spaces, device=device, seed=seed)
 
 
-def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
+def with_successors(origin: str, rows: dict[str, Any]) -> dict[str, Any]:
     """Take the next row as each row's successor.
 
     A truncated row, and a last row that is not terminated, have no known successor and are left out. The episode then
     ends one transition earlier, by truncation, with a known observation.
     """
-    terminated, truncated = rows.terminations, rows.truncations.copy()
+    terminated, truncated = rows["terminations"], rows["truncations"].copy()
     num_rows = len(terminated)
     is_unknown = ~terminated & (truncated | (np.arange(num_rows) == num_rows - 1))
     kept = np.flatnonzero(~is_unknown)
@@ -192,19 +162,13 @@ def with_successors(origin: str, rows: LoggedRows) -> LoggedRows:
     before = before[before >= 0]
     truncated[before[~terminated[before]]] = True
     after = np.minimum(kept + 1, num_rows - 1)  # of a terminated last row any observation does
-    return replace(
-        rows,
-        observations=map_tree(lambda x: x[kept], rows.observations),
-        actions=rows.actions[kept],
-        rewards=rows.rewards[kept],
-        terminations=terminated[kept],
-        truncations=truncated[kept],
-        next_observations=map_tree(lambda x: x[after], rows.observations),
-    )
+    next_observations = map_tree(lambda x: x[after], rows["observations"])
+    rows = {name: map_tree(lambda x: x[kept], rows[name]) for name in NAMES if name != "next_observations"}
+    return rows | {"truncations": truncated[kept], "next_observations": next_observations}
 
 
 def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
-    """Nest members by their names: `observations/camera` is the leaf `camera` of `observations`."""
+    # `observations/camera` is the leaf `camera` of `observations`.
     trees: dict[str, Any] = {}
     for name, array in members.items():
         *groups, key = name.split("/")
@@ -218,25 +182,19 @@ def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
                 break
         if not isinstance(place, dict) or key in place:
             raise ReplayBufferError(f"{origin}: member {readable(name)}: expected an array or a group, found both")
-        place[key] = array
+        place[key] = np.asarray(array, array.dtype.newbyteorder("="))  # this machine's
     return trees
 
 
-def _fit(values: Tree, space: Space) -> Tree:
-    """Reshape rows that are stored flat, [M, numbers], to their space; drop keys that it lacks."""
-    shapes = map_tree(lambda leaf: tuple(leaf.shape), leaf_spaces(space))
-
-    def fit(array: Array, shape: tuple[int, ...]) -> Array:
-        is_flat = array.ndim == 2 and shape != array.shape[1:] and array.shape[1] == np.prod(shape, dtype=int)
-        return array.reshape(len(array), *shape) if is_flat else array
-
-    def walk(tree: Tree, shape: Tree) -> Tree:
-        if isinstance(tree, dict) and isinstance(shape, dict):  # `from_arrays` names a missing key
-            return {key: walk(tree[key], part) for key, part in shape.items() if key in tree}
-        is_leaf = isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)
-        return fit(np.asarray(tree), shape) if is_leaf and not isinstance(tree, dict | tuple) else tree
-
-    return walk(values, shapes)
+def _fit(values: Tree, parts: Tree) -> Tree:
+    """Reshape rows that are stored flat, [M, numbers], to their leaf spaces; drop keys that have none."""
+    if isinstance(values, dict) and isinstance(parts, dict):  # `from_arrays` names a missing key
+        return {key: _fit(values[key], part) for key, part in parts.items() if key in values}
+    if isinstance(values, dict | tuple) or isinstance(parts, dict | tuple):
+        return values
+    array, shape = np.asarray(values), parts.shape
+    is_flat = array.ndim == 2 and shape != array.shape[1:] and array.shape[1] == np.prod(shape, dtype=int)
+    return array.reshape(len(array), *shape) if is_flat else array
 
 
 def _flat(array: Array) -> Array:
@@ -251,43 +209,23 @@ def _flags(name: str, values: Any) -> Array:
     return array.astype(np.bool_)
 
 
-def infer_observation_space(values: Tree, num_bytes: int) -> gym.Space[Any]:
-    """Return a space that holds observations [M, ...] of files of `num_bytes`.
+def infer_space(name: str, values: Tree, num_bytes: int) -> gym.Space[Any]:
+    """Return a space that holds observations or actions [M, ...] of files of `num_bytes`.
 
-    Floats give a Box without bounds, bytes an image's Box, single integers from 0 on a Discrete.
+    Floats give a Box without bounds, but for actions within [-1, 1], which has these; bytes of observations give an
+    image's Box, single integers from 0 on a Discrete.
     """
     # A Box takes memory for a row even where there are no rows: a damaged file could claim any shape.
-    check_claims([_box(leaf) for leaf in leaves(values)], num_bytes)
-    return _observation_space(values)
-
-
-def infer_action_space(values: Any, num_bytes: int) -> gym.Space[Any]:
-    """Return a space that holds actions [M, ...]: floats within [-1, 1] give a Box with these bounds."""
-    check_claims(_box(values), num_bytes)
-    array = np.asarray(values)
-    if array.dtype.kind != "f":
-        return _choices("action", array)
-    is_unit = array.size > 0 and bool((np.abs(array) <= 1).all())
-    bound = np.float32(1 if is_unit else np.inf)
-    return gym.spaces.Box(-bound, bound, array.shape[1:], np.float32)
-
-
-def _observation_space(values: Tree) -> gym.Space[Any]:
-    if isinstance(values, dict):
-        return gym.spaces.Dict([(key, _observation_space(part)) for key, part in values.items()])
+    check_claims([{"space": "Box", "shape": list(np.shape(leaf)[1:])} for leaf in leaves(values)], num_bytes)
+    if name == "observation" and isinstance(values, dict):
+        return gym.spaces.Dict([(key, infer_space(name, part, num_bytes)) for key, part in values.items()])
     array = np.asarray(values)
     if array.dtype.kind == "f":
-        return gym.spaces.Box(-np.inf, np.inf, array.shape[1:], np.float32)
-    if array.dtype == np.uint8 and array.ndim > 1:
+        is_unit = name == "action" and array.size > 0 and bool((np.abs(array) <= 1).all())
+        bound = np.float32(1 if is_unit else np.inf)
+        return gym.spaces.Box(-bound, bound, array.shape[1:], np.float32)
+    if name == "observation" and array.dtype == np.uint8 and array.ndim > 1:
         return gym.spaces.Box(0, 255, array.shape[1:], np.uint8)
-    return _choices("observation", array)
-
-
-def _box(values: Any) -> dict[str, Any]:
-    return {"space": "Box", "shape": list(np.shape(values)[1:])}
-
-
-def _choices(name: str, array: Array) -> gym.Space[Any]:
     is_one = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
     if array.dtype.kind not in "iu" or not is_one or not array.size or array.min() < 0:
         text = f"expected floats or single integers from 0 on, found {array.dtype} of shape {array.shape}"

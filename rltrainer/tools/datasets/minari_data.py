@@ -3,7 +3,6 @@
 import shutil
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import torch
 
 from rltrainer.data.buffer_description import stored_episodes
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.data.storage import Array, to_array
+from rltrainer.data.storage import to_array
 from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, missing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.spaces import check_claims, leaf_spaces
 from rltrainer.tools.datasets.array_files import claimed_nbytes_of, members_of
-from rltrainer.tools.datasets.logged_rows import NAMES, LoggedRows, check_claim, reading, to_buffer
+from rltrainer.tools.datasets.logged_rows import NAMES, check_claim, reading, to_buffer
 from rltrainer.tools.datasets.parquet_files import claimed_nbytes
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked, is_int
@@ -52,21 +51,33 @@ def from_minari(
         MissingExtraError: Minari is not installed.
     """
     name = str(checked("from_minari", "name", name, AnyPath))
-    folder = find_folder(name, "from_minari")
+    try:
+        from minari import MinariDataset
+        from minari.storage.datasets_root_dir import get_dataset_path
+    except ImportError as error:
+        raise missing_extra("from_minari", "minari", error) from error
+    places = (Path(name), Path(name) / "data", get_dataset_path(name) / "data")
+    # Minari does not find its files from a relative path.
+    folder = next((each.resolve() for each in places if (each / "metadata.json").exists()), None)
+    if folder is None:
+        text = f"expected a Minari data set there or in {get_dataset_path()}, found none"
+        raise ReplayBufferError(f"from_minari: {name}: {text}. `minari.download_dataset(name)` downloads one.")
     origin = f"from_minari: {folder}"
-    check_folder(origin, folder)
-    from minari import MinariDataset
+    _check_folder(origin, folder)
 
     with reading(origin, "a Minari data set", AssertionError):
         dataset = MinariDataset(folder)
         episodes = [_episode(origin, episode, observation_space) for episode in dataset.iterate_episodes()]
-    columns = (map_tree(lambda *parts: np.concatenate(parts), *column) for column in zip(*episodes, strict=True))
-    spaces: Any = {"observation_space": dataset.observation_space, "action_space": dataset.action_space}
-    rows = LoggedRows(**dict(zip(NAMES, columns, strict=True)), **spaces)
-    return to_buffer(origin, rows, observation_space, action_space, device, seed)
+    columns = {
+        name: map_tree(lambda *parts: np.concatenate(parts), *(each[name] for each in episodes)) for name in NAMES
+    }
+    observation_space = dataset.observation_space if observation_space is None else observation_space
+    action_space = dataset.action_space if action_space is None else action_space
+    return to_buffer(origin, columns, 0, observation_space, action_space, device, seed)
 
 
-def _episode(origin: str, episode: Any, space: gym.Space[Any] | None) -> tuple[Tree, Any, Array, Array, Array, Tree]:
+def _episode(origin: str, episode: Any, space: gym.Space[Any] | None) -> dict[str, Tree]:
+    """Return an episode's rows as the columns of a file."""
     num_steps, seen = len(episode.rewards), _of_space(episode.observations, space)
     if num_steps == 0 or any(len(leaf) != num_steps + 1 for leaf in leaves(seen)):
         found = [len(leaf) for leaf in leaves(seen)]
@@ -74,8 +85,14 @@ def _episode(origin: str, episode: Any, space: gym.Space[Any] | None) -> tuple[T
         raise ReplayBufferError(f"{origin}: episode {episode.id}: {text}")
     truncations = np.array(episode.truncations, np.bool_)
     truncations[-1] |= not episode.terminations[-1]
-    before, after = map_tree(lambda x: x[:-1], seen), map_tree(lambda x: x[1:], seen)
-    return before, episode.actions, episode.rewards, episode.terminations, truncations, after
+    return {
+        "observations": map_tree(lambda x: x[:-1], seen),
+        "actions": episode.actions,
+        "rewards": episode.rewards,
+        "terminations": episode.terminations,
+        "truncations": truncations,
+        "next_observations": map_tree(lambda x: x[1:], seen),
+    }
 
 
 def _of_space(values: Tree, space: gym.Space[Any] | None) -> Tree:
@@ -84,21 +101,7 @@ def _of_space(values: Tree, space: gym.Space[Any] | None) -> Tree:
     return values
 
 
-def find_folder(name: str, owner: str) -> Path:
-    """Return the folder of a Minari data set that is given by its folder or its name; nothing is downloaded."""
-    try:
-        from minari.storage.datasets_root_dir import get_dataset_path
-    except ImportError as error:
-        raise missing_extra(owner, "minari", error) from error
-    for folder in (Path(name), Path(name) / "data", get_dataset_path(str(name)) / "data"):
-        if (folder / "metadata.json").exists():
-            return folder.resolve()  # Minari does not find its files from a relative one
-    hint = "`minari.download_dataset(name)` downloads one."
-    text = f"expected a Minari data set there or in {get_dataset_path()}, found none. {hint}"
-    raise ReplayBufferError(f"{owner}: {name}: {text}")
-
-
-def check_folder(origin: str, folder: Path) -> None:
+def _check_folder(origin: str, folder: Path) -> None:
     """Check a data set's metadata and claimed sizes before Minari, which trusts them, reads it."""
     with reading(origin, "metadata of Minari"), open_regular(folder / "metadata.json") as file:
         metadata: Any = read_json(read_text(file), allows_nan=True)
@@ -115,19 +118,16 @@ def check_folder(origin: str, folder: Path) -> None:
             text = f"{name}: expected a number of what {length:,} bytes hold, found {readable(found)}"
             raise ReplayBufferError(f"{origin}: metadata.json: {text}")
     if metadata.get("data_format", "hdf5") == "hdf5":
-        claimed = _claimed_by_hdf5(origin, folder / "main_data.hdf5")
+        import h5py
+
+        path = folder / "main_data.hdf5"
+        place = f"{origin}: {path.name}"
+        with reading(place, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as hdf5:
+            members = [member for _, member in members_of(place, hdf5, hdf5)]
+            claimed = sum(claimed_nbytes_of(member) for member in members if isinstance(member, h5py.Dataset))
     else:
         claimed = sum(claimed_nbytes(f"{origin}: {file.name}", file) for file in sorted(folder.rglob("*.parquet")))
     check_claim(origin, folder, claimed, length)
-
-
-def _claimed_by_hdf5(origin: str, path: Path) -> int:
-    import h5py
-
-    origin = f"{origin}: {path.name}"
-    with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
-        members = members_of(origin, file, list(file))
-        return sum(claimed_nbytes_of(member) for _, member in members if isinstance(member, h5py.Dataset))
 
 
 def _named(plain: Any) -> Any:
@@ -138,34 +138,6 @@ def _named(plain: Any) -> Any:
         return None
     parts = {key: _named(each) for key, each in plain.items()}
     return parts | {"space": plain.get("type"), "shape": plain.get("shape")}
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeArrays:
-    """An episode of T steps, or a trajectory that stops before its end; all arrays are [T, ...]."""
-
-    observations: Tree  # of arrays [T + 1, ...]: the last one follows the last step
-    actions: Array
-    rewards: Array
-    terminations: Array
-    truncations: Array
-
-
-def episode_arrays(buffer: ReplayBuffer, caller: str) -> Iterator[EpisodeArrays]:
-    """Yield the episodes of a buffer, unfinished ones too, in the order of storage.
-
-    Episodes whose beginning was overwritten are left out; the caller's warning counts their transitions.
-    """
-    ring, episodes = buffer._ring, stored_episodes(buffer._ring)
-    episodes.warn_of_lost_beginnings(caller)
-    trajectories = np.split(episodes.slots, np.cumsum(episodes.length)[:-1])
-    for cells in (trajectories[i] for i in np.flatnonzero(episodes.is_whole)):
-        episode = torch.from_numpy(cells).to(ring.device)
-        obs, last = ring.observations(episode), ring.successors(episode[-1:])
-        columns = (
-            to_array(ring.columns[name].gather(episode)) for name in ("action", "reward", "terminated", "truncated")
-        )
-        yield EpisodeArrays(map_tree(lambda x, y: to_array(torch.cat([x, y])), obs, last), *columns)
 
 
 def to_minari(
@@ -221,19 +193,14 @@ def to_minari(
     if folder.exists():
         raise ReplayBufferError(f"to_minari: {folder}: expected nothing there, found a data set. Raise the version.")
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
-    episodes = [
-        EpisodeBuffer(**_arrays(episode, spaces), infos={})
-        for episode in episode_arrays(buffer, f"to_minari: {folder}")
-    ]
+    found = _episodes(buffer, f"to_minari: {folder}")
+    episodes = [EpisodeBuffer(**columns, infos={}) for columns in found]
     if not episodes:
         raise ReplayBufferError("to_minari.buffer: must hold an episode from its beginning; got none")
     texts = {
-        "algorithm_name": algorithm_name,
-        "author": author,
-        "author_email": author_email,
-        "code_permalink": code_permalink,
-        "description": description,
-    }
+        "algorithm_name": algorithm_name, "author": author, "author_email": author_email,
+        "code_permalink": code_permalink, "description": description,
+    }  # fmt: skip
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of each text that is not given
@@ -242,23 +209,32 @@ def to_minari(
         shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(error, Exception):
             raise
-        raise ReplayBufferError(
-            f"to_minari: {folder}: could not be written ({type(error).__name__}: {error})"
-        ) from error
+        text = f"could not be written ({type(error).__name__}: {error})"
+        raise ReplayBufferError(f"to_minari: {folder}: {text}") from error
     return folder
 
 
-def _arrays(episode: EpisodeArrays, spaces: dict[str, gym.Space[Any]]) -> dict[str, Any]:
-    truncations = episode.truncations.copy()
-    truncations[-1] |= not episode.terminations[-1]
-    return {
-        "observations": map_tree(_cast, episode.observations, leaf_spaces(spaces["observation_space"])),
-        "actions": _cast(episode.actions, spaces["action_space"]),
-        "rewards": episode.rewards.astype(np.float64),
-        "terminations": episode.terminations,
-        "truncations": truncations,
-    }
+def _episodes(buffer: ReplayBuffer, caller: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns of a buffer's episodes [T, ...] in the order of storage; an unfinished one is truncated.
 
-
-def _cast(values: Any, space: gym.Space[Any]) -> Any:
-    return values.astype(space.dtype)
+    Episodes whose beginning was overwritten are left out; the caller's warning counts their transitions.
+    """
+    ring, episodes = buffer._ring, stored_episodes(buffer._ring)
+    episodes.warn_of_lost_beginnings(caller)
+    obs_spaces = leaf_spaces(buffer.observation_space)
+    trajectories = np.split(episodes.slots, np.cumsum(episodes.length)[:-1])
+    for i in np.flatnonzero(episodes.is_whole):
+        slots = torch.from_numpy(trajectories[i]).to(ring.device)
+        # [T + 1, ...]: the last observation follows the last step.
+        obs = map_tree(lambda x, y: torch.cat([x, y]), ring.observations(slots), ring.successors(slots[-1:]))
+        action, reward, terminated, truncated = (
+            to_array(ring.columns[name].gather(slots)) for name in ("action", "reward", "terminated", "truncated")
+        )
+        truncated[-1] |= not terminated[-1]
+        yield {
+            "observations": map_tree(lambda x, space: to_array(x).astype(space.dtype), obs, obs_spaces),
+            "actions": action.astype(buffer.action_space.dtype),
+            "rewards": reward.astype(np.float64),
+            "terminations": terminated,
+            "truncations": truncated,
+        }

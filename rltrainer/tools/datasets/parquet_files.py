@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,18 +16,11 @@ from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, missing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
-from rltrainer.tools.datasets.logged_rows import (
-    LoggedRows,
-    check_claim,
-    is_wanted,
-    numbers,
-    reading,
-    rows_of,
-    to_buffer,
-)
+from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wanted, reading, to_buffer
 from rltrainer.validation.field_rules import AnyPath, Rule, checked
 
 STATE = "observation.state"
+Wanted = Callable[[str], bool]
 Keys = Annotated[
     Sequence[str],
     Rule(
@@ -64,10 +56,9 @@ def from_parquet(
     """
     path = Path(checked("from_parquet", "path", path, AnyPath))
     origin = f"from_parquet: {path}"
-    files = parquet_files(origin, path, path)
-    arrays = read_columns("from_parquet", files, is_wanted)
-    rows = rows_of(origin, arrays, sum(file.stat().st_size for file in files))
-    return to_buffer(origin, rows, observation_space, action_space, device, seed)
+    arrays, num_bytes = _read_files(origin, path, path, is_wanted)
+    columns = columns_of(origin, arrays)
+    return to_buffer(origin, columns, num_bytes, observation_space, action_space, device, seed)
 
 
 def from_lerobot(
@@ -102,52 +93,51 @@ def from_lerobot(
     origin = f"from_lerobot: {path}"
     shapes = _shapes(origin, path, [*keys, "action"])
     wanted = {*keys, "action", "episode_index", "frame_index", "next.reward", "next.done", "next.success"}
-    files = parquet_files(origin, path, path / "data")
-    found = read_columns("from_lerobot", files, lambda name: name in wanted)
+    found, num_bytes = _read_files(origin, path, path / "data", wanted.__contains__)
     for name in [*keys, "action", "episode_index", "frame_index"]:
         if name not in found:
             raise ReplayBufferError(f"{origin}: expected the column {readable(name)}, found {readable(sorted(found))}")
     order = np.lexsort((found["frame_index"].reshape(-1), found["episode_index"].reshape(-1)))
     with reading(origin, "columns of the shapes in meta/info.json"):
-        columns = {name: array[order].reshape(len(order), *shapes.get(name, ())) for name, array in found.items()}
-    if "next.reward" not in columns:
+        frames = {name: array[order].reshape(len(order), *shapes.get(name, ())) for name, array in found.items()}
+    if "next.reward" not in frames:
         logging.getLogger("rltrainer").warning("%s: there is no column 'next.reward': rewards are 0", origin)
-    terminations, truncations = _ends(columns)
-    rows = LoggedRows(
-        observations=columns[keys[0]] if len(keys) == 1 else {key: columns[key] for key in keys},
-        actions=columns["action"],
-        rewards=columns.get("next.reward", np.zeros(len(order), np.float32)),
-        terminations=terminations,
-        truncations=truncations,
-        num_bytes=sum(file.stat().st_size for file in files),
-    )
-    return to_buffer(origin, rows, observation_space, action_space, device, seed)
+    episode, frame = frames["episode_index"], frames["frame_index"]
+    is_last = np.ones(len(frame), np.bool_)
+    is_last[:-1] = (episode[1:] != episode[:-1]) | (frame[1:] != frame[:-1] + 1)
+    done = frames.get("next.done", np.zeros(len(frame))) != 0
+    terminations = done & (frames["next.success"] != 0) if "next.success" in frames else done
+    columns = {
+        "observations": frames[keys[0]] if len(keys) == 1 else {key: frames[key] for key in keys},
+        "actions": frames["action"],
+        "rewards": frames.get("next.reward", np.zeros(len(order), np.float32)),
+        "terminations": terminations,
+        "truncations": (is_last | done) & ~terminations,  # an episode that ends without being done is truncated
+    }
+    return to_buffer(origin, columns, num_bytes, observation_space, action_space, device, seed)
 
 
-def parquet_files(origin: str, path: Path, folder: Path) -> list[Path]:
-    """Return the file itself, or the Parquet files anywhere in a folder, sorted."""
+def _read_files(origin: str, path: Path, folder: Path, is_wanted: Wanted) -> tuple[dict[str, Array], int]:
+    """Return the wanted columns of a file, or of all in a folder in the order of their names, and the files' length."""
     files = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [path]
     if not files:
         raise ReplayBufferError(f"{origin}: expected Parquet files, found none in {folder.name}")
-    return files
-
-
-def read_columns(owner: str, files: list[Path], is_wanted: Callable[[str], bool]) -> dict[str, Array]:
-    """Return the wanted columns of Parquet files, concatenated; errors begin with `owner`, the reader."""
 
     def shapes(columns: dict[str, Array]) -> dict[str, tuple[int, ...]]:
         return {name: tuple(array.shape[1:]) for name, array in sorted(columns.items())}
 
+    owner = origin.partition(":")[0]
     parts = [_read_file(f"{owner}: {file}", file, is_wanted) for file in files]
     for file, part in zip(files, parts, strict=True):
         if shapes(part) != shapes(parts[0]):
             expected, found = readable(shapes(parts[0])), readable(shapes(part))
             text = f"expected columns as in {files[0].name}: {expected}, found {found}"
             raise ReplayBufferError(f"{owner}: {file}: {text}")
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return columns, sum(file.stat().st_size for file in files)
 
 
-def _read_file(origin: str, path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Array]:
+def _read_file(origin: str, path: Path, is_wanted: Wanted) -> dict[str, Array]:
     with _opened(origin, path) as file:
         names = [name for name in file.schema_arrow.names if is_wanted(name)]
         check_claim(origin, path, _claimed_nbytes(file, names), path.stat().st_size)
@@ -181,23 +171,16 @@ def claimed_nbytes(origin: str, path: Path) -> int:
 
 def _claimed_nbytes(file: Any, names: list[str]) -> int:
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
-    known = set(names)
-    wanted = [i for i, path in enumerate(paths) if not known.isdisjoint(_beginnings(path))]
+    known, parts = set(names), [path.split(".") for path in paths]
+    # A leaf's path begins with its column's name and a dot; names may hold dots too.
+    wanted = [i for i, each in enumerate(parts) if any(".".join(each[: n + 1]) in known for n in range(len(each)))]
     # Asked for a damaged chunk's metadata, pyarrow ends the process. This scan reads all of it in batches and raises.
     file.scan_contents(columns=names)
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    return sum(_chunk_nbytes(group.column(i)) for group in groups for i in wanted)
-
-
-def _beginnings(path: str) -> Iterator[str]:
-    """Yield the path of a leaf and of all that may contain it; names may hold dots too."""
-    yield path
-    yield from (path[: dot.start()] for dot in re.finditer(r"\.", path))
-
-
-def _chunk_nbytes(chunk: Any) -> int:
-    width = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}.get(chunk.physical_type, 8)
-    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
+    widths, total = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}, 0
+    for chunk in (group.column(i) for group in groups for i in wanted):
+        total += max(chunk.total_uncompressed_size, chunk.num_values * widths.get(chunk.physical_type, 8))
+    return total
 
 
 def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:
@@ -215,31 +198,19 @@ def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:
         return
     shape = [len(column)]
     while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        inner = column.flatten()
         if types.is_fixed_size_list(column.type):
-            size = column.type.list_size
+            shape.append(column.type.list_size)
         else:
             lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
             if len(lengths) > 1:
                 fail(f"{lengths[0]} to {lengths[-1]}", "lists of one length")
-            size = int(lengths[0]) if len(lengths) else 0
-        shape.append(size)
-        if inner.null_count:
-            fail(f"{inner.null_count} missing")
-        column = inner
+            shape.append(int(lengths[0]) if len(lengths) else 0)
+        column = column.flatten()
+        if column.null_count:
+            fail(f"{column.null_count} missing")
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
         fail(column.type)
-    yield name, numbers(origin, name, column.to_numpy(zero_copy_only=False)).reshape(shape)
-
-
-def _ends(columns: dict[str, Array]) -> tuple[Array, Array]:
-    """Return terminations and truncations [M]: an episode that ends without being done is truncated."""
-    episode, frame = columns["episode_index"], columns["frame_index"]
-    is_last = np.ones(len(frame), np.bool_)
-    is_last[:-1] = (episode[1:] != episode[:-1]) | (frame[1:] != frame[:-1] + 1)
-    done = columns.get("next.done", np.zeros(len(frame))) != 0
-    terminations = done & (columns["next.success"] != 0) if "next.success" in columns else done
-    return terminations, (is_last | done) & ~terminations
+    yield name, column.to_numpy(zero_copy_only=False).reshape(shape)
 
 
 def _shapes(origin: str, folder: Path, names: list[str]) -> dict[str, tuple[int, ...]]:
@@ -248,20 +219,18 @@ def _shapes(origin: str, folder: Path, names: list[str]) -> dict[str, tuple[int,
     features = info.get("features") if isinstance(info, dict) else None
     if not isinstance(features, dict):
         raise ReplayBufferError(f"{origin}: meta/info.json: expected an object with features, found {readable(info)}")
+    unread = ("video", "image", "string")
     found = {}
     for name in names:
         match features.get(name):
             case {"dtype": str(dtype), "shape": list(shape)} if all(type(n) is int and n > 0 for n in shape):
                 found[name] = tuple(shape)
-                if dtype in ("video", "image", "string"):
-                    text = f"expected numbers, found {dtype}; keys that are numbers: {readable(_numbers(features))}"
+                if dtype in unread:
+                    kinds = {name: each.get("dtype") for name, each in features.items() if isinstance(each, dict)}
+                    there = readable(sorted(name for name, kind in kinds.items() if kind not in unread))
+                    text = f"expected numbers, found {dtype}; keys that are numbers: {there}"
                     raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
             case other:
                 text = f"expected a dtype and a shape, found {readable(other)}; there are {readable(sorted(features))}"
                 raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
     return found
-
-
-def _numbers(features: dict[str, Any]) -> list[str]:
-    kinds = {name: each.get("dtype") for name, each in features.items() if isinstance(each, dict)}
-    return sorted(name for name, kind in kinds.items() if kind not in ("video", "image", "string"))
