@@ -4,8 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +61,17 @@ def frames_per_second(env: Any) -> float:
 
 def rendered(render: Callable[[], Any]) -> Any:
     """Return a frame; an `EnvError` names the remedy where there is no display."""
+    is_headless = not has_display()
+    if is_headless:  # SDL, with which pygame draws, would warn that it finds no display
+        os.environ[_SDL] = "dummy"
     try:
-        with _without_looking_for_a_display():
-            return render()
+        return render()
     except Exception as error:
         text = f"the env could not be rendered ({type(error).__name__}: {error})"
         raise EnvError(with_hint(text, type(error).__module__)) from error
-
-
-@contextmanager
-def _without_looking_for_a_display() -> Iterator[None]:
-    # SDL, with which pygame draws, warns where it finds no display.
-    if has_display():
-        yield
-        return
-    os.environ[_SDL] = "dummy"
-    try:
-        yield
     finally:
-        del os.environ[_SDL]
+        if is_headless:
+            del os.environ[_SDL]
 
 
 def with_hint(text: str, module: str = "") -> str:
@@ -127,7 +118,9 @@ class VideoFile:
                 self._shape = frame.shape
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 remove_abandoned(self._path, self._kind[1:])
-                self._stream = self._open(frame.shape[1], frame.shape[0])
+                options = {"fps": self._fps, "macro_block_size": 1, "ffmpeg_log_level": "error", **FORMATS[self._kind]}
+                self._stream = self._module.write_frames(str(self._part), frame.shape[1::-1], **options)
+                self._stream.send(None)
             self._stream.send(np.ascontiguousarray(frame))
 
     def close(self) -> None:
@@ -146,12 +139,6 @@ class VideoFile:
             with contextlib.suppress(Exception):
                 stream.close()
         remove(self._part)
-
-    def _open(self, width: int, height: int) -> Any:
-        options = {"fps": self._fps, "macro_block_size": 1, "ffmpeg_log_level": "error", **FORMATS[self._kind]}
-        stream = self._module.write_frames(str(self._part), (width, height), **options)
-        stream.send(None)
-        return stream
 
     @contextlib.contextmanager
     def _explained(self) -> Any:
@@ -226,47 +213,42 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
                 video.add(rendered(singles[i].render) if singles is not None else frames[i])
 
 
-class FilmedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An env that is filmed in one video."""
+class _Filmed:
+    """What films an env in one video."""
 
-    def __init__(self, env: gym.Env[Any, Any], video: VideoFile) -> None:
-        super().__init__(env)
-        self._video = video
+    _wrapped: Any
+    _video: VideoFile
+    _first: Any = None
 
     def reset(self, **options: Any) -> Any:
-        """Reset, and film the first frame."""
-        result = super().reset(**options)
-        self._video.add(rendered(self.env.render))
+        """Reset, and keep the first frame until a step follows: after the last episode of agents none does."""
+        result = self._wrapped.reset(**options)
+        self._first = rendered(self._wrapped.render)
         return result
 
     def step(self, action: Any) -> Any:
         """Step, and film."""
-        result = super().step(action)
-        self._video.add(rendered(self.env.render))
-        return result
-
-
-class FilmedAgents:
-    """A PettingZoo parallel env that is filmed in one video."""
-
-    def __init__(self, env: Any, video: VideoFile) -> None:
-        self._env, self._video = env, video
-        self._first: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def reset(self, **options: Any) -> Any:
-        """Reset, and keep the first frame until a step follows: after the last episode none does."""
-        result = self._env.reset(**options)
-        self._first = rendered(self._env.render)
-        return result
-
-    def step(self, actions: Any) -> Any:
-        """Step, and film."""
         if self._first is not None:
             self._video.add(self._first)
             self._first = None
-        result = self._env.step(actions)
-        self._video.add(rendered(self._env.render))
+        result = self._wrapped.step(action)
+        self._video.add(rendered(self._wrapped.render))
         return result
+
+
+class FilmedEnv(_Filmed, gym.Wrapper[Any, Any, Any, Any]):
+    """An env that is filmed in one video."""
+
+    def __init__(self, env: gym.Env[Any, Any], video: VideoFile) -> None:
+        super().__init__(env)
+        self._wrapped, self._video = env, video
+
+
+class FilmedAgents(_Filmed):
+    """A PettingZoo parallel env that is filmed in one video."""
+
+    def __init__(self, env: Any, video: VideoFile) -> None:
+        self._wrapped, self._video = env, video
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)

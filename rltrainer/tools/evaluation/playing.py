@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,7 @@ from rltrainer.envs.agents.agents_as_envs import AGENT
 from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.nets import Policy
-from rltrainer.tools.evaluation.filming import (
-    FORMATS,
-    FilmedAgents,
-    FilmedEnv,
-    VideoFile,
-    frames_per_second,
-    has_display,
-    require_encoder,
-    require_frames,
-    with_hint,
-)
+from rltrainer.tools.evaluation import filming
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveFloat, PositiveInt, checked
 
 Env = gym.Env[Any, Any]
@@ -112,26 +102,27 @@ def record(
     """
     owner = "record"
     file = Path(checked(owner, "path", path, AnyPath))
-    if file.suffix.lower() not in FORMATS:
-        raise ParamsError(field_error_text(owner, "path", f"must end in {' or '.join(FORMATS)}", str(file)))
+    if file.suffix.lower() not in filming.FORMATS:
+        raise ParamsError(field_error_text(owner, "path", f"must end in {' or '.join(filming.FORMATS)}", str(file)))
     fps = checked(owner, "fps", fps, PositiveFloat | None)
-    require_encoder(owner)
-    player, videos = policy_of(owner, policy), list[VideoFile]()
+    filming.require_encoder(owner)
+    player, videos = policy_of(owner, policy), list[filming.VideoFile]()
 
     def filmed(made: Any) -> Any:
-        require_frames("record.env", made)
-        videos.append(VideoFile(file, fps or frames_per_second(made)))
-        return FilmedEnv(made, videos[0]) if isinstance(made, gym.Env) else FilmedAgents(made, videos[0])
+        filming.require_frames("record.env", made)
+        videos.append(filming.VideoFile(file, fps or filming.frames_per_second(made)))
+        cls = filming.FilmedEnv if isinstance(made, gym.Env) else filming.FilmedAgents
+        return cls(made, videos[0])
 
     try:
-        with vector_of(owner, env, player, wrappers=[filmed], render_mode="rgb_array") as envs:
+        with vector_of(owner, env, player, wrap=filmed, render_mode="rgb_array") as envs:
             stats = play(owner, player, envs, num_episodes, seed, explore, max_episode_steps, envs.num_envs)
         videos[0].close()
         return stats
     except BaseException as error:
         for video in videos:
             video.discard()
-        if isinstance(error, EnvError) and (text := with_hint(str(error))) != str(error):
+        if isinstance(error, EnvError) and (text := filming.with_hint(str(error))) != str(error):
             raise EnvError(text) from error  # some libraries look for a display when the env is made
         raise
 
@@ -160,7 +151,7 @@ def watch(
     """
     owner = "watch"
     player = policy_of(owner, policy)
-    if not has_display():
+    if not filming.has_display():
         text = "watch: there is no display for a window (neither DISPLAY nor WAYLAND_DISPLAY is set)"
         raise EnvError(f"{text}. rl.record(policy, env, path) writes a video without one.")
 
@@ -170,7 +161,7 @@ def watch(
             raise ParamsError(f"watch.env: must show a window; got render_mode={made.render_mode!r}. {hint}")
         return made
 
-    with vector_of(owner, env, player, wrappers=[shown], render_mode="human") as envs:
+    with vector_of(owner, env, player, wrap=shown, render_mode="human") as envs:
         return play(owner, player, envs, num_episodes, seed, explore, max_episode_steps, envs.num_envs)
 
 
@@ -180,7 +171,7 @@ def vector_of(
     env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
     player: Policy,
     num_envs: int = 1,
-    wrappers: Sequence[Callable[[Any], Any]] = (),
+    wrap: Callable[[Any], Any] = lambda made: made,
     **env_kwargs: Any,
 ) -> Iterator[VectorEnv]:
     """Make `num_envs` envs of an id or factory in this process and close them at the end; a given env stays open.
@@ -192,17 +183,24 @@ def vector_of(
         rule = "must be a gymnasium id, a factory of envs, or an env"
         hint = "Pass what makes one copy: lambda: parallel_env()." if isinstance(env, AgentsAsEnvs) else ""
         raise ParamsError(field_error_text(owner, "env", rule, env, hint))
-    make: Any = env
-    if is_made:
-        make, num_envs = (lambda: env), 1
-    first, make = _looked_at(make)
+    factory: Any = (lambda: env) if is_made else env
+    num_envs = 1 if is_made else num_envs
+    first: Any = None
+    make = factory
+    if not isinstance(env, str):
+        # The first env says of which kind all are; a factory that fails is reported when the envs are made.
+        with suppress(Exception):
+            first = factory()
+        if is_parallel(first) or isinstance(first, gym.Env):
+            waiting = [first]
+            make = lambda: waiting.pop() if waiting else factory()  # noqa: E731
     if is_parallel(first):
-        own = first.observation_space(first.possible_agents[0])
-        agent_id = AGENT in _parts(player.observation_space) and AGENT not in _parts(own)
-        envs: VectorEnv = AgentsAsEnvs(lambda: _wrapped(make(), wrappers), num_envs, agent_id=agent_id)
+        spaces = player.observation_space, first.observation_space(first.possible_agents[0])
+        has_agent = [AGENT in getattr(space, "spaces", ()) for space in spaces]
+        envs: VectorEnv = AgentsAsEnvs(lambda: wrap(make()), num_envs, agent_id=has_agent == [True, False])
     else:
         options = env_kwargs if isinstance(env, str) else {}
-        envs = make_vec(make, num_envs, backend="sync", wrappers=wrappers, **options)
+        envs = make_vec(make, num_envs, backend="sync", wrappers=[wrap], **options)
     try:
         yield envs
     finally:
@@ -210,33 +208,6 @@ def vector_of(
             envs.closed = True  # else gymnasium would close the user's env with this one
         else:
             envs.close()
-
-
-def _looked_at(make: Any) -> tuple[Any, Any]:
-    """Return the first env of a factory, and a factory that returns that one first; None where it fails.
-
-    The error comes again, and is reported, when the envs are made.
-    """
-    if isinstance(make, str):
-        return None, make
-    try:
-        first = make()
-    except Exception:
-        return None, make
-    if not is_parallel(first) and not isinstance(first, gym.Env):
-        return None, make
-    waiting = [first]
-    return first, lambda: waiting.pop() if waiting else make()
-
-
-def _wrapped(env: Any, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
-    for wrapper in wrappers:
-        env = wrapper(env)
-    return env
-
-
-def _parts(space: Any) -> Any:
-    return getattr(space, "spaces", ())
 
 
 def play(
