@@ -1,36 +1,29 @@
 """Pictures of algorithms on several tasks, after Agarwal et al. (2021): profiles, aggregates, one against another."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.functional.scores import (
-    Array,
-    bootstrap_interval,
-    interquartile_mean,
-    mean_score,
-    median_score,
-    optimality_gap,
-    performance_profile,
-)
-from rltrainer.functional.scores import probability_of_improvement as improvement
-from rltrainer.tools.plots.figures import GREY, drawing, label, line, new_figure
+from rltrainer.functional import scores as statistics
+from rltrainer.functional.scores import Array, bootstrap_interval, mean_score, performance_profile
+from rltrainer.tools.plots.figures import GREY, drawing, label, line, new_figure, note
 from rltrainer.tools.plots.run_data import Runs, env_name, grouped_by_env, needed_curve
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 NUM_THRESHOLDS = 201
 AGGREGATES = {
-    "median": median_score,
-    "interquartile mean": interquartile_mean,
+    "median": statistics.median_score,
+    "interquartile mean": statistics.interquartile_mean,
     "mean": mean_score,
-    "optimality gap (less is better)": optimality_gap,
+    "optimality gap (less is better)": statistics.optimality_gap,
 }
 
 
@@ -60,8 +53,7 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
             profile = performance_profile(each, thresholds)
             axes.plot(thresholds, profile, **style, label=label(f"{name} ({_size(each)})"))
         axes.set(xlabel="score threshold", ylabel="share of runs that score above", ylim=(-0.02, 1.02))
-        text = f"performance profiles, {100 * confidence:g} % bootstrap interval"
-        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+        note(axes, f"performance profiles, {100 * confidence:g} % bootstrap interval")
         axes.legend()
     return figure
 
@@ -85,21 +77,15 @@ def aggregate_scores(
         size = (2.6, 1.1 + 0.35 * len(arrays))
         figure, grid = new_figure(title, len(AGGREGATES), num_columns=len(AGGREGATES), size=size)
         for axes, (title, aggregate) in zip(grid, AGGREGATES.items(), strict=True):
-            for index, each in enumerate(arrays.values()):
-                low, high = bootstrap_interval(aggregate, each, confidence=confidence, num_resamples=num_resamples)
-                color = line(index)["color"]
-                axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
-                axes.plot([aggregate(each)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+            _draw_rows(axes, aggregate, [(each,) for each in arrays.values()], confidence, num_resamples)
             names = [label(name) for name in arrays] if axes is grid[0] else []
             axes.set_yticks(range(len(names)), names)
-            axes.set(ylim=(len(arrays) - 0.4, -0.6), xlabel="score")
+            axes.set_xlabel("score")
             axes.set_title(title, size=9)
             axes.locator_params(axis="x", nbins=4)
             axes.use_sticky_edges = False  # room beside the bars
             axes.margins(x=0.08)
-            axes.grid(visible=False, axis="y")
-        text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
-        figure.supxlabel(text, color=GREY, size=8)
+        figure.supxlabel(_explained(arrays, confidence), color=GREY, size=8)
     return figure
 
 
@@ -125,20 +111,30 @@ def probability_of_improvement(
         raise ParamsError(field_error_text("probability_of_improvement", "scores", rule, list(arrays)))
     with drawing():
         figure, [axes] = new_figure(title, size=(6.4, 1.1 + 0.35 * len(pairs)))
-        for index, ((_, first), (_, second)) in enumerate(pairs):
-            low, high = bootstrap_interval(
-                improvement, first, second, confidence=confidence, num_resamples=num_resamples
-            )
-            color = line(index)["color"]
-            axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
-            axes.plot([improvement(first, second)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+        samples = [(first, second) for (_, first), (_, second) in pairs]
+        _draw_rows(axes, statistics.probability_of_improvement, samples, confidence, num_resamples)
         axes.axvline(0.5, color=GREY, linewidth=1, linestyle="dashed")
         axes.set_yticks(range(len(pairs)), [label(f"{first} over {second}") for (first, _), (second, _) in pairs])
-        axes.set(xlim=(-0.02, 1.02), ylim=(len(pairs) - 0.4, -0.6), xlabel="probability of improvement")
-        text = f"marks with their {100 * confidence:g} % bootstrap intervals; {_sizes(arrays)}"
-        axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
-        axes.grid(visible=False, axis="y")
+        axes.set(xlim=(-0.02, 1.02), xlabel="probability of improvement")
+        note(axes, _explained(arrays, confidence))
     return figure
+
+
+def _draw_rows(
+    axes: "Axes",
+    statistic: Callable[..., Array],
+    rows: Sequence[tuple[Array, ...]],
+    confidence: float,
+    num_resamples: int,
+) -> None:
+    """Draw a bar for the interval of the statistic of each row's scores, with a mark at its value, the first on top."""
+    for index, scores in enumerate(rows):
+        low, high = bootstrap_interval(statistic, *scores, confidence=confidence, num_resamples=num_resamples)
+        color = line(index)["color"]
+        axes.barh(index, high - low, left=low, height=0.6, alpha=0.3, color=color)
+        axes.plot([statistic(*scores)] * 2, [index - 0.3, index + 0.3], linewidth=2.5, color=color)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
 
 
 def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -152,12 +148,13 @@ def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
     }
 
 
-def _sizes(arrays: Mapping[str, Array]) -> str:
-    """Return how many runs there are of each algorithm, once if there are as many of each."""
+def _explained(arrays: Mapping[str, Array], confidence: float) -> str:
+    """Return the words below marks: how many runs there are of each algorithm, once if there are as many of each."""
     sizes = {name: _size(each) for name, each in arrays.items()}
+    text = ", ".join(f"{label(name)}: {size}" for name, size in sizes.items())
     if len(set(sizes.values())) == 1:
-        return next(iter(sizes.values())) + " for each algorithm" * (len(sizes) > 1)
-    return ", ".join(f"{label(name)}: {size}" for name, size in sizes.items())
+        text = next(iter(sizes.values())) + " for each algorithm" * (len(sizes) > 1)
+    return f"marks with their {100 * confidence:g} % bootstrap intervals; {text}"
 
 
 def _size(scores: Array) -> str:
@@ -191,20 +188,12 @@ def table(runs: Runs, value: str = "test/score", *, confidence: float = 0.95) ->
             for env in dict.fromkeys(envs.values()):
                 own = [run for run in of_name if envs[run.folder.path] == env]
                 scores = np.array([needed_curve("table", run, value).value[-1] for run in own])
-                rows.append([_cell(env), _cell(name), *_summary(scores, confidence)])
+                cells = [f"{len(scores)}", f"{scores.mean():.4g}", "", ""]
+                low, high = bootstrap_interval(mean_score, scores[:, None], confidence=confidence, num_resamples=50_000)
+                if len(scores) > 1:
+                    cells[2:] = f"{scores.std(ddof=1):.4g}", f"{low:.4g} to {high:.4g}"
+                rows.append([*(label(text).strip().replace("|", "\\|") for text in (env, name)), *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [[f"{cell:{side}{width}}" for cell, side, width in zip(row, SIDES, widths, strict=True)] for row in rows]
     rule = ["-" * (width - 1) + (":" if side == ">" else "-") for side, width in zip(SIDES, widths, strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], rule, *lines[1:]])
-
-
-def _summary(scores: np.ndarray, confidence: float) -> list[str]:
-    """Return the cells of the scores [R] of a group."""
-    low, high = bootstrap_interval(mean_score, scores[:, None], confidence=confidence, num_resamples=50_000)
-    cells = [f"{len(scores)}", f"{scores.mean():.4g}"]
-    return [*cells, f"{scores.std(ddof=1):.4g}", f"{low:.4g} to {high:.4g}"] if len(scores) > 1 else [*cells, "", ""]
-
-
-def _cell(text: str) -> str:
-    """Return a name that leaves the table whole."""
-    return label(text).strip().replace("|", "\\|")

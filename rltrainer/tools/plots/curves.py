@@ -7,20 +7,9 @@ import numpy as np
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
-from rltrainer.tools.plots.figures import GREY, count_steps, drawing, label, line, new_figure
-from rltrainer.tools.plots.run_data import (
-    AnyRun,
-    Curve,
-    Runs,
-    as_run,
-    curve,
-    curves,
-    grouped_by_env,
-    needed_curve,
-    on_common_steps,
-    step_unit,
-    title_of,
-)
+from rltrainer.tools.plots import run_data
+from rltrainer.tools.plots.figures import count_steps, drawing, label, line, new_figure, note
+from rltrainer.tools.plots.run_data import AnyRun, Curve, Runs, needed_curve, step_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,24 +25,24 @@ def learning_curve(run: AnyRun) -> "Figure":
     Raises:
         ParamsError: its log has no returns yet.
     """
-    run = as_run(run)
-    test, training = curve(run, "test/return"), curve(run, "training/return")
+    run = run_data.as_run(run)
+    test, training = (run_data.curve(run, f"{kind}/return") for kind in ("test", "training"))
     if test is None and training is None:
         rule = "must be a run in which an episode has ended; its log has no returns"
         raise ParamsError(field_error_text("learning_curve", "run", rule, str(run.folder.path)))
     with drawing():
-        figure, [axes] = new_figure(title_of(run))
+        figure, [axes] = new_figure(run_data.title_of(run))
         if training is not None:
-            marker = "o" if len(training.step) == 1 else None  # a line of one point is none
-            axes.plot(
-                training.step, training.value, **line(1), linewidth=1.2, marker=marker, label="training, exploring"
-            )
+            style = line(1) | {"marker": "o" if len(training.step) == 1 else None}  # a line of one point is none
+            axes.plot(training.step, training.value, **style, linewidth=1.2, label="training, exploring")
         if test is not None:
-            axes.plot(test.step, test.value, **line(0), marker=_marker(test), markersize=3, label="test, greedy")
+            style = line(0) | {"marker": "o" if len(test.step) <= FEW_POINTS else None}
+            axes.plot(test.step, test.value, **style, markersize=3, label="test, greedy")
             best = int(np.argmax(test.value))
             text = f"best test {test.value[best]:.4g}"
             axes.plot(test.step[best], test.value[best], "o", color="none", markeredgecolor="black", label=text)
-        _finish(axes, step_unit(run), "mean return of an episode")
+        count_steps(axes, step_unit(run))
+        axes.set_ylabel("mean return of an episode")
         axes.legend()
     return figure
 
@@ -75,7 +64,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
         ParamsError: there is no run, or a log has no such number.
     """
     owner = "learning_curves"
-    panels = grouped_by_env(owner, runs)
+    panels = run_data.grouped_by_env(owner, runs)
     curves = {
         env: {name: [needed_curve(owner, run, value) for run in of_name] for name, of_name in groups.items()}
         for env, groups in panels.items()
@@ -89,10 +78,11 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
             for index, (name, of_name) in enumerate(curves[env].items()):
                 _draw_group(axes, index, name, of_name, confidence)
             units = dict.fromkeys(step_unit(run) for of_name in groups.values() for run in of_name)
-            _finish(axes, " or ".join(units), value.replace("/", " "))
+            count_steps(axes, " or ".join(units))
+            axes.set_ylabel(label(value.replace("/", " ")))
             is_single = max(map(len, groups.values())) == 1
             text = "" if is_single else f"IQM, {100 * confidence:g} % bootstrap interval, each run thin"
-            axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
+            note(axes, text)
             axes.set_title("" if is_one else label(env), loc="right", size=9)
             axes.legend()
     return figure
@@ -106,7 +96,7 @@ def _draw_group(axes: "Axes", index: int, name: str, curves: list[Curve], confid
         return
     for each in curves:
         axes.plot(each.step, each.value, color=style["color"], linewidth=0.5, alpha=0.45)
-    steps, values = on_common_steps(curves)
+    steps, values = run_data.on_common_steps(curves)
     scores = values[..., None]  # [K, R, 1]: one task
     axes.plot(steps, interquartile_mean(scores) if len(steps) else steps, **style, label=text)
     if len(steps):
@@ -114,20 +104,13 @@ def _draw_group(axes: "Axes", index: int, name: str, curves: list[Curve], confid
         axes.fill_between(steps, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def _finish(axes: "Axes", unit: str, value: str) -> None:
-    count_steps(axes, unit)
-    axes.set_ylabel(label(value))
-
-
-def _marker(found: Curve) -> str | None:
-    return "o" if len(found.step) <= FEW_POINTS else None
-
-
 NUM_COLUMNS = 3
 PANEL, MARGINS = (3.2, 2.1), (0.72, 0.12, 0.46, 0.26)
 """The size of a small picture in inches, and what is left of it on the left, right, bottom and top."""
 MAX_PANELS = 60
 """Small pictures in one; a log may have any number of names."""
+MAX_PARTS = 500
+"""Points of a small picture."""
 
 
 def metrics(run: AnyRun, kind: str = "update") -> "Figure":
@@ -139,8 +122,8 @@ def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     Raises:
         ParamsError: the log has no such rows.
     """
-    run = as_run(run)
-    found = curves(run, kind)
+    run = run_data.as_run(run)
+    found = run_data.curves(run, kind)
     if not found:
         rule = f"must be a kind of row in the log of {run.folder.path}, one of {', '.join(run.kinds) or 'none'}"
         raise ParamsError(field_error_text("metrics", "kind", rule, kind))
@@ -153,34 +136,19 @@ def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
     with drawing():
         columns = min(NUM_COLUMNS, len(shown))
         figure, grid = new_figure("", len(shown), num_columns=columns, size=PANEL)
-        _place(figure, -(-len(shown) // columns), columns)
+        # All panels have one size, however wide their numbers are: pictures on a page are aligned with one another.
+        figure.set_layout_engine(None)
+        (width, height), (left, right, bottom, top) = PANEL, MARGINS
+        whole, high = width * columns, height * -(-len(shown) // columns)
+        figure.subplots_adjust(left / whole, bottom / high, 1 - right / whole, 1 - top / high)
+        figure.subplots_adjust(
+            wspace=(left + right) / (width - left - right), hspace=(bottom + top) / (height - bottom - top)
+        )
         for axes, (name, each) in zip(grid, shown.items(), strict=True):
-            step, value = _thinned(each)
+            parts = min(len(each.step), MAX_PARTS)  # of a longer curve the means of so many parts of it
+            step, value = ([part.mean() for part in np.array_split(x, parts)] for x in (each.step, each.value))
             axes.plot(step, value, **line(0), linewidth=1.1, marker="o" if len(step) == 1 else None, markersize=3)
             axes.set_title(label(name), size=9)
             count_steps(axes, unit)
             axes.locator_params(axis="x", nbins=4)
     return figure
-
-
-def _place(figure: "Figure", num_rows: int, num_columns: int) -> None:
-    """Give all panels one size, however wide their numbers are: pictures on a page are aligned with one another."""
-    figure.set_layout_engine(None)
-    (width, height), (left, right, bottom, top) = PANEL, MARGINS
-    figure.subplots_adjust(
-        left=left / (width * num_columns),
-        right=1 - right / (width * num_columns),
-        bottom=bottom / (height * num_rows),
-        top=1 - top / (height * num_rows),
-        wspace=(left + right) / (width - left - right),
-        hspace=(bottom + top) / (height - bottom - top),
-    )
-
-
-def _thinned(found: Curve, most: int = 500) -> tuple[np.ndarray, np.ndarray]:
-    """Return a curve's points, or the means of so many parts of it."""
-    if len(found.step) <= most:
-        return found.step, found.value
-    parts = [np.array_split(each, most) for each in (found.step, found.value)]
-    step, value = (np.array([part.mean() for part in each]) for each in parts)
-    return step, value

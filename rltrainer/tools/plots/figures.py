@@ -6,7 +6,7 @@ settings of the user's stay as they are.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from rltrainer.errors import missing_extra
 
@@ -35,15 +35,8 @@ _STYLE: dict[Any, Any] = {
 }  # fmt: skip
 
 
-class Line(TypedDict):
-    """The style that tells one line of a picture from the others."""
-
-    color: str
-    linestyle: Any
-
-
-def line(index: int) -> Line:
-    """Return how the line with this index is drawn."""
+def line(index: int) -> dict[str, Any]:
+    """Return colour and style of the line with this index, which tell it from the others."""
     return {"color": COLORS[index % len(COLORS)], "linestyle": LINES[index % len(LINES)]}
 
 
@@ -81,6 +74,11 @@ def count_steps(axes: "Axes", unit: str) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.set_xlabel(unit)
+
+
+def note(axes: "Axes", text: str) -> None:
+    """Write a small grey text above axes."""
+    axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
 
 
 def label(text: str) -> str:

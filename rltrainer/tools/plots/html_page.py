@@ -17,19 +17,10 @@ import numpy as np
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import replaced_file
 from rltrainer.state.state_file import read_state
+from rltrainer.tools.plots import run_data
 from rltrainer.tools.plots.curves import draw_panels, learning_curve
 from rltrainer.tools.plots.figures import drawing
-from rltrainer.tools.plots.run_data import (
-    AnyRun,
-    Curve,
-    algorithm_name,
-    as_run,
-    curve,
-    curves,
-    env_name,
-    step_unit,
-    title_of,
-)
+from rltrainer.tools.plots.run_data import AnyRun, curve, step_unit
 from rltrainer.tools.runs import Run
 from rltrainer.validation.field_rules import AnyPath, checked, is_finite
 
@@ -73,7 +64,7 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
         CheckpointError: the run cannot be read, or its folder holds links through which something would be written.
         OSError: the page cannot be written.
     """
-    run = as_run(run)
+    run = run_data.as_run(run)
     if path is None:
         run.folder.refuse_links()
     path = run.folder.path / "page.html" if path is None else Path(checked("page", "path", path, AnyPath))
@@ -84,7 +75,7 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _lines(run: Run, path: Path) -> Iterator[str]:
-    name = escape(title_of(run))
+    name = escape(run_data.title_of(run))
     yield f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     yield f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>'
@@ -104,7 +95,7 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
     yield "<h2>Params</h2>"
     yield from _table("algorithm", run.algorithm, is_open=True)
     yield from _table("trainer", run.trainer)
-    yield from _table("runtime", _fields(run, "runtime"))
+    yield from _table("runtime", run._fields("runtime"))
     yield "<h2>Program</h2>"
     yield from _table("versions", run.versions, is_open=True)
     yield from _table("git", run.git or {})
@@ -115,9 +106,9 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what is to be seen at a glance."""
-    if algorithm := algorithm_name(run):
+    if algorithm := run_data.algorithm_name(run):
         yield "algorithm", algorithm
-    if env := env_name(run):
+    if env := run_data.env_name(run):
         yield "env", env
     epochs = [row.values for row in run.log if row.kind == "epoch"]
     last = epochs[-1] if epochs else {}
@@ -141,24 +132,15 @@ def _cards(facts: Mapping[str, str]) -> Iterator[str]:
 
 def _metrics(run: Run) -> Iterator[str]:
     for kind in run.kinds:
-        found = {} if kind in SKIPPED_KINDS else curves(run, kind)
-        if kind == "test":
-            found = _beside_returns(found)
+        found = {} if kind in SKIPPED_KINDS else run_data.curves(run, kind)
+        if kind == "test":  # the first picture has the returns, and so a score that is the return
+            score, return_ = found.get("score"), found.get("return")
+            is_same = score and return_ and np.array_equal((score.step, score.value), (return_.step, return_.value))
+            drawn = {"return", "length"} | ({"score"} if is_same else set())
+            found = {name: each for name, each in found.items() if name not in drawn}
         if found:
             yield f"<h2>{escape(kind.capitalize())}</h2>"
             yield _picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
-
-
-def _beside_returns(found: Mapping[str, Curve]) -> dict[str, Curve]:
-    """Return what test steps tell beside the first picture: success rates, other infos, a score that is no return."""
-    is_return = {"score"} if _is_same(found.get("score"), found.get("return")) else set()
-    return {name: each for name, each in found.items() if name not in {"return", "length"} | is_return}
-
-
-def _is_same(one: Curve | None, other: Curve | None) -> bool:
-    if one is None or other is None:
-        return False
-    return np.array_equal(one.step, other.step) and np.array_equal(one.value, other.value)
 
 
 def _picture(figure: "Figure", words: str) -> str:
@@ -198,17 +180,11 @@ def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
                 yield from _flat(fields, f"{prefix}{name}.")
             case {"live": str(text)} | {"not finite": str(text)} if len(value) == 1:
                 yield prefix + name, text
-            case str():
-                yield prefix + name, value
+            case {"schedule": str(schedule)}:
+                options = ", ".join(f"{key}={option!r}" for key, option in value.items() if key != "schedule")
+                yield prefix + name, f"{schedule}({options})"
             case _:
-                yield prefix + name, _text(value)
-
-
-def _text(value: Any) -> str:
-    match value:
-        case {"schedule": str(name)}:
-            return f"{name}({', '.join(f'{key}={value[key]!r}' for key in value if key != 'schedule')})"
-    return repr(value)
+                yield prefix + name, value if isinstance(value, str) else repr(value)
 
 
 def _timing(run: Run) -> Iterator[tuple[str, str]]:
@@ -233,11 +209,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
-
-
-def _fields(run: Run, name: str) -> Mapping[str, Any]:
-    """Return the fields of params that the run was told."""
-    match run.told.get(name):
-        case {"fields": dict(fields)}:
-            return fields
-    return {}

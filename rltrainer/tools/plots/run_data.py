@@ -37,10 +37,6 @@ class Curve:
     step: Array
     value: Array
 
-    def at(self, steps: Array) -> Array:
-        """Return the values at steps in between, on straight lines."""
-        return np.interp(steps, self.step, self.value)
-
 
 def as_run(run: AnyRun) -> Run:
     """Return the run, opened."""
@@ -94,7 +90,7 @@ def on_common_steps(curves: Sequence[Curve]) -> tuple[Array, Array]:
     steps = steps[(steps >= first) & (steps <= last)]
     if len(steps) > MAX_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, MAX_POINTS).round().astype(int)]
-    return steps, np.stack([each.at(steps) for each in curves], axis=-1)
+    return steps, np.stack([np.interp(steps, each.step, each.value) for each in curves], axis=-1)
 
 
 def step_unit(run: Run) -> str:
@@ -125,13 +121,13 @@ def grouped_by_env(owner: str, runs: Runs) -> dict[str, dict[str, list[Run]]]:
     Groups that have names already stay together, and so do runs of which one does not know its env: their env is the
     one that all of them name, or "".
     """
-    opened = {name: as_runs(of_name) for name, of_name in runs.items()} if isinstance(runs, Mapping) else as_runs(runs)
-    every = [run for of_name in opened.values() for run in of_name] if isinstance(opened, dict) else opened
+    groups = grouped(owner, runs)
+    every = [run for of_name in groups.values() for run in of_name]
     envs = {run.folder.path: env_name(run) for run in every}
     names = list(dict.fromkeys(envs.values()))
-    if isinstance(opened, dict) or len(names) < 2 or None in names:
-        return {(names[0] or "") if len(names) == 1 else "": grouped(owner, opened)}
-    return {str(env): grouped(owner, [run for run in opened if envs[run.folder.path] == env]) for env in names}
+    if isinstance(runs, Mapping) or len(names) < 2 or None in names:
+        return {(names[0] or "") if len(names) == 1 else "": groups}
+    return {str(env): grouped(owner, [run for run in every if envs[run.folder.path] == env]) for env in names}
 
 
 def _by_params(runs: list[Run]) -> dict[str, list[Run]]:

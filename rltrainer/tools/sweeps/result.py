@@ -1,5 +1,6 @@
 """The outcome of a sweep: its trials, and the best of them."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from rltrainer.spaces import check_claims
 from rltrainer.state.codec import PlainReader
 from rltrainer.state.registry import value_named
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
-from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna
+from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, reading, require_optuna
 from rltrainer.validation.field_rules import AnyPath, checked
 
 if TYPE_CHECKING:
@@ -91,18 +92,20 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     try:
         described, found = read_described(folder / DESCRIBED), read_trials(folder / STUDY)
     except FileNotFoundError as error:
-        missing = (
-            f"holds no {Path(error.filename).name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
-        )
-        text = f"{folder}: expected the folder of a sweep, as rl.sweep makes it; it {missing}"
-        raise CheckpointError(text) from error
+        name, expected = Path(error.filename).name, "expected the folder of a sweep, as rl.sweep makes it"
+        missing = f"holds no {name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
+        raise CheckpointError(f"{folder}: {expected}; it {missing}") from error
     match described:
         case {"make": dict(make), "seed": int(seed), "num_seeds": int(num_seeds)} if 0 < num_seeds <= MAX_SEEDS:
             seeds = range(seed, seed + num_seeds)
         case _:
             raise CheckpointError(f"{folder / DESCRIBED}: expected what a sweep varies, found {readable(described)}")
     trials = [as_trial(each, _fields(folder, each), folder, seeds) for each in found if each.state.is_finished()]
-    return SweepResult(folder, tuple(trials), _recipe(make))
+    swept: AnyRecipe | None = None
+    with contextlib.suppress(ParamsError):  # of a function, or of an env that the file only names
+        cls = OfflineRecipe if "data" in make else Recipe
+        swept = cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))
+    return SweepResult(folder, tuple(trials), swept)
 
 
 def as_trial(trial: "optuna.trial.FrozenTrial", fields: Mapping[str, Any], folder: Path, seeds: range) -> SweepTrial:
@@ -123,12 +126,8 @@ def run_paths(folder: Path, number: int, seeds: range) -> dict[int, Path]:
 def read_described(path: Path) -> Any:
     """Return what a sweep is, as its file says."""
     try:
-        with open_regular(path) as file:
+        with reading(path), open_regular(path) as file:
             return read_json(read_text(file))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
         raise CheckpointError(f"{path}: expected what a sweep varies, as JSON ({error})") from error
 
@@ -141,16 +140,13 @@ def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
     try:
         check_depth(plain)
         check_claims(plain, 0)
-        fields = PlainReader({}, _no_such).read(_with_names(plain), where)
+        reader = PlainReader({}, lambda path, name: f"{readable(name)} is none of rltrainer's")
+        fields = reader.read(_with_names(plain), where)
     except ValueError as error:  # or what is one: a ParamsError, a SpaceError
         raise CheckpointError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from error
     if not isinstance(fields, dict):
         raise CheckpointError(f"{where}: expected values by name, found {readable(plain)}")
     return fields
-
-
-def _no_such(path: str, name: str) -> str:
-    return f"{readable(name)} is none of rltrainer's"
 
 
 def _with_names(plain: Any) -> Any:
@@ -167,11 +163,3 @@ def _with_names(plain: Any) -> Any:
         case list():
             return [_with_names(value) for value in plain]
     return plain
-
-
-def _recipe(make: Mapping[str, Any]) -> AnyRecipe | None:
-    try:
-        cls = OfflineRecipe if "data" in make else Recipe
-        return cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))
-    except ParamsError:
-        return None

@@ -5,16 +5,19 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe
-from rltrainer.validation.field_rules import as_python, is_finite
+from rltrainer.validation.field_rules import FiniteFloat, as_python, checked, is_finite
 from rltrainer.validation.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import optuna
+
+
+OWNER = "sweep"
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         for field in ("low", "high"):
-            value = as_python(getattr(self, field))
-            if not is_finite(value):
-                raise ParamsError(field_error_text(type(self).__name__, field, "must be a finite number", value))
+            value = checked(type(self).__name__, field, getattr(self, field), FiniteFloat)
             object.__setattr__(self, field, float(value))  # frozen, until here
         if self.low >= self.high:
             rule = f"must be greater than low, {self.low}"
@@ -50,25 +51,25 @@ Range = Uniform | range | Sequence[Any]
 """The range of a field: `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values."""
 
 
-def check_range(owner: str, name: str, values: Any) -> None:
+def check_range(name: str, values: Any) -> None:
     """Raise a `ParamsError` unless this is a range of two values at least."""
+
+    def refuse(rule: str, hint: str = "") -> NoReturn:
+        raise ParamsError(field_error_text(OWNER, f"space[{name!r}]", rule, values, hint))
+
     if isinstance(values, Uniform) or (isinstance(values, range) and len(values) > 1):
         return
     if isinstance(values, range) or not isinstance(values, list | tuple) or len(values) < 2:
         rule = "must be rl.Uniform, rl.LogUniform, a range of integers, or a list of values; of two values at least"
-        hint = "What does not vary is a field of the recipe, or a constant of your function."
-        raise ParamsError(field_error_text(owner, f"space[{name!r}]", rule, values, hint))
+        refuse(rule, "What does not vary is a field of the recipe, or a constant of your function.")
     if isinstance(values, tuple) and len(values) == 2 and all(is_finite(as_python(each)) for each in values):
         low, high = sorted(values)
         between = f"rl.{'LogUniform' if low > 0 else 'Uniform'}({low!r}, {high!r})"
         between = f"range({low!r}, {high + 1!r})" if isinstance(low, int) and isinstance(high, int) else between
-        rule = "must not be a tuple of two numbers, which may mean a range or two values"
         hint = f"Write {between} for all between them, or the list {[low, high]!r} for these two."
-        raise ParamsError(field_error_text(owner, f"space[{name!r}]", rule, values, hint))
-    labels = list(map(label, values))
-    if len(set(labels)) < len(labels):
-        rule = "must be a list of values that can be told apart in a file"
-        raise ParamsError(field_error_text(owner, f"space[{name!r}]", rule, values))
+        refuse("must not be a tuple of two numbers, which may mean a range or two values", hint)
+    if len(set(map(label, values))) < len(values):
+        refuse("must be a list of values that can be told apart in a file")
 
 
 def draw(trial: "optuna.trial.BaseTrial", name: str, values: Range) -> Any:
@@ -82,22 +83,6 @@ def draw(trial: "optuna.trial.BaseTrial", name: str, values: Range) -> Any:
     return named[trial.suggest_categorical(name, list(named))]
 
 
-def ends(values: Range) -> list[Any]:
-    """Return the values to try on a field: the ends of a range, or each of a list."""
-    if isinstance(values, Uniform):
-        return [values.low, values.high]
-    return [values[0], values[-1]] if isinstance(values, range) else list(values)
-
-
-def as_plain(values: Range) -> Any:
-    """Return a range as plain data."""
-    if isinstance(values, Uniform):
-        return {type(values).__name__: [values.low, values.high]}
-    if isinstance(values, range):
-        return {"range": [values.start, values.stop, values.step]}
-    return list(map(label, values))
-
-
 def label(value: Any) -> bool | int | float | str | None:
     """Return a listed value as the number or text that a study can hold."""
     plain = to_plain(value)
@@ -107,7 +92,6 @@ def label(value: Any) -> bool | int | float | str | None:
 
 Space = Mapping[str, Range] | Callable[["optuna.trial.BaseTrial"], Mapping[str, Any]]
 Make = AnyRecipe | Callable[..., Any]
-OWNER = "sweep"
 
 
 class SearchSpace:
@@ -120,11 +104,18 @@ class SearchSpace:
         if not isinstance(space, Mapping) or not space or not all(isinstance(name, str) for name in space):
             rule = "must be a dict of ranges by the names of fields, or a function (trial) -> dict of values"
             raise ParamsError(field_error_text(OWNER, "space", rule, space))
-        self.check_names(list(space))
+        self._check_names(list(space))
         for name, values in space.items():
-            check_range(OWNER, name, values)
-            for value in ends(values):
-                self._check_value(name, value)
+            check_range(name, values)
+            if not isinstance(make, AnyRecipe):
+                continue  # only the function's code knows which values it takes
+            ends = (values.low, values.high) if isinstance(values, Uniform) else (values[0], values[-1])
+            for value in values if isinstance(values, list | tuple) else ends:
+                try:
+                    make.with_fields(**{name: value})
+                except ParamsError as error:
+                    rule = f"{OWNER}.space[{name!r}]: has values that the field does not take"
+                    raise ParamsError(f"{rule}. {error}") from None
 
     def draw(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
         """Return the fields of a trial by name."""
@@ -133,16 +124,24 @@ class SearchSpace:
         fields = self._space(trial)
         if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
             raise ParamsError(field_error_text(OWNER, "space", "must return a dict of values by name", fields))
-        self.check_names(list(fields))
+        self._check_names(list(fields))
         return dict(fields)
 
     def to_plain(self) -> Any:
         """Return the space as plain data; a function by its name."""
         if callable(self._space):
             return to_plain(self._space)
-        return {name: as_plain(values) for name, values in self._space.items()}
+        plain: dict[str, Any] = {}
+        for name, values in self._space.items():
+            if isinstance(values, Uniform):
+                plain[name] = {type(values).__name__: [values.low, values.high]}
+            elif isinstance(values, range):
+                plain[name] = {"range": [values.start, values.stop, values.step]}
+            else:
+                plain[name] = list(map(label, values))
+        return plain
 
-    def check_names(self, names: list[str]) -> None:
+    def _check_names(self, names: list[str]) -> None:
         """Raise a `ParamsError` if one is no field; the text names the nearest."""
         if not isinstance(self._make, AnyRecipe):
             self._check_arguments(self._make, names)
@@ -169,11 +168,3 @@ class SearchSpace:
         except TypeError as error:
             hint = f"It is called with a seed, and with {', '.join(f'{name}=' for name in names)}"
             raise ParamsError(f"{OWNER}.make: cannot be called: {error}. {hint}") from None
-
-    def _check_value(self, name: str, value: Any) -> None:
-        if not isinstance(self._make, AnyRecipe):
-            return  # only its code knows
-        try:
-            self._make.with_fields(**{name: value})
-        except ParamsError as error:
-            raise ParamsError(f"{OWNER}.space[{name!r}]: has values that the field does not take. {error}") from None

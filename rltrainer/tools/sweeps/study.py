@@ -8,9 +8,10 @@ import contextlib
 import functools
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra, readable
@@ -99,10 +100,8 @@ class Study:
         try:
             sampler = self._make_sampler(seed=derive_seed(self._seed, "sampler", number))
         except TypeError as error:
-            hint = "functools.partial takes further arguments along."
-            raise ParamsError(
-                field_error_text("sweep", "sampler", f"{text}: {error}", self._make_sampler, hint)
-            ) from None
+            text, hint = f"{text}: {error}", "functools.partial takes further arguments along."
+            raise ParamsError(field_error_text("sweep", "sampler", text, self._make_sampler, hint)) from None
         if not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ParamsError(field_error_text("sweep", "sampler", text, self._make_sampler))
         for each in (sampler, *vars(sampler).values()):
@@ -136,16 +135,23 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
         lock.release()
 
 
-def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
-    """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it."""
-    import optuna
-
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise an `OSError` as a `CheckpointError` that names the file, except where the file is missing."""
     try:
-        open_regular(path).close()
+        yield
     except FileNotFoundError:
         raise
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
+
+
+def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
+    """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it."""
+    import optuna
+
+    with reading(path):
+        open_regular(path).close()
     trials: list[optuna.trial.FrozenTrial] = _load(path, optuna.load_study).get_trials(deepcopy=False)
     return trials
 
@@ -158,31 +164,20 @@ def require_optuna(owner: str = "rl.sweep") -> None:
         raise missing_extra(owner, "sweep", error) from error
 
 
-class _NoLock:
-    """The lock that Optuna takes for each line: the folder has one already, which a kill leaves open."""
-
-    def acquire(self) -> bool:
-        """Do nothing."""
-        return True
-
-    def release(self) -> None:
-        """Do nothing."""
-
-
 def _load(path: Path, load: Callable[..., Any]) -> Any:
     """Return the study in a file, as a function of Optuna's loads it."""
     import optuna
 
     try:
-        backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=_NoLock())
-        backend.append_logs = _telling_path(path, backend.append_logs)
-        study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
-        trials = study.get_trials(deepcopy=False)
+        # Optuna's own lock for each line is a file, which a kill leaves behind; the folder has one already.
+        backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=cast(Any, threading.Lock()))
+        backend.append_logs = write_errors(path, CheckpointError)(backend.append_logs)
+        with reading(path):
+            study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
+            trials = study.get_trials(deepcopy=False)
         directions = [direction.name for direction in study.directions]
     except CheckpointError:
         raise
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except Exception as error:  # of code that expects what it has written
         found = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: expected a study of Optuna's; reading it failed ({found})") from error
@@ -209,25 +204,10 @@ def _is_score(value: object) -> bool:
     return is_int(value) or (isinstance(value, float) and not math.isnan(value))
 
 
-def _telling_path(path: Path, write: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a function that writes to a file: an `OSError` of it is a `CheckpointError` that names the file."""
-
-    def write_or_tell(logs: Any) -> None:
-        with write_errors(path, CheckpointError):
-            write(logs)
-
-    return write_or_tell
-
-
 def _mend(path: Path) -> None:
     """Drop a last line that a kill left unfinished; Optuna would append to it."""
-    try:
-        with open_regular(path) as file:
-            text = file.read()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    whole = text.rfind(b"\n") + 1
-    if whole < len(text):
+    text = b""
+    with contextlib.suppress(FileNotFoundError), reading(path), open_regular(path) as file:
+        text = file.read()
+    if (whole := text.rfind(b"\n") + 1) < len(text):
         os.truncate(path, whole)

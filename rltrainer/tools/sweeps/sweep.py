@@ -85,7 +85,9 @@ def sweep(
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
     check_program(OWNER, made)
     with open_study(folder, sampler, pruner, seed) as study:
-        _check_same(folder / DESCRIBED, _described(made, searched, num_seeds, seed))
+        trained = made.to_plain()["fields"] if isinstance(made, AnyRecipe) else to_plain(made)
+        described = {"make": trained, "space": searched.to_plain(), "num_seeds": num_seeds, "seed": seed}
+        _check_same(folder / DESCRIBED, described)
         with Bar("trials", num_trials, is_shown) as bar:
             trials = _Trials(study, searched, made, folder, range(seed, seed + num_seeds), bar)
             Processes(OWNER, "trial", limit, trials).run(trials.jobs(num_trials))
@@ -177,12 +179,6 @@ def _as_make(make: str | Make) -> Make:
         return make
     rule = "must be the name of a recipe, an env's id, a recipe, or a function (seed, **fields) -> trainer"
     raise ParamsError(field_error_text(OWNER, "make", rule, make))
-
-
-def _described(make: Make, space: SearchSpace, num_seeds: int, seed: int) -> dict[str, Any]:
-    """Return the identity of a sweep as plain data."""
-    trained = make.to_plain()["fields"] if isinstance(make, AnyRecipe) else to_plain(make)
-    return {"make": trained, "space": space.to_plain(), "num_seeds": num_seeds, "seed": seed}
 
 
 def _check_same(path: Path, described: dict[str, Any]) -> None:
