@@ -38,8 +38,7 @@ class Study:
     """The trials of a sweep so far, and what Optuna makes of them."""
 
     def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
-        import optuna
-
+        optuna = require_optuna()
         self.path = folder / STUDY
         self._make_sampler: Sampler = sampler or optuna.samplers.TPESampler
         self._pruner, self._seed = pruner, seed
@@ -59,8 +58,7 @@ class Study:
 
     def begin(self, number: int) -> "optuna.trial.Trial":
         """Return a trial that runs: the one of this number, which was cut off, or the next one."""
-        import optuna
-
+        optuna = require_optuna()
         self._study.sampler = self._sampler(number)
         if number < len(trials := self.trials) and trials[number].state == optuna.trial.TrialState.RUNNING:
             return optuna.trial.Trial(self._study, trials[number]._trial_id)
@@ -73,8 +71,7 @@ class Study:
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
         """Note the score of a test step, and return whether the trial shall end."""
-        import optuna
-
+        optuna = require_optuna()
         # The median pruner waits for a third of a run: early scores say little.
         self._study.pruner = self._pruner or optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
         if step not in self.trials[trial.number].intermediate_values:  # else it was made before the kill, too
@@ -83,19 +80,14 @@ class Study:
 
     def end(self, trial: "optuna.trial.Trial", score: float | None, error: str | None) -> None:
         """Note what came of a trial: a score, or an error, or neither if it was pruned."""
-        from optuna.trial import TrialState
-
+        states = require_optuna().trial.TrialState
         if error is not None:
             trial.set_user_attr("error", error)
-            self._study.tell(trial, state=TrialState.FAIL)
-        elif score is None:
-            self._study.tell(trial, state=TrialState.PRUNED)
-        else:
-            self._study.tell(trial, score)
+        state = states.FAIL if error is not None else states.PRUNED if score is None else None
+        self._study.tell(trial, score if state is None else None, state)
 
     def _sampler(self, number: int) -> Any:
-        import optuna
-
+        optuna = require_optuna()
         text = "must be a class of Optuna's samplers, or a function that makes one given seed="
         try:
             sampler = self._make_sampler(seed=derive_seed(self._seed, "sampler", number))
@@ -115,12 +107,9 @@ class Study:
 @contextlib.contextmanager
 def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> Iterator[Study]:
     """Open the study in a folder, alone, and without a word of Optuna's."""
-    require_optuna()
-    import optuna
-
-    refuse_links(
-        [folder / STUDY, folder / "sweep.json", folder / "sweep.png", *folder.glob("trial-*")], CheckpointError
-    )
+    optuna = require_optuna()
+    written = [folder / name for name in (STUDY, "sweep.json", "sweep.png")]
+    refuse_links([*written, *folder.glob("trial-*")], CheckpointError)
     lock, verbosity = FolderLock(folder), optuna.logging.get_verbosity()
     with write_errors(folder, CheckpointError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,26 +137,24 @@ def reading(path: Path) -> Iterator[None]:
 
 def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
     """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it."""
-    import optuna
-
     with reading(path):
         open_regular(path).close()
-    trials: list[optuna.trial.FrozenTrial] = _load(path, optuna.load_study).get_trials(deepcopy=False)
+    trials: list[optuna.trial.FrozenTrial] = _load(path, require_optuna().load_study).get_trials(deepcopy=False)
     return trials
 
 
-def require_optuna(owner: str = "rl.sweep") -> None:
-    """Raise a `MissingExtraError` if Optuna is not installed; `owner` needs it."""
+def require_optuna(owner: str = "rl.sweep") -> Any:
+    """Return Optuna, or raise a `MissingExtraError`; `owner` needs it."""
     try:
-        import optuna  # noqa: F401
+        import optuna
     except ImportError as error:
         raise missing_extra(owner, "sweep", error) from error
+    return optuna
 
 
 def _load(path: Path, load: Callable[..., Any]) -> Any:
     """Return the study in a file, as a function of Optuna's loads it."""
-    import optuna
-
+    optuna = require_optuna()
     try:
         # Optuna's own lock for each line is a file, which a kill leaves behind; the folder has one already.
         backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=cast(Any, threading.Lock()))

@@ -91,12 +91,12 @@ def sweep(
         with Bar("trials", num_trials, is_shown) as bar:
             trials = _Trials(study, searched, made, folder, range(seed, seed + num_seeds), bar)
             Processes(OWNER, "trial", limit, trials).run(trials.jobs(num_trials))
-        found = trials.over()
+        found = tuple(map(trials.read, range(len(study.trials))))
     if not any(trial.state == "complete" for trial in found):
         failed = next((trial for trial in found if trial.error), None)
         why = "" if failed is None else f"; trial {failed.number}:\n{failed.error}"
         raise RLTrainerError(f"sweep: none of {len(found)} trials came to its end{why}")
-    return SweepResult(folder, tuple(found), made if isinstance(made, AnyRecipe) else None)
+    return SweepResult(folder, found, made if isinstance(made, AnyRecipe) else None)
 
 
 class _Trials:
@@ -138,31 +138,25 @@ class _Trials:
             raise CheckpointError(f"{self._folder}: {text}. {hint}.\n{result.traceback}")
         self._study.end(self._running.pop(number), result, error)
         self._remove_checkpoints(self._study.trials[number])
-        trial = self._read(number)
+        trial = self.read(number)
         if error is not None:
             print(f"sweep: trial {number} failed ({_words(trial.fields)}):\n{error}", file=sys.stderr)
         else:
             score = "" if trial.score is None else f", score {trial.score:.6g}"
             self._bar.write(f"trial {number}: {trial.state}{score} ({_words(trial.fields)})")
         scores = [each.value for each in self._study.trials if each.state.name == "COMPLETE" and each.value is not None]
-        best = {"best_score": f"{max(scores):.4g}"} if scores else {}
-        self._bar.move(number, 1.0, **best)
-
-    def over(self) -> list[SweepTrial]:
-        """Return all trials."""
-        return [self._read(trial.number) for trial in self._study.trials]
+        self._bar.move(number, 1.0, **({"best_score": f"{max(scores):.4g}"} if scores else {}))
 
     def _remove_checkpoints(self, trial: "optuna.trial.FrozenTrial") -> None:
         if trial.state.name in ("COMPLETE", "PRUNED"):
             for path in run_paths(self._folder, trial.number, self._seeds).values():
                 remove(RunFolder(path).checkpoints)
 
-    def _read(self, number: int) -> SweepTrial:
-        from optuna.trial import FixedTrial
-
+    def read(self, number: int) -> SweepTrial:
+        """Return a finished trial."""
         trial = self._study.trials[number]
         try:
-            fields = self._space.draw(FixedTrial(trial.params, number))
+            fields = self._space.draw(require_optuna().trial.FixedTrial(trial.params, number))
         except (KeyError, ValueError) as error:
             if trial.state.name != "FAIL":
                 raise CheckpointError(f"{self._study.path}: trial {number} is none of this sweep ({error})") from error
@@ -190,12 +184,12 @@ def _check_same(path: Path, described: dict[str, Any]) -> None:
             file.write((to_strict_json(described) + "\n").encode())
         return
     given = read_json(to_strict_json(described))
-    for name, there, here in _differences(found, given, ""):
-        text = f"the folder's sweep has {readable(there)}, this one {readable(here)}"
-        raise CheckpointError(f"{path}: {name}: {text}. Another sweep needs another folder.")
+    for name, there, here in _differences(found, given):
+        text = f"{name}: the folder's sweep has {readable(there)}, this one {readable(here)}"
+        raise CheckpointError(f"{path}: {text}. Another sweep needs another folder.")
 
 
-def _differences(found: Any, given: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(found: Any, given: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
     if isinstance(found, dict) and isinstance(given, dict):
         for key in dict.fromkeys([*found, *given]):
             yield from _differences(found.get(key, "nothing"), given.get(key, "nothing"), f"{name}.{key}".lstrip("."))

@@ -58,22 +58,19 @@ class TrialJob:
 
     def __call__(self, parent: Parent) -> float | DiskRefusal | None:
         """Return the score, the mean over the seeds; None if it was pruned."""
+        scores: list[float] = []
         try:
-            return self._score(parent)
+            with at_the_end(_take_folder(next(iter(self.folders.values())).parent).release):
+                for seed, path in self.folders.items():
+                    seed_everything(seed)
+                    score = self._run(seed, RunFolder(path), scores, parent)
+                    if score is None:
+                        return None
+                    scores.append(score)
         except Exception as error:
             if (cause := _of_the_disk(error)) is None:
                 raise
             return DiskRefusal(str(cause), traceback.format_exc())
-
-    def _score(self, parent: Parent) -> float | None:
-        scores: list[float] = []
-        with at_the_end(_take_folder(next(iter(self.folders.values())).parent).release):
-            for seed, path in self.folders.items():
-                seed_everything(seed)
-                score = self._run(seed, RunFolder(path), scores, parent)
-                if score is None:
-                    return None
-                scores.append(score)
         return statistics.fmean(scores)
 
     def _run(self, seed: int, folder: RunFolder, earlier: list[float], parent: Parent) -> float | None:
@@ -104,13 +101,11 @@ class TrialJob:
             return _checked_score(made)
         params = made.params
         if params.test_collector is None:
-            hint = "Pass TrainerParams.test_collector: a trial is valued by test steps."
-            raise ParamsError(field_error_text("sweep", "make", "must make trainers that make test steps", made, hint))
+            rule, hint = "that make test steps", "Pass TrainerParams.test_collector: a trial is valued by test steps."
+            raise ParamsError(field_error_text("sweep", "make", f"must make trainers {rule}", made, hint))
         if params.run_folder is not None:
-            hint = "A sweep gives each run a folder of its own."
-            raise ParamsError(
-                field_error_text("sweep", "make", "must make trainers without a run_folder", params.run_folder, hint)
-            )
+            rule, hint = "must make trainers without a run_folder", "A sweep gives each run a folder of its own."
+            raise ParamsError(field_error_text("sweep", "make", rule, params.run_folder, hint))
         return type(made)(made.algorithm, dataclasses.replace(params, hooks=(*params.hooks, pruning), **live))
 
 
@@ -163,9 +158,8 @@ def _take_folder(folder: Path) -> FolderLock:
     while True:
         try:
             lock.acquire()
+            return lock
         except CheckpointError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(TICK)
-        else:
-            return lock
+        time.sleep(TICK)
