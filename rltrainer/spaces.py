@@ -169,7 +169,7 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
                 raise SpaceError(f"unknown space {name!r} in the file")
     except SpaceError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, AssertionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
         raise SpaceError(f"not the description of a space: {readable(plain)}") from error
 
 

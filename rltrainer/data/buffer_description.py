@@ -19,13 +19,12 @@ from rltrainer.spaces import num_choices
 from rltrainer.tree import named_leaves
 from rltrainer.validation.field_rules import Rule, checked, is_finite
 
-ReferenceScores = Annotated[
-    tuple[float, float],
-    Rule(
-        "two finite numbers, the lower one first",
-        lambda v: isinstance(v, Sequence) and len(v) == 2 and all(map(is_finite, v)) and v[0] < v[1],
-    ),
-]
+
+def _are_in_order(scores: Any) -> bool:
+    return isinstance(scores, Sequence) and len(scores) == 2 and all(map(is_finite, scores)) and scores[0] < scores[1]
+
+
+ReferenceScores = Annotated[tuple[float, float], Rule("two finite numbers, the lower one first", _are_in_order)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,8 @@ class StoredEpisodes:
 
     def warn_of_lost_beginnings(self, caller: str) -> None:
         """Log how many transitions the caller leaves out, as beginnings of their episodes are overwritten."""
-        if not self.is_whole.all():
+        if num_left_out := int(self.length[~self.is_whole].sum()):
             text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
-            num_left_out = int(self.length[~self.is_whole].sum())
             logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(self.slots))
 
 
@@ -65,9 +63,8 @@ def stored_episodes(ring: Ring) -> StoredEpisodes:
     is_last[env_end] = True
     last = np.flatnonzero(is_last)
     length = np.diff(last, prepend=-1)
-    reward, terminated, truncated = (
-        to_array(ring.columns[name].flat)[slots] for name in ("reward", "terminated", "truncated")
-    )
+    names = ("reward", "terminated", "truncated")
+    reward, terminated, truncated = (to_array(ring.columns[name].flat)[slots] for name in names)
     first = last - length + 1
     has_lost_its_beginning = np.isin(first, (env_end - sizes[sizes > 0] + 1)[(ring.written > sizes)[sizes > 0]])
     return StoredEpisodes(
@@ -100,15 +97,14 @@ class ActionCoverage:
 
     def lines(self) -> list[str]:
         """Return the lines of a table, one for each number of an action."""
-        covered = "" if self.covered is None else f"; {self.covered:.0%} covered"
         if self.shares is not None:
-            lines = [_listed([f"{share:.1%}" for share in shares]) for shares in self.shares[:10]]
+            lines = [_listed([f"{share:.1%}" for share in shares]) for shares in self.shares]
         else:
             pairs = zip(self.used or (), self.bounds or (), strict=True)
-            lines = [" of ".join(f"[{_written(a)}, {_written(b)}]" for a, b in pair) for pair in list(pairs)[:10]]
-        num_left_out = len(self.shares or self.used or ()) - len(lines)
-        lines += [f"and {num_left_out:,} more"] if num_left_out else []
-        return [lines[0] + covered, *lines[1:]] if lines else []
+            lines = [" of ".join(f"[{_written(a)}, {_written(b)}]" for a, b in pair) for pair in pairs]
+        if lines and self.covered is not None:
+            lines[0] += f"; {self.covered:.0%} covered"
+        return lines[:10] + ([f"and {len(lines) - 10:,} more"] if len(lines) > 10 else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +118,6 @@ class Quantiles:
     median: float
     upper_quartile: float
     maximum: float
-
-    @classmethod
-    def of(cls, values: Array) -> "Quantiles | None":
-        """Summarise numbers [E]; None if there are none."""
-        if not len(values):
-            return None
-        return cls(float(values.mean()), float(values.std()), *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +142,8 @@ class ObservationRange:
 class BufferDescription:
     """The contents of a replay buffer; `print` shows them as a table.
 
-    An episode counts if its beginning and its end are there. The behaviour score is the mean return of the episodes:
-    that of the policy that collected the data, which a policy that learns from it should reach.
+    An episode counts if its beginning and its end are there. `score` is the mean return of the episodes: a policy that
+    learns from the data should reach it.
 
     Attributes:
         num_transitions: how many there are.
@@ -216,8 +205,8 @@ def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any) ->
         num_truncated=int((~is_terminated).sum()),
         time_limit=int(limits[counts.argmax()]) if len(limits) else None,
         num_at_time_limit=int(counts.max(initial=0)),
-        returns=Quantiles.of(episodes.return_[finished]),
-        lengths=Quantiles.of(length),
+        returns=_quantiles(episodes.return_[finished]),
+        lengths=_quantiles(length),
         reference_scores=None if reference_scores is None else (reference_scores[0], reference_scores[1]),
         actions=action_coverage(ring.columns["action"].flat, episodes.slots, action_space),
         observations=tuple(
@@ -229,6 +218,12 @@ def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any) ->
             if low.size
         ),
     )
+
+
+def _quantiles(values: Array) -> Quantiles | None:
+    if not len(values):
+        return None
+    return Quantiles(float(values.mean()), float(values.std()), *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist())
 
 
 def action_coverage(column: Tensor, slots: Array, space: gym.Space[Any]) -> ActionCoverage | None:
@@ -257,8 +252,8 @@ def _extremes(leaf: Tensor, slots: Array) -> list[tuple[Array, Array]]:
     lows, highs = [], []
     for start in range(0, len(slots), CHUNK_SIZE):
         values = to_array(leaf)[slots[start : start + CHUNK_SIZE]]
-        lows.append(values.min(0).reshape(-1))
-        highs.append(values.max(0).reshape(-1))
+        lows.append(values.min(0).ravel())
+        highs.append(values.max(0).ravel())
     return [(np.min(lows, 0), np.max(highs, 0))] if lows else []
 
 
@@ -275,31 +270,26 @@ def _written(value: float) -> str:
 
 
 def _rows(found: BufferDescription) -> list[str]:
-    def row(name: str, text: str) -> str:
-        return f"{name:<12}{text}".rstrip()
-
-    def quantiles(values: Quantiles | None) -> str:
-        columns = Quantiles.__slots__
-        return "".join(f"{_written(getattr(values, name)) if values else '-':>10}" for name in columns)
-
+    """Return the lines of the table."""
     ends = f"{found.num_terminated:,} terminated, {found.num_truncated:,} truncated"
     if found.time_limit is not None:
         ends += f" ({found.num_at_time_limit:,} at length {found.time_limit:,})"
-    lines = [
-        row("transitions", f"{found.num_transitions:,}"),
-        row("episodes", f"{found.num_episodes:,}, and {found.num_unfinished:,} unfinished"),
-        row("ends", ends),
-        row("", "".join(f"{name:>10}" for name in ("mean", "std", "min", "25 %", "median", "75 %", "max"))),
-        row("returns", quantiles(found.returns)),
-        row("lengths", quantiles(found.lengths)),
+    rows = [
+        ("transitions", f"{found.num_transitions:,}"),
+        ("episodes", f"{found.num_episodes:,}, and {found.num_unfinished:,} unfinished"),
+        ("ends", ends),
+        ("", "".join(f"{name:>10}" for name in ("mean", "std", "min", "25 %", "median", "75 %", "max"))),
     ]
+    for name, values in (("returns", found.returns), ("lengths", found.lengths)):
+        numbers = [_written(getattr(values, field)) if values else "-" for field in Quantiles.__slots__]
+        rows.append((name, "".join(f"{number:>10}" for number in numbers)))
     if found.normalized_score is not None and found.reference_scores is not None:
         low, high = map(_written, found.reference_scores)
-        lines.append(row("score", f"{found.normalized_score:.3f}, where {low} is 0 and {high} is 1"))
+        rows.append(("score", f"{found.normalized_score:.3f}, where {low} is 0 and {high} is 1"))
     if found.actions is not None:
-        lines += [row("" if i else "actions", text) for i, text in enumerate(found.actions.lines())]
+        rows += [("" if i else "actions", text) for i, text in enumerate(found.actions.lines())]
     for leaf in found.observations:
         some = f"; constant: {_listed(list(map(str, leaf.constant)))}" if leaf.constant else ""
         text = f"{leaf.size:,} numbers in [{_written(leaf.low)}, {_written(leaf.high)}]{some}"
-        lines.append(row("obs", f"{leaf.name} {text}".strip()))
-    return lines
+        rows.append(("obs", f"{leaf.name} {text}".strip()))
+    return [f"{name:<12}{text}".rstrip() for name, text in rows]

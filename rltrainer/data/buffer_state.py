@@ -5,10 +5,11 @@ changes, so a file of rows is written once. Each env's newest transition may sti
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +17,11 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.ring import NewTransitions, Ring, numbered
-from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, require_extra, to_array
+from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, to_array
 from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.spaces import ValueRange, check_claims, describe_mismatch, from_plain, leaf_spaces, to_plain
-from rltrainer.state.codec import from_state, to_state
+from rltrainer.spaces import Space, ValueRange, check_claims, describe_mismatch, leaf_spaces
+from rltrainer.state.codec import from_state
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import Load, State
@@ -30,17 +31,13 @@ FILE_KIND = "replay_buffer"
 MIN_NBYTES, MAX_NBYTES = 2**18, 2**25
 """Bytes of a file of rows: the rows of a smaller one are written again with the next ones; more take two files."""
 
-T = TypeVar("T")
+
+def _are_numbers(values: Array) -> bool:
+    return values.dtype == np.int64 and values.ndim == 1 and bool(((values >= 0) & (values < 2**62)).all())
 
 
-def _are(values: Array, dtype: type) -> bool:
-    return values.dtype == dtype and values.ndim == 1
-
-
-Numbers = Annotated[
-    Array, Rule("int64 numbers in [0, 2**62)", lambda v: _are(v, np.int64) and bool(((v >= 0) & (v < 2**62)).all()))
-]
-Flags = Annotated[Array, Rule("flags", lambda v: _are(v, np.bool_))]
+Numbers = Annotated[Array, Rule("int64 numbers in [0, 2**62)", _are_numbers)]
+Flags = Annotated[Array, Rule("flags", lambda v: v.dtype == np.bool_ and v.ndim == 1)]
 
 
 @dataclass(kw_only=True)
@@ -76,80 +73,38 @@ class RowsState:
 
 
 @dataclass
-class ExtraState:
-    """State of a declared extra."""
+class ExtraColumn:
+    """Shape and dtype of a declared extra."""
 
-    shape: list[int]
+    shape: list[NonNegativeInt]
     dtype: ExtraDtype
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], dtype: torch.dtype) -> "ExtraColumn":
+        """Name the dtype."""
+        return cls(list(shape), str(dtype).removeprefix("torch."))  # type: ignore[arg-type]  # an `ExtraDtype`
+
+    def __repr__(self) -> str:
+        """Return it as a buffer's argument."""
+        return f"({tuple(self.shape)}, torch.{self.dtype})"
 
 
 @dataclass(kw_only=True)
-class BufferState(SamplingState):
-    """State of a replay buffer."""
+class BufferLayout:
+    """Spaces, sizes and extras of a buffer."""
 
-    observation_space: dict[str, Any]
-    action_space: dict[str, Any]
+    observation_space: Space
+    action_space: Space
     capacity: PositiveInt
     num_envs: PositiveInt
-    extra: dict[str, ExtraState]
+    extra: dict[str, ExtraColumn]
     frame_stack: PositiveInt | None = None
-    written: Numbers
-    pending_end: Flags
-    head: dict[str, Any]
-    rows: list[RowsState]
-
-    def problem(self) -> str | None:
-        """Return how the fields contradict each other."""
-        for name in ("written", "pending_end"):
-            if len(getattr(self, name)) != self.num_envs:
-                return f"{name}: expected {self.num_envs} values, found {len(getattr(self, name))}"
-        if self.capacity % self.num_envs:
-            return f"capacity: must be a multiple of num_envs={self.num_envs}; got {self.capacity}"
-        return None
-
-
-@dataclass(frozen=True)
-class BufferLayout:
-    """Spaces, sizes and extras of a buffer; `capacity` is a multiple of `num_envs`."""
-
-    observation_space: gym.Space[Any]
-    action_space: gym.Space[Any]
-    capacity: int
-    num_envs: int
-    extra: dict[str, tuple[tuple[int, ...], torch.dtype]]
-    frame_stack: int | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return a buffer's arguments but for its size."""
-        arguments = {name: getattr(self, name) for name in ("observation_space", "action_space", "extra")}
-        return arguments | ({} if self.frame_stack is None else {"frame_stack": self.frame_stack})
-
-    def to_state(self) -> State:
-        """Return plain values."""
-        extra = {
-            name: ExtraState(list(shape), str(dtype).removeprefix("torch."))  # type: ignore[arg-type]  # an ExtraDtype
-            for name, (shape, dtype) in self.extra.items()
-        }
-        spaces = {name: to_plain(getattr(self, name)) for name in ("observation_space", "action_space")}
-        rest = {name: getattr(self, name) for name in ("capacity", "num_envs", "frame_stack")}
-        return {**spaces, **rest, "extra": to_state(extra)}
-
-    @classmethod
-    def of_state(cls, state: BufferState, num_bytes: int) -> "BufferLayout":
-        """Read a layout; a space of far more numbers than `num_bytes` of the file or buffer is refused unmade."""
-        try:
-            check_claims([state.observation_space, state.action_space], num_bytes)
-            spaces = (from_plain(state.observation_space), from_plain(state.action_space))
-            check_claims([{**to_state(each), "space": "Box"} for each in state.extra.values()], num_bytes)
-            declared = {name: (tuple(each.shape), EXTRA_DTYPES[each.dtype]) for name, each in state.extra.items()}
-            extra = require_extra("ReplayBuffer", declared)
-            column_specs("ReplayBuffer", *spaces, extra)
-        except (SpaceError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise ReplayBufferError(f"not the state of a replay buffer ({type(error).__name__}: {error})") from error
-        shape = spaces[0].shape if isinstance(spaces[0], gym.spaces.Box) else ()
-        text = f"frame_stack: must be the number of frames of {spaces[0]}; got {state.frame_stack!r}"
-        require(state.frame_stack is None or shape[:1] == (state.frame_stack,), text)
-        return cls(*spaces, state.capacity, state.num_envs, extra, state.frame_stack)
+        extra = {name: (tuple(each.shape), EXTRA_DTYPES[each.dtype]) for name, each in self.extra.items()}
+        spaces = {"observation_space": self.observation_space, "action_space": self.action_space}
+        return {**spaces, "extra": extra, **({} if self.frame_stack is None else {"frame_stack": self.frame_stack})}
 
     def mismatch(self, other: "BufferLayout", *, with_size: bool = False) -> str | None:
         """Return a sentence if transitions of the other layout do not fit into this one, else None."""
@@ -160,41 +115,71 @@ class BufferLayout:
         return obs or describe_mismatch("action_space", self.action_space, other.action_space, with_bounds=True)
 
 
-# Files and states, whole.
+@dataclass(kw_only=True)
+class BufferState(BufferLayout, SamplingState):
+    """State of a replay buffer."""
+
+    written: Numbers
+    pending_end: Flags
+    head: dict[str, Any]
+    rows: list[RowsState]
+
+    def problem(self) -> str | None:
+        """Return how the fields contradict each other."""
+        for name, values in (("written", self.written), ("pending_end", self.pending_end)):
+            if len(values) != self.num_envs:
+                return f"{name}: expected {self.num_envs} values, found {len(values)}"
+        if self.capacity % self.num_envs:
+            return f"capacity: must be a multiple of num_envs={self.num_envs}; got {self.capacity}"
+        shape = self.observation_space.shape if isinstance(self.observation_space, gym.spaces.Box) else ()
+        if self.frame_stack is not None and shape[:1] != (self.frame_stack,):
+            return f"frame_stack: must be the number of frames of {self.observation_space}; got {self.frame_stack!r}"
+        return None
+
+
+@dataclass(kw_only=True)
+class MixedState(BufferState):
+    """State of a mixed buffer: that of the online one, and of the sampling of the offline one."""
+
+    offline: OfflineState
 
 
 def write_buffer(path: str | Path, state: State) -> None:
-    """Write a buffer's state to a file; all trajectories end there, as a buffer that loads it stores other steps."""
+    """Write a buffer's state to a file."""
     with write_errors(Path(path), ReplayBufferError):
+        # All trajectories end here: a buffer that loads the file stores the steps of other envs next.
         write_state(path, FILE_KIND, state | {"pending_end": torch.ones_like(state["pending_end"])})
 
 
-def read_buffer(path: Path) -> tuple[BufferState, BufferLayout, BufferLayout]:
-    """Read a file; return its state, its layout, and the smallest layout that holds the state.
+def decoded(cls: type[BufferState], state: object, num_bytes: int) -> BufferState:
+    """Return a state as its dataclass; a space of far more numbers than `num_bytes` of file or buffer is not made.
 
-    A ring that never wrapped can be shorter.
+    Raises:
+        ReplayBufferError: a field is missing, unknown, or breaks its rule.
     """
+    try:
+        check_claims(state, num_bytes)
+        found = from_state(cls, state, "buffer")
+        check_claims([{"space": "Box", "shape": each.shape} for each in found.extra.values()], num_bytes)
+        arguments = found.arguments()
+        column_specs("ReplayBuffer", arguments["observation_space"], arguments["action_space"], arguments["extra"])
+    except (CheckpointError, SpaceError) as error:
+        raise ReplayBufferError(str(error)) from error
+    return found
+
+
+def read_buffer(path: Path) -> BufferState:
+    """Read a file."""
     state = read_state(path, FILE_KIND, ReplayBufferError, mapped=True)
     try:
-        found = decoded(BufferState, state, "buffer")
-        layout = BufferLayout.of_state(found, path.stat().st_size)
+        return decoded(BufferState, state, path.stat().st_size)
     except ReplayBufferError as error:
         raise ReplayBufferError(f"{path}: {error}") from error
-    longest = max(int(found.written.max()), 1)
-    return found, layout, replace(layout, capacity=min(layout.capacity, longest * layout.num_envs))
-
-
-def decoded(cls: type[T], state: object, name: str) -> T:
-    """Return a state as its dataclass; a `ReplayBufferError` if a field is missing, unknown or breaks its rule."""
-    try:
-        return from_state(cls, state, name)
-    except CheckpointError as error:
-        raise ReplayBufferError(str(error)) from error
 
 
 def ring_state(ring: Ring, rows: "list[State] | RowLog") -> State:
     """Return the state of a ring, with its rows or a log of them."""
-    head = ring.columns["obs"].gather(torch.from_numpy(ring.heads()).to(ring.device))
+    head = ring.columns["obs"].gather(ring.on_device(ring.heads()))
     return {
         "written": torch.from_numpy(ring.written.copy()),
         "pending_end": torch.from_numpy(ring.pending_end.copy()),
@@ -209,7 +194,7 @@ def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[An
     `is_finite`: numbers must be finite, as those of a run are; a user's own buffer may hold others.
     """
     written = state.written
-    head = check_tree("head", state.head, ring.specs["obs"], ring.num_envs)
+    head = _tree("head", state.head, ring.specs["obs"], ring.num_envs)
     oldest = position = ring.oldest(written)
     has_head = written > 0
     parts = []
@@ -227,12 +212,7 @@ def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[An
     _check_obs("head", observation_space, map_tree(lambda x: x[torch.from_numpy(has_head)], head), False)
     _check_finite("head", head, is_finite)
     saved = {rows.file: rows.stop for rows in takewhile(lambda rows: isinstance(rows.file, RowFile), state.rows)}
-
-    def load() -> None:
-        ring.restore(written, state.pending_end, head, parts)
-        ring.saved = saved
-
-    return load
+    return partial(ring.restore, written, state.pending_end, head, parts, saved)
 
 
 def _check_rows(
@@ -243,9 +223,9 @@ def _check_rows(
         is_range = len(rows.start) == len(rows.stop) == ring.num_envs and bool((rows.start <= rows.stop).all())
         # The size is compared before anything of it is made: a damaged file may claim any.
         require(is_range and float((rows.stop - rows.start).sum(dtype=np.float64)) < 2**53, "start, stop: no ranges")
-        columns = check_tree("data", rows.data, ring.specs, int((rows.stop - rows.start).sum()))
+        columns = _tree("data", rows.data, ring.specs, int((rows.stop - rows.start).sum()))
         env, index = numbered(rows.start, rows.stop)[0], rows.final_index
-        final_obs = check_tree("final_obs", rows.final_obs, ring.specs["obs"], len(index))
+        final_obs = _tree("final_obs", rows.final_obs, ring.specs["obs"], len(index))
         require(bool((index < len(env)).all() and (np.diff(index) > 0).all()), "final_index: names no rows")
         ended = np.zeros(len(env), np.bool_)
         ended[index] = True
@@ -262,7 +242,7 @@ def _check_rows(
     return NewTransitions(columns, None, env, ended, final_obs, final_obs)
 
 
-def check_tree(name: str, state: dict[str, Any], specs: Tree, size: int) -> Tree:
+def _tree(name: str, state: dict[str, Any], specs: Tree, size: int) -> Tree:
     """Return the tree of tensors [size, ...] that a state holds by path, if it has the form of the specs."""
     expected = dict(named_leaves(specs))
     require(state.keys() == expected.keys(), f"{name}: expected the leaves {list(expected)}, found {list(state)}")
@@ -285,10 +265,8 @@ def _check_obs(name: str, observation_space: gym.Space[Any], obs: Tree, is_finit
     _check_finite(name, obs, is_finite)
     stored = dict(named_leaves(obs))
     for path, space in named_leaves(leaf_spaces(observation_space)):
-        if isinstance(space, gym.spaces.Box):
-            continue
-        choices, values = ValueRange(space), to_array(stored[path])
-        if not choices.holds(values):
+        values = to_array(stored[path])
+        if not isinstance(space, gym.spaces.Box) and not (choices := ValueRange(space)).holds(values):
             raise ReplayBufferError(outside_text(f"{name}{path}", choices, values, ("transition",)))
 
 
@@ -354,26 +332,26 @@ def rows_between(ring: Ring, start: Array, stop: Array) -> State:
     """Return copies of the rows of a ring from one number of each env up to another [N] each."""
     env, number = numbered(start, stop)
     slots = number % ring.num_rows * ring.num_envs + env
-    at = torch.from_numpy(slots).to(ring.device)
-    return _rows_state(ring, start, stop, {name: column.gather(at) for name, column in ring.columns.items()}, slots)
+    columns = {name: column.gather(ring.on_device(slots)) for name, column in ring.columns.items()}
+    return _rows_state(ring, start, stop, columns, slots)
 
 
 def all_rows(ring: Ring) -> list[State]:
     """Return all rows of a ring as views: those of all envs at once if they are in step, else env by env."""
     written, position = ring.written, ring.oldest(ring.written)
-    in_step = bool((written == written[0]).all())
+    every = slice(0, ring.num_envs)
+    is_in_step = (written == written[0]).all()
     found = []
-    for env in [None] if in_step else range(ring.num_envs):
-        while position[env or 0] < written[env or 0]:
-            first = int(position[env or 0])
+    for envs in [every] if is_in_step else [slice(env, env + 1) for env in range(ring.num_envs)]:
+        while (first := int(position[envs.start])) < written[envs.start]:
             row = first % ring.num_rows
-            num_rows = min(int(written[env or 0]) - first, ring.num_rows - row)  # up to where the memory begins again
+            stop = min(row + int(written[envs.start]) - first, ring.num_rows)  # up to where the memory begins again
             start = position.copy()
-            position[slice(None) if env is None else env] += num_rows
-            views = {name: column.rows(row + num_rows, row) for name, column in ring.columns.items()}
-            columns = map_tree(lambda x, env=env: x.flatten(0, 1) if env is None else x[:, env], views)
-            envs = np.arange(ring.num_envs) if env is None else np.array([env])
-            slots = (np.arange(row, row + num_rows)[:, None] * ring.num_envs + envs).reshape(-1)
+            position[envs] += stop - row
+            views = {name: column.rows(stop, row) for name, column in ring.columns.items()}
+            # [rows, N] of all envs flattens to a view; of one env, too.
+            columns = map_tree(lambda x, envs=envs: x[:, envs].flatten(0, 1), views)
+            slots = (np.arange(row, stop)[:, None] * ring.num_envs + np.arange(ring.num_envs)[envs]).reshape(-1)
             found.append(_rows_state(ring, start, position.copy(), columns, slots))
     return found
 

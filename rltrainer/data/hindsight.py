@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, Unpack, cast
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.ring import Ring, n_step_windows
-from rltrainer.data.storage import Array, Extra, to_array
+from rltrainer.data.storage import Array, to_array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
@@ -33,7 +33,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     empty one.
 
     Args:
-        capacity, observation_space, action_space, num_envs, device, seed, extra: see `ReplayBuffer`, for errors too.
+        capacity, observation_space, action_space, num_envs, options: see `ReplayBuffer`, for errors too.
         compute_reward: from achieved and desired goals [M, ...] and info to rewards [M], in one call per sample. The
             achieved goals are those of the successors.
         compute_terminated: the same for the ends of episodes, for envs that end one by success; None keeps the ends.
@@ -54,14 +54,12 @@ class HindsightReplayBuffer(ReplayBuffer):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         num_envs: int = 1,
-        device: torch.device | str = "cpu",
-        seed: int | None = None,
-        extra: Extra | None = None,
         *,
         compute_reward: OfGoals,
         compute_terminated: OfGoals | None = None,
         num_goals: int = 4,
         strategy: Strategy = "future",
+        **options: Unpack[BufferOptions],
     ) -> None:
         owner = "HindsightReplayBuffer"
         self.compute_reward = checked(owner, "compute_reward", compute_reward, AnyOfGoals)
@@ -73,7 +71,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         if None in shapes or shapes[0] != shapes[1]:
             rule = "must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape"
             raise SpaceError(field_error_text(owner, "observation_space", rule, observation_space))
-        super().__init__(capacity, observation_space, action_space, num_envs, device, seed, extra)
+        super().__init__(capacity, observation_space, action_space, num_envs, **options)
         self._bounds = TrajectoryBounds(self._ring)
 
     @classmethod
@@ -122,7 +120,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         return self._achieved((slots + ahead * self.num_envs) % self.num_slots)
 
     def _achieved(self, slots: Tensor) -> Tensor:
-        """Return the achieved goals of the successors [M, ...]."""
+        # The goal that a transition achieves is its successor's.
         return cast(Tensor, self._ring.successors(slots)["achieved_goal"])
 
     def _replace_goals(self, batch: Transitions, rows: Tensor, goal: Tensor, n_step: int, gamma: float) -> None:
@@ -154,19 +152,14 @@ class HindsightReplayBuffer(ReplayBuffer):
         if found.shape == () and name == "compute_terminated":  # the robots' returns one False for all goals
             found = np.full(len(goal), found)
         if found.shape != (len(goal),) or found.dtype.kind not in "fiub" or not np.isfinite(found).all():
-            hint = "It gets many goals in one call, and no info."
             rule = f"must return one finite number per goal, of shape {(len(goal),)}"
-            text = f"HindsightReplayBuffer.{name}: {rule}; got shape {found.shape} of {found.dtype}. {hint}"
-            raise ReplayBufferError(text)
+            text = f"{rule}; got shape {found.shape} of {found.dtype}. It gets many goals in one call, and no info."
+            raise ReplayBufferError(f"HindsightReplayBuffer.{name}: {text}")
         return torch.as_tensor(found, device=self.device)
 
 
 class TrajectoryBounds:
-    """Counts the transitions of a trajectory before and after each slot.
-
-    A call reads the transitions that were stored since the last one, each once. Each env numbers its transitions from
-    the first that it ever stored.
-    """
+    """Counts the transitions of a trajectory before and after each slot."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -177,8 +170,8 @@ class TrajectoryBounds:
     def of(self, slots: Array) -> tuple[Array, Array]:
         """Return how many stored transitions lie before and after slots [M] in their trajectories, int64 each."""
         self._catch_up()
-        ring, env = self._ring, slots % self._ring.num_envs
-        written = ring.written
+        # Each env numbers its transitions from the first that it ever stored.
+        ring, env, written = self._ring, slots % self._ring.num_envs, self._ring.written
         age = ((written - 1)[env] - slots // ring.num_envs) % ring.num_rows
         number = written[env] - 1 - age
         has_ended = number < self._begin[env]
@@ -196,7 +189,7 @@ class TrajectoryBounds:
         number = first + np.arange(int((written - first).max(initial=0)))[:, None]  # [rows, N]
         slots = number % ring.num_rows * ring.num_envs + np.arange(ring.num_envs)
         ended = (ring.final.index.reshape(-1)[slots] > 0) & (number < written) & (number >= self._begin)
-        for row, env in np.argwhere(ended).tolist():
+        for row, env in np.argwhere(ended).tolist():  # each trajectory is visited once
             end = int(number[row, env])
             numbers = np.arange(max(int(self._begin[env]), int(oldest[env])), end + 1)
             at = numbers % ring.num_rows * ring.num_envs + env

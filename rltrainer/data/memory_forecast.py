@@ -1,5 +1,6 @@
 """The memory that a buffer needs, compared with the free memory before any of it is allocated."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import torch
 
 from rltrainer.errors import ReplayBufferError, field_error_text
 
-CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""The folder where Linux lists the limits of groups of processes, such as containers, and the file of this process."""
-MEMINFO = Path("/proc/meminfo")
+# Where Linux lists the limits of groups of processes, such as containers, those of this process, and the memory.
+CGROUPS, OWN_GROUPS, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
+# The files of a group in versions 1 and 2 of cgroups: its limit, its usage, and in its statistics the pages of files.
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def check_fits(owner: str, field: str, value: int, needed: int, device: torch.device) -> None:
@@ -21,10 +24,7 @@ def check_fits(owner: str, field: str, value: int, needed: int, device: torch.de
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Return the free bytes of a device; None where the system does not report them.
-
-    On the CPU the least of the machine's and of those that the limits of cgroups (version 1 or 2) leave.
-    """
+    """Return the free bytes of a device, on the CPU within the limits of cgroups; None if they are not reported."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type != "cpu":
@@ -34,12 +34,10 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def _of_machine() -> int | None:
-    try:
+    with contextlib.suppress(OSError, KeyError, ValueError):
         fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:  # what is installed
+    try:  # all that is installed
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
@@ -60,10 +58,6 @@ def _of_cgroups() -> list[int]:
             groups = [each for each in (group, *group.parents) if each == top or top in each.parents]
             found += [size for each in groups if (size := _left(each, *files)) is not None]
     return found
-
-
-_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rltrainer.data.buffer_state import MixedState
 from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
-from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree, map_tree
-from rltrainer.types import Load, Sequences, State, Transitions
+from rltrainer.types import Sequences, State, Transitions
 from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked
 
 
@@ -28,6 +30,8 @@ class MixedBuffer(ReplayBuffer):
         offline: the other source of samples, not empty; of any kind.
         offline_share: of each batch, in [0, 1]; rounded to whole transitions.
     """
+
+    _state_class = MixedState
 
     def __init__(self, online: ReplayBuffer, offline: ReplayBuffer, offline_share: float = 0.5) -> None:
         for name, buffer in (("online", online), ("offline", offline)):
@@ -105,27 +109,16 @@ class MixedBuffer(ReplayBuffer):
         self.online.seed(seed)
         self.offline.seed(derive_seed(seed, "offline"))
 
-    def state_dict(self) -> State:
-        """Return the online buffer's state, and that of the sampling of the offline one."""
-        return self.online.state_dict() | {"offline": self.offline.sampling_state()}
+    def _sampling_state(self) -> State:
+        return {**self.online._sampling_state(), "offline": self.offline.sampling_state()}
 
-    def logged_state(self) -> State:
-        """Return the same for a run's checkpoint; see `ReplayBuffer.logged_state`."""
-        return self.online.logged_state() | {"offline": self.offline.sampling_state()}
+    def _check_sampling(self, found: Any, written: Array, is_exact: bool) -> None:
+        self.online._check_sampling(found, written, is_exact)
+        self.offline._check_offline(found.offline, "MixedBuffer.offline")
 
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return the function that loads it; for errors see `load_state_dict`."""
-        try:
-            load_offline = self.offline.prepare_sampling(state.get("offline"), "MixedBuffer.offline")
-        except CheckpointError as error:
-            raise ReplayBufferError(str(error)) from error
-        load_online = self.online.prepare_load({name: state[name] for name in state if name != "offline"})
-
-        def load() -> None:
-            load_online()
-            load_offline()
-
-        return load
+    def _set_sampling(self, found: Any) -> None:
+        self.online._set_sampling(found)
+        self.offline._set_sampling(found.offline)
 
     def save(self, path: str | Path) -> None:
         """Write the online buffer to a file; see `ReplayBuffer.save`."""

@@ -2,25 +2,32 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, Unpack
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.buffer_state import decoded, require
-from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.buffer_state import require
+from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, Extra
+from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError
 from rltrainer.schedules import Schedule, value_at
-from rltrainer.state.codec import to_state
-from rltrainer.types import Load, State
+from rltrainer.state.codec import from_state, to_state
+from rltrainer.types import State
 from rltrainer.validation.field_rules import Rule, Scheduled, UnitFloat, checked
 
 EPSILON = 1e-6
 """Added to each error, so that a transition without one can still be drawn."""
+
+
+def _are_leaves(values: Array) -> bool:
+    return values.dtype == np.float64 and values.ndim == 1 and bool((np.isfinite(values) & (values > 0)).all())
+
+
+Leaves = Annotated[Array, Rule("positive finite float64 numbers", _are_leaves)]
 
 
 @dataclass
@@ -29,13 +36,7 @@ class PriorityState:
 
     alpha: UnitFloat
     largest: float
-    leaves: Annotated[
-        Array,
-        Rule(
-            "positive finite float64 numbers",
-            lambda v: v.dtype == np.float64 and v.ndim == 1 and bool((np.isfinite(v) & (v > 0)).all()),
-        ),
-    ]
+    leaves: Leaves
 
 
 class PrioritySampler:
@@ -47,11 +48,11 @@ class PrioritySampler:
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # leaf that there ever was
 
     def stored(self, slots: Tensor) -> None:
-        """Give new transitions the largest priority: their errors are not known yet."""
+        """Give new transitions the largest priority: their errors are not known yet (algorithm 1, line 6)."""
         self.tree.set(slots, self.largest.expand(slots.shape))
 
     def forgotten(self, slots: Tensor) -> None:
-        """Never draw these slots."""
+        """Set their priorities to 0."""
         self.tree.set(slots, torch.zeros_like(slots, dtype=torch.float64))
 
     def copied(self, slots: Tensor, other: Sampler, source: Tensor) -> None:
@@ -92,24 +93,23 @@ class PrioritySampler:
         """Return a `PriorityState`."""
         return dict(to_state(PriorityState(self.alpha, float(self.largest), self.tree.leaves[slots].cpu().numpy())))
 
-    def prepare_load(self, state: State, slots: Tensor) -> Load:
-        """Check a state, and return the function that loads it."""
-        found = decoded(PriorityState, state, "priorities")
-        text = f"expected {self.alpha}, found {found.alpha}"
-        require(found.alpha == self.alpha, f"priorities.alpha: {text}")
-        text = f"expected {len(slots)} leaves, found {len(found.leaves)}"
-        require(len(found.leaves) == len(slots), f"priorities.leaves: {text}")
+    def check_state(self, state: State, slots: Tensor) -> None:
+        """Check a state; see `Sampler`."""
+        found = from_state(PriorityState, state, "priorities")
+        require(found.alpha == self.alpha, f"priorities.alpha: expected {self.alpha}, found {found.alpha}")
+        is_whole = len(found.leaves) == len(slots)
+        require(is_whole, f"priorities.leaves: expected {len(slots)} leaves, found {len(found.leaves)}")
         rule = "must be at least 1, as large as the largest leaf, and have a finite sum"
-        is_sound = max(found.leaves.max(initial=1.0), 1.0) <= found.largest
-        is_sound = is_sound and found.largest * self.tree.size < float("inf")
-        require(is_sound, f"priorities.largest: {rule}; found {found.largest}")
-        leaves, largest = torch.from_numpy(found.leaves), torch.full_like(self.largest, found.largest)
+        has_finite_sum = found.largest * self.tree.size < float("inf")
+        require(
+            has_finite_sum and bool(found.leaves.max(initial=1.0) <= found.largest),
+            f"priorities.largest: {rule}; found {found.largest}",
+        )
 
-        def load() -> None:
-            self.tree.set(slots, leaves.to(slots.device))
-            self.largest = largest
-
-        return load
+    def set_state(self, state: State, slots: Tensor) -> None:
+        """Take over a checked state."""
+        self.tree.set(slots, state["leaves"].to(slots.device))
+        self.largest = torch.full_like(self.largest, state["largest"])
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -120,8 +120,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     before the first; of a transition that is in several of them, the newest error counts.
 
     Args:
-        capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack: see `ReplayBuffer`, for
-            errors too.
+        capacity, observation_space, action_space, num_envs, options: see `ReplayBuffer`, for errors too.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
 
@@ -137,19 +136,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         num_envs: int = 1,
-        device: torch.device | str = "cpu",
-        seed: int | None = None,
-        extra: Extra | None = None,
         *,
         alpha: float = 0.6,
         beta: float | Schedule = 0.4,
-        frame_stack: int | None = None,
+        **options: Unpack[BufferOptions],
     ) -> None:
         alpha = float(checked("PrioritizedReplayBuffer", "alpha", alpha, UnitFloat))
         beta = checked("PrioritizedReplayBuffer", "beta", beta, UnitFloat | Scheduled)
-        super().__init__(
-            capacity, observation_space, action_space, num_envs, device, seed, extra, frame_stack=frame_stack
-        )
+        super().__init__(capacity, observation_space, action_space, num_envs, **options)
         self.sampler = PrioritySampler(self.num_slots, alpha, beta, self.device)
 
     @classmethod
@@ -183,18 +177,17 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().update_priorities(index, td_error)
 
 
+# Children of a node. Few wide levels take fewer calls than many of two, on a device too: of 1,000,000 leaves 256 are
+# found in some 90 us, and set in 20, a quarter of the time of a binary tree.
 WIDTH = 32
-"""Children of a node. Few wide levels take fewer calls than many of two, on a device too: of 1,000,000 leaves 256 are
-found in some 90 us, and set in 20, a quarter of the time of a binary tree."""
+# Sums at the top, which are searched at once.
 MAX_TOP = 1024
-"""Sums at the top, which are searched at once."""
 
 
 class SumTree:
     """Leaves in float64, and above each `WIDTH` of them their sum, and so on up to `MAX_TOP` sums.
 
-    A node's sum is always that of its children, never corrected by a difference: it does not drift, and setting a leaf
-    twice is harmless (Schaul et al. 2016, appendix B.2.1, has two children to a node). All leaves are 0 at first.
+    Schaul et al. 2016, appendix B.2.1, have two children to a node. All leaves are 0 at first.
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
@@ -221,6 +214,7 @@ class SumTree:
         for level in self._levels:
             level.view(-1).index_copy_(0, index, value)
             index = index.div(WIDTH, rounding_mode="floor")
+            # The sum of all children, not the old one plus a difference: it does not drift, a leaf may come twice.
             value = level.index_select(0, index).sum(1)
         self._top.index_copy_(0, index, value)
 

@@ -67,11 +67,7 @@ class NewTransitions:
 
 
 class Ring:
-    """The rings of N envs, which forget their oldest transitions; every stored one can be drawn.
-
-    The exception are stacked frames: of an env that has forgotten some, the k - 1 oldest cannot be drawn, as the first
-    frames of their stacks are gone.
-    """
+    """The rings of N envs, which forget their oldest transitions; every stored one can be drawn."""
 
     def __init__(
         self,
@@ -97,9 +93,9 @@ class Ring:
         # A new object after each `clear`, by which caches of the contents notice one.
         self.memory = object()
         self.frames = frames
-        self.num_frameless = 0 if frames is None else frames.num_frames - 1  # an env's oldest, once it forgets
-        # Stands for the run of the envs whose steps were stored last.
-        self.token: object | None = None
+        # The k - 1 oldest of an env that has forgotten some cannot be drawn: frames of their stacks are gone.
+        self.num_frameless = 0 if frames is None else frames.num_frames - 1
+        self.token: object | None = None  # stands for the run of the envs whose steps were stored last
         # Whether an env's trajectory ends before its next transition.
         self.pending_end = np.zeros(num_envs, np.bool_)
         # Transitions that each env ever stored: the next one's row is this modulo R. Where all envs are in step, which
@@ -115,15 +111,13 @@ class Ring:
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
 
     def __len__(self) -> int:
-        if self._level is None:
-            return int(self.sizes().sum())
-        return self.num_envs * min(self._level, self.env_capacity)
+        return int(self.sizes().sum()) if self._level is None else self.num_envs * min(self._level, self.env_capacity)
 
     def sizes(self) -> Array:
         """Return how many transitions each env holds [N]."""
         return np.minimum(self.written, self.env_capacity)
 
-    # How much is stored depends on `written` alone, so these also answer for a state before it is loaded.
+    # The next three depend on `written` alone, so they also answer for a state before it is loaded.
 
     def oldest(self, written: Array) -> Array:
         """Return the number of each env's oldest transition [N], numbered from the first that was ever stored."""
@@ -171,11 +165,11 @@ class Ring:
             self.final.release(self._slots_at(self.written + 1))
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             done = np.flatnonzero(terminated | truncated)
-            final_obs = self.columns["obs"].gather(self._on_device(self._slots_at(self.written + 1)[done]))
+            final_obs = self.columns["obs"].gather(self.on_device(self._slots_at(self.written + 1)[done]))
             self.final.put(self._slots_at(self.written)[done], final_obs)
         if self.sampler is not None:
-            self.sampler.stored(self._on_device(self._slots_at(self.written)))
-            self.sampler.forgotten(self._on_device(self._lost(self.written + 1)))
+            self.sampler.stored(self.on_device(self._slots_at(self.written)))
+            self.sampler.forgotten(self.on_device(self._lost(self.written + 1)))
         level = None if self._level is None else self._level + 1
         # In one statement without a call: no handler of a signal runs between its parts.
         self.written, self._level, self._table = self.written + 1, level, None
@@ -187,7 +181,9 @@ class Ring:
             text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
             raise ReplayBufferError(f"ReplayBuffer.add_rollout: {text}")
         if self.frames is not None:
-            rollout = self.frames.newest_of(rollout)
+            newest = self.frames.newest
+            last, final = newest(rollout.last_obs), newest(rollout.final_obs)
+            rollout = dataclasses.replace(rollout, obs=newest(rollout.obs, 2), last_obs=last, final_obs=final)
         for obs in (map_tree(lambda x: x.flatten(0, 1), rollout.obs), rollout.last_obs, rollout.final_obs):
             self.columns["obs"].check(obs)
         new = NewTransitions.of_rollout(rollout)
@@ -226,8 +222,8 @@ class Ring:
         self.columns["obs"].scatter(head, new.last_obs, grows)
         self.final.put(ended, new.final_obs, np.flatnonzero(kept[new.ended]))
         if self.sampler is not None:
-            self.sampler.stored(self._on_device(slots))
-            self.sampler.forgotten(self._on_device(self._lost(written)))
+            self.sampler.stored(self.on_device(slots))
+            self.sampler.forgotten(self.on_device(self._lost(written)))
         self._note_written(written)
         return slots, source
 
@@ -238,7 +234,7 @@ class Ring:
     def continue_with(self, token: object | None) -> None:
         """End all trajectories if the next steps are of another run of the envs."""
         if token is not self.token:
-            self.end_trajectory(None)
+            self.pending_end[:] = True
             self.token = token
 
     def resume(self, token: object, obs: Tree) -> None:
@@ -257,7 +253,12 @@ class Ring:
         self._note_written(np.zeros(self.num_envs, np.int64))
 
     def restore(
-        self, written: Array, pending_end: Array, head: Tree, parts: list[tuple[Array, NewTransitions]]
+        self,
+        written: Array,
+        pending_end: Array,
+        head: Tree,
+        parts: list[tuple[Array, NewTransitions]],
+        saved: dict[Any, Array],
     ) -> None:
         """Take over a checked state; `head` [N, ...] are the newest successors, `parts` begin at numbers [N]."""
         self.clear()
@@ -265,24 +266,22 @@ class Ring:
             self._note_written(start)
             self.store(new)
         self.columns["obs"].scatter(self._slots_at(written), head)
-        self.token = None
+        self.token, self.saved = None, saved
         self.pending_end[:] = pending_end
         self._note_written(written.copy())
 
     def _differs_from_head(self, obs: Tree) -> Array:
         """Return which observations [N, ...] are not the successors of the last stored steps [N] bool."""
-        head = self.columns["obs"].gather(self._on_device(self._slots_at(self.written)))
+        head = self.columns["obs"].gather(self.on_device(self.heads()))
         return to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
 
     def _end_pending(self) -> None:
         """Keep the successors of the last steps whose trajectories end."""
-        if not np.count_nonzero(self.pending_end):
-            return
-        newest = self._slots_at(self.written - 1)
-        ends = self.pending_end & (self.written > 0) & (self.final.index.reshape(-1)[newest] == 0)
-        head = self._slots_at(self.written)[ends]
-        self.final.put(newest[ends], self.columns["obs"].gather(self._on_device(head)))
-        self.pending_end[:] = False
+        if np.count_nonzero(self.pending_end):
+            newest = self._slots_at(self.written - 1)
+            ends = self.pending_end & (self.written > 0) & (self.final.index.reshape(-1)[newest] == 0)
+            self.final.put(newest[ends], self.columns["obs"].gather(self.on_device(self.heads()[ends])))
+            self.pending_end[:] = False
 
     # Drawing.
 
@@ -329,8 +328,8 @@ class Ring:
     ) -> tuple[Tensor, Tensor]:
         """Walk along trajectories from slots [B] for a length L, and return the slots [L, B].
 
-        Also returns which of them the trajectory holds [L, B]: beyond its end, or that of the data, the last
-        of them is repeated. `backwards` walks towards the beginning, up to the oldest that is `drawable`, or stored.
+        Also return which of them the trajectory holds [L, B]: beyond its end, or that of the data, the last of them is
+        repeated. `backwards` walks towards the beginning, up to the oldest that is `drawable`, or stored.
         """
         steps = torch.arange(length, device=slots.device) * (-self.num_envs if backwards else self.num_envs)
         path = (slots + steps.unsqueeze(1)) % self.num_slots
@@ -349,9 +348,8 @@ class Ring:
     def successors(self, slots: Tensor) -> Tree:
         """Return copies of the successors, a tree [B, ...]."""
         after = self.stored_successors(slots)
-        if self.frames is None:
-            return after
-        return torch.cat([self._stack(slots, self.frames)[:, 1:], after.unsqueeze(1)], 1)
+        frames = self.frames
+        return after if frames is None else torch.cat([self._stack(slots, frames)[:, 1:], after.unsqueeze(1)], 1)
 
     def stored_successors(self, slots: Tensor) -> Tree:
         """Return copies of the successors as they are stored, single frames of stacks, a tree [B, ...]."""
@@ -359,7 +357,6 @@ class Ring:
         return self.final.replace(slots, self.columns["obs"].gather(after))
 
     def _stack(self, slots: Tensor, frames: "FrameStack") -> Tensor:
-        """Return the frames at slots [B] and of those before them, the oldest first [B, k, ...]."""
         path = self.path(slots, frames.num_frames, backwards=True)[0].flip(0).T
         found: Tensor = self.columns["obs"].gather(path.flatten())
         return found.view(*path.shape, *found.shape[1:])
@@ -427,7 +424,7 @@ class Ring:
 
     def _newest(self, written: Array, sizes: Array) -> Tensor:
         rows = np.arange(min(int(written.max()), self.num_rows))[:, None]  # no more were ever written
-        return self._on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
+        return self.on_device(np.flatnonzero((rows - (written - sizes)) % self.num_rows < sizes))
 
     def _slots_at(self, number: Array) -> Array:
         """Return the flat index of each env's transition of this number."""
@@ -448,7 +445,7 @@ class Ring:
             if self.num_frameless:
                 sizes = self.drawable_sizes(written)
                 table += [self._slots_at(written - sizes), *self._positions(sizes)]
-            self._table = self._on_device(np.stack(table))
+            self._table = self.on_device(np.stack(table))
         return self._table
 
     def _positions(self, sizes: Array) -> tuple[Array, Array]:
@@ -456,16 +453,14 @@ class Ring:
         ends = np.cumsum(sizes)
         return ends, (self.written - sizes) % self.num_rows - (ends - sizes)
 
-    def _on_device(self, indices: Array) -> Tensor:
+    def on_device(self, indices: Array) -> Tensor:
+        """Copy indices to the device."""
         # Nothing waits: pageable memory has been read when the call returns.
         return torch.from_numpy(indices).to(self.device, non_blocking=True)
 
 
 class FrameStack:
-    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first.
-
-    `space` is that of a single frame.
-    """
+    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first."""
 
     def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
         self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
@@ -473,6 +468,7 @@ class FrameStack:
             rule = f"must be a Box with {num_frames} frames along its first axis"
             raise SpaceError(field_error_text(owner, "observation_space", rule, space))
         self._name, self._shape = f"{owner}.obs", space.shape
+        # The space of a single frame.
         self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)
 
     def newest(self, obs: Any, num_axes: int = 1) -> Any:
@@ -483,17 +479,11 @@ class FrameStack:
             raise ReplayBufferError(f"{self._name}: {text}")
         return obs[(slice(None),) * num_axes + (-1,)]
 
-    def newest_of(self, rollout: Rollout) -> Rollout:
-        """Return a rollout of single frames."""
-        last, final = self.newest(rollout.last_obs), self.newest(rollout.final_obs)
-        return dataclasses.replace(rollout, obs=self.newest(rollout.obs, 2), last_obs=last, final_obs=final)
-
 
 def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay a window of n steps over each path of slots [n, B].
+    """Lay a window of n steps over each path of slots [n, B], of which those `inside` [n, B] belong to the window.
 
-    `inside` [n, B] says which of them belong to the window, and `reward` [n, B] is theirs. Returns each
-    window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
+    Returns each window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
     """
     length = inside.sum(0)
     powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
@@ -508,15 +498,10 @@ def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
 
     `start` and `stop` are [N]: of each env the first number, and the first one after them.
     """
-    envs = np.flatnonzero(stop > start)
-    count = (stop - start)[envs]
-    if len(envs) and (count == count[0]).all():
-        env, offset = np.tile(envs, count[0]), np.repeat(np.arange(count[0]), len(envs))
-    else:
-        env, offset = np.repeat(envs, count), count_up(count)
-        order = np.argsort(offset, kind="stable")
-        env, offset = env[order], offset[order]
-    return env, start[env] + offset
+    count = np.maximum(stop - start, 0)
+    env, offset = np.repeat(np.arange(len(count)), count), count_up(count)
+    order = np.argsort(offset, kind="stable")
+    return env[order], (start[env] + offset)[order]
 
 
 def count_up(counts: Array) -> Array:

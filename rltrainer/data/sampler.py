@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rltrainer.types import Load, State
+from rltrainer.types import State
 
 
 class Sampler(Protocol):
@@ -45,5 +45,8 @@ class Sampler(Protocol):
     def state_dict(self, slots: Tensor) -> State:
         """Return the knowledge of all slots that can be drawn [M], ascending: plain values and copies of tensors."""
 
-    def prepare_load(self, state: State, slots: Tensor) -> Load:
-        """Check a state of these slots [M], and return the function that loads it; raise a `ReplayBufferError`."""
+    def check_state(self, state: State, slots: Tensor) -> None:
+        """Raise a `ReplayBufferError` or `CheckpointError` unless it is a state of these slots [M]; change nothing."""
+
+    def set_state(self, state: State, slots: Tensor) -> None:
+        """Take over a checked state, which cannot fail; copy its tensors, which may be mapped from a file."""

@@ -40,6 +40,8 @@ def to_state(value: Any) -> Any:
         return {name: to_state(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_state(item) for item in value]
+    if isinstance(value, gym.Space):
+        return spaces.to_plain(value)
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
@@ -50,7 +52,7 @@ def from_state(cls: type[T], state: object, name: str) -> T:
     contradiction between its fields.
 
     Args:
-        cls: a dataclass of numbers, strings, scalar tensors, arrays, dataclasses, and lists and dicts of them.
+        cls: a dataclass of numbers, strings, scalar tensors, arrays, spaces, dataclasses, and lists and dicts of them.
         state: as it was read.
         name: the owner, for error texts.
 
@@ -106,6 +108,12 @@ def read(hint: Any, value: Any, name: str) -> Any:
     if origin is dict:
         _require(isinstance(value, dict), name, "a mapping", value)
         return {read(args[0], key, name): read(args[1], item, f"{name}.{key}") for key, item in value.items()}
+    if origin is gym.Space:  # `check_claims` compares its size with the file's before
+        _require(isinstance(value, dict), name, "a space", value)
+        try:
+            return spaces.from_plain(value)
+        except SpaceError as error:
+            raise CheckpointError(f"{name}: {error}") from error
     if origin is np.ndarray:
         _require(isinstance(value, Tensor) and value.dtype != torch.bfloat16, name, "an array", value)
         return value.numpy()

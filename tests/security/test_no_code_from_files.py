@@ -29,6 +29,7 @@ READERS = {
     "from_state", "from_plain", "from_json", "of_state", "of_progress", "prepare_load", "prepare_ring", "read", "load",
     "load_state_dict", "set_extra_state", "restore", "check_state_dict", "check_module", "check_part", "load_part",
     "take_progress", "read_state", "read_buffer", "decoded", "prepare_sampling", "read_run", "read_checkpoint",
+    "check_state", "set_state",
 }  # fmt: skip
 """Functions that are given what was read from files; `_read...` are too."""
 

@@ -46,10 +46,12 @@ class Told:
     def state_dict(self, cells: torch.Tensor) -> dict[str, Any]:
         return {"num_errors": len(self.errors), "holds": self.holds[cells]}
 
-    def prepare_load(self, state: dict[str, Any], cells: torch.Tensor) -> Any:
+    def check_state(self, state: dict[str, Any], cells: torch.Tensor) -> None:
         if state.get("holds") is None or len(state["holds"]) != len(cells):
             raise ReplayBufferError("holds: not what this was")
-        return lambda: self.errors.clear()
+
+    def set_state(self, state: dict[str, Any], cells: torch.Tensor) -> None:
+        self.errors.clear()
 
 
 class Own(rl.ReplayBuffer):

@@ -210,7 +210,7 @@ DAMAGES: list[tuple[tuple[Any, ...], Any, str]] = [
     (("capacity",), -3, "capacity: expected a positive integer, found -3"),
     (("capacity",), 22, "capacity: must be a multiple of num_envs=3; got 22"),
     (("num_envs",), "3", "num_envs: expected an integer, found '3'"),
-    (("observation_space",), {"space": "Magic"}, "not the state of a replay buffer (SpaceError: unknown space 'Magic'"),
+    (("observation_space",), {"space": "Magic"}, "observation_space: unknown space 'Magic' in the file"),
     (("extra",), {"x": {"shape": [], "dtype": "float3"}}, "extra.x.dtype: expected one of 'float32'"),
     (("action_space",), None, "action_space: missing in the saved state"),
     (("written",), lambda x: x[:2], "written: expected 3 values, found 2"),
