@@ -12,7 +12,7 @@ from rltrainer.errors import SpaceError, field_error_text, readable
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import is_int
 
-# More numbers and axes than any observation has: one value of a Box in a file; all Boxes of a short file.
+# More numbers and axes than any observation has: of a Box in a file; of all Boxes of a short file.
 MAX_BOX_SIZE, MAX_AXES, FREE_BOX_SIZE = 2**26, 32, 2**20
 # Each choice of an action space is an output of a policy's network.
 MAX_CHOICES = 2**24
@@ -29,7 +29,7 @@ _SIGNED = {np.dtype(np.uint16): torch.int32, np.dtype(np.uint32): torch.int64}
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def leaf_spaces(space: gym.Space[Any]) -> Tree:
+def leaf_spaces(space: Space) -> Tree:
     """Return the space as a tree of its leaf spaces; raise a `SpaceError` for a part of another kind."""
     if isinstance(space, spaces.Dict):
         return {key: leaf_spaces(part) for key, part in space.spaces.items()}
@@ -42,41 +42,37 @@ def leaf_spaces(space: gym.Space[Any]) -> Tree:
     raise SpaceError(f"unsupported space {readable(space)}: must be {names}, or a Dict or Tuple of these. {hint}")
 
 
-def stored_dtype(space: gym.Space[Any]) -> torch.dtype:
-    """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own.
-
-    Raises:
-        SpaceError: the space is a Box of uint64, for which there is none.
-    """
+def stored_dtype(space: Space) -> torch.dtype:
+    """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own."""
     assert space.dtype is not None, "every leaf space has a dtype"
     if np.issubdtype(space.dtype, np.floating):
         return torch.float32
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return torch.int64
-    if space.dtype == np.uint64:
+    if space.dtype == np.uint64:  # PyTorch has none that holds all of them
         hint = "Give the env another dtype in a wrapper: int64, or float32."
         raise SpaceError(f"unsupported space {readable(space)}: must not be a Box of uint64. {hint}")
     # PyTorch computes with no unsigned integers of more than 8 bits: signed ones of twice as many hold these.
     return _SIGNED.get(np.dtype(space.dtype)) or torch.from_numpy(np.empty(0, space.dtype)).dtype
 
 
-def numpy_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
+def numpy_dtype(space: Space) -> np.dtype[Any]:
     """Return `stored_dtype` as a NumPy dtype."""
     return np.dtype(str(stored_dtype(space)).removeprefix("torch."))
 
 
-def leaf_shape(space: gym.Space[Any]) -> tuple[int, ...]:
+def leaf_shape(space: Space) -> tuple[int, ...]:
     """Return the shape of one value of a leaf space."""
     assert space.shape is not None, "every leaf space has a shape"
     return tuple(space.shape)
 
 
-def has_action_mask(observation_space: gym.Space[Any]) -> bool:
+def has_action_mask(observation_space: Space) -> bool:
     """Return whether observations say which actions are allowed."""
     return isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
 
 
-def num_choices(action_space: gym.Space[Any]) -> list[int] | None:
+def num_choices(action_space: Space) -> list[int] | None:
     """Return how many choices each number of an action is made from; None if the space is not one of choices."""
     if isinstance(action_space, spaces.Discrete):
         return [int(action_space.n)]
@@ -85,21 +81,21 @@ def num_choices(action_space: gym.Space[Any]) -> list[int] | None:
     return action_space.nvec.flatten().tolist() if isinstance(action_space, spaces.MultiDiscrete) else None
 
 
-def require_floats(owner: str, action_space: gym.Space[Any]) -> None:
+def require_floats(owner: str, action_space: Space) -> None:
     """Raise a `SpaceError` for a Box of integers: what the env got would not be what the policy, `owner`, chose."""
     if isinstance(action_space, spaces.Box) and not np.issubdtype(action_space.dtype, np.floating):
         hint = "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
         raise SpaceError(field_error_text(owner, "action_space", "must hold floats if it is a Box", action_space, hint))
 
 
-def require_few_choices(owner: str, action_space: gym.Space[Any]) -> None:
+def require_few_choices(owner: str, action_space: Space) -> None:
     """Raise a `SpaceError` if the network of a policy, `owner`, would have more outputs than fit into memory."""
     if sum(num_choices(action_space) or ()) > MAX_CHOICES:
         rule, hint = f"must have at most {MAX_CHOICES} choices in all", "Make several numbers of them: MultiDiscrete."
         raise SpaceError(field_error_text(owner, "action_space", rule, action_space, hint))
 
 
-def to_plain(space: gym.Space[Any]) -> dict[str, Any]:
+def to_plain(space: Space) -> dict[str, Any]:
     """Describe a space with plain values, for a file."""
     if isinstance(space, spaces.Dict):
         return {"space": "Dict", "parts": {key: to_plain(part) for key, part in space.spaces.items()}}
@@ -141,7 +137,7 @@ def _box_size(plain: dict[str, Any]) -> int:
     return math.prod(max(n, 1) for n in shape)
 
 
-def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
+def from_plain(plain: dict[str, Any]) -> Space:
     """Rebuild a space from `to_plain`, or raise a `SpaceError`; only the names listed here are known."""
     try:
         match plain["space"]:
@@ -154,10 +150,9 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
                 shape, dtype = tuple(plain["shape"]), np.dtype(plain["dtype"])
                 if dtype.kind not in "biuf":
                     raise ValueError("a Box is of numbers")
-                if _box_size(plain) > MAX_BOX_SIZE:
+                if _box_size(plain) > MAX_BOX_SIZE:  # before the bounds are made
                     raise SpaceError(f"a Box of shape {shape} in the file: must hold at most {MAX_BOX_SIZE} numbers")
-                low = np.broadcast_to(np.asarray(plain["low"], dtype.type), shape)
-                high = np.broadcast_to(np.asarray(plain["high"], dtype.type), shape)
+                low, high = (np.broadcast_to(np.asarray(plain[k], dtype.type), shape) for k in ("low", "high"))
                 return spaces.Box(low, high, shape, dtype.type)
             case "Discrete":
                 return spaces.Discrete(plain["n"], start=plain["start"])
@@ -173,9 +168,7 @@ def from_plain(plain: dict[str, Any]) -> gym.Space[Any]:
         raise SpaceError(f"not the description of a space: {readable(plain)}") from error
 
 
-def describe_mismatch(
-    what: str, expected: gym.Space[Any], found: gym.Space[Any], *, with_bounds: bool = False
-) -> str | None:
+def describe_mismatch(what: str, expected: Space, found: Space, *, with_bounds: bool = False) -> str | None:
     """Return a sentence that begins with `what` if two spaces differ, else None.
 
     Kind, shape, dtype and choices are compared, the bounds of a Box only `with_bounds`, as those of actions must be.
@@ -183,32 +176,25 @@ def describe_mismatch(
     text = f"{what}: expected {expected}, found {found}"
     if _signature(expected) != _signature(found):
         return text
-    if not with_bounds or not isinstance(expected, spaces.Box) or not isinstance(found, spaces.Box):
-        return None
-    bounds = [np.stack([box.low, box.high]).astype(numpy_dtype(box)) for box in (expected, found)]
-    differs = (bounds[0] != bounds[1]).any(0)
-    if not differs.any():
-        return None
-    index = tuple(np.argwhere(differs)[0].tolist())
-    here, there = ([bound[index].item() for bound in both] for both in bounds)
-    return f"{text}; number {list(index)} lies in {here} of the one and in {there} of the other"
+    if with_bounds and isinstance(expected, spaces.Box) and isinstance(found, spaces.Box):
+        bounds = [np.stack([box.low, box.high], -1).astype(numpy_dtype(box)) for box in (expected, found)]
+        for index in np.argwhere((bounds[0] != bounds[1]).any(-1)).tolist():
+            here, there = (each[tuple(index)].tolist() for each in bounds)
+            return f"{text}; number {index} lies in {here} of the one and in {there} of the other"
+    return None
 
 
 class ValueRange:
     """The range of values of a leaf space; bounds of floats are widened by what float32 rounds off."""
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         self.space = space
         self._limits: list[Array] = []
-        if isinstance(space, spaces.Discrete):
-            limits = [np.asarray(space.start), np.asarray(int(space.start) + int(space.n) - 1)]
-        elif isinstance(space, spaces.MultiDiscrete):
-            limits = [space.start, space.start + space.nvec - 1]
-        elif isinstance(space, spaces.MultiBinary):
-            limits = [np.asarray(0), np.asarray(1)]
-        else:
-            assert isinstance(space, spaces.Box), "a leaf space"
+        if isinstance(space, spaces.Box):
             limits = [space.low, space.high]
+        else:
+            low = np.asarray(getattr(space, "start", 0))
+            limits = [low, low + (np.reshape(num_choices(space) or (), leaf_shape(space)) - 1)]
         with np.errstate(over="ignore"):
             limits = [bound.astype(numpy_dtype(space)) for bound in limits]
         if np.issubdtype(limits[0].dtype, np.floating):
@@ -216,7 +202,7 @@ class ValueRange:
                 return
             largest = np.max([np.where(np.isfinite(bound), np.abs(bound), 0) for bound in limits], axis=0)
             limits = [limits[0] - largest * np.float32(ROUNDING), limits[1] + largest * np.float32(ROUNDING)]
-        # A comparison with one number takes half the time of one with a row of them.
+        # A comparison with one number takes half the time of a comparison with a row of numbers.
         self._limits = [_shortest(bound) for bound in limits]
 
     def holds(self, values: Array) -> bool:
@@ -240,11 +226,13 @@ def _shortest(bound: Array) -> Array:
     return bound.reshape(-1)[0:1].reshape(()) if bound.size and (bound == bound.flat[0]).all() else bound
 
 
-def _signature(space: gym.Space[Any]) -> Any:
-    plain = to_plain(space)
-    if "parts" in plain:
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)  # type: ignore[attr-defined]  # a Tuple has it
-        return (plain["space"], [(key, _signature(part)) for key, part in parts])
+def _signature(space: Space) -> Any:
+    """Return values that are equal for spaces whose values are stored alike."""
+    if isinstance(space, spaces.Dict):
+        return "Dict", [(key, _signature(part)) for key, part in space.spaces.items()]
+    if isinstance(space, spaces.Tuple):
+        return "Tuple", [_signature(part) for part in space.spaces]
     # float64 and float32 envs are interchangeable: both are stored as float32.
-    stored = {"dtype": str(stored_dtype(space))} if plain["space"] == "Box" else {}
-    return {key: value for key, value in plain.items() if key not in ("low", "high")} | stored
+    if isinstance(space, spaces.Box):
+        return "Box", space.shape, stored_dtype(space)
+    return to_plain(space)

@@ -58,27 +58,26 @@ class Transitions:
 
     def __getitem__(self, key: Any) -> Self:
         """Index the leading axis of every field."""
-        return self._map(lambda leaf: leaf[key])
+        return self.map(lambda leaf: leaf[key])
 
     def reshape(self, *shape: int) -> Self:
         """Arrange the leading axis of every field in this shape."""
-        return self._map(lambda leaf: leaf.unflatten(0, shape))
+        return self.map(lambda leaf: leaf.unflatten(0, shape))
 
     def to(self, device: torch.device | str) -> Self:
         """Copy to a device; return itself if it is there already."""
         target = torch.device(device)
-        return self if self.reward.device == target else self._map(lambda leaf: to_device(leaf, target))
+        return self if self.reward.device == target else self.map(lambda leaf: to_device(leaf, target))
 
     @classmethod
-    def stack(cls, batches: "list[Transitions]") -> "Transitions":
+    def stack(cls, batches: "list[Self]") -> Self:
         """Stack K batches [B] into one [K, B]."""
-        names = [f.name for f in dataclasses.fields(cls)]
-        columns = {name: [getattr(batch, name) for batch in batches] for name in names}
-        return cls(**{n: map_tree(lambda *x: torch.stack(x), items[0], *items[1:]) for n, items in columns.items()})
+        return batches[0].map(lambda *x: torch.stack(x), *batches[1:])
 
-    def _map(self, function: Any) -> Self:
-        names = (f.name for f in dataclasses.fields(self))
-        return type(self)(**{name: map_tree(function, getattr(self, name)) for name in names})
+    def map(self, function: Callable[..., Tensor], *others: "Transitions") -> Self:
+        """Apply a function to each leaf of each field, and the leaves of others at the same place."""
+        batches, names = (self, *others), (f.name for f in dataclasses.fields(self))
+        return type(self)(**{name: map_tree(function, *(getattr(each, name) for each in batches)) for name in names})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,9 +85,9 @@ class Sequences(Transitions):
     """Transitions that follow each other, every field [T, B, ...], or [K, T, B, ...] for K gradient steps.
 
     T is the burn-in, in which a memory is brought up to date, and the length that is trained on. Where a trajectory
-    begins or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]`, the memory
-    that the first action was chosen with, is [B, ...], if the buffer has it. `first` [T, B] bool marks the transitions
-    before which memory begins again.
+    begins or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]` [B, ...], if
+    the buffer has it, is the memory before the first action. Memory begins again before the transitions that `first`
+    [T, B] marks.
     """
 
     first: Tensor
@@ -99,8 +98,8 @@ class Sequences(Transitions):
 class Rollout:
     """The steps of one collection, in time order: T time steps of N envs.
 
-    Each observation is held once. The successor of a step is the next row's observation, but where a trajectory ended
-    (`final_index`): there it is in `final_obs`.
+    Each observation is held once. The successor of a step is the next row's observation, or where a trajectory ended
+    in `final_obs`.
 
     Args:
         obs: tree [T, N, ...].

@@ -113,7 +113,7 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     def _draw_achieved(self, slots: Tensor) -> Tensor:
         """Return a goal that was achieved in the trajectory of each slot [M], [M, ...]."""
-        before, after = (torch.from_numpy(count).to(self.device) for count in self._bounds.of(to_array(slots)))
+        before, after = map(self._ring.on_device, self._bounds.of(to_array(slots)))
         first = -before if self.strategy == "episode" else torch.zeros_like(after)
         share = torch.rand(len(slots), dtype=torch.float64, generator=self.generator, device=self.device)
         ahead = after if self.strategy == "final" else first + (share * (after - first + 1)).long()

@@ -14,7 +14,7 @@ from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
 from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
 from rltrainer.seeding import derive_seed
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree
 from rltrainer.types import Sequences, State, Transitions
 from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked
 
@@ -45,8 +45,10 @@ class MixedBuffer(ReplayBuffer):
         for rule in (rule for rule, holds in rules.items() if not holds):
             raise ReplayBufferError(field_error_text("MixedBuffer", "offline", rule, offline))
         vars(self).update(vars(online))  # one memory: a transition that is stored here is stored there
-        mismatch = self._layout.mismatch(dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack))
-        if mismatch:
+        # Samples are alike if one of the two stacks frames.
+        if mismatch := self._layout.mismatch(
+            dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack)
+        ):
             raise SpaceError(f"MixedBuffer.offline: {mismatch}")
         self.online, self.offline = online, offline
         self.offline_share = checked("MixedBuffer", "offline_share", offline_share, UnitFloat)
@@ -72,8 +74,7 @@ class MixedBuffer(ReplayBuffer):
         if num_offline:
             parts[-1].index += self.num_slots
         axis = parts[0].reward.dim() - 1
-        columns = {f.name: [getattr(part, f.name) for part in parts] for f in dataclasses.fields(Transitions)}
-        return Transitions(**{name: map_tree(lambda *x: torch.cat(x, axis), *both) for name, both in columns.items()})
+        return parts[0].map(lambda *x: torch.cat(x, axis), *parts[1:])
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
         """Refuse: sequences are sampled from one buffer."""
@@ -85,9 +86,9 @@ class MixedBuffer(ReplayBuffer):
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Report the errors of each buffer's own transitions to it."""
-        if td_error is None or td_error.shape != index.shape:
-            for buffer in (self.online, self.offline):
-                buffer.update_priorities(index, td_error)
+        if td_error is None or td_error.shape != index.shape:  # an error, unless both draw uniformly
+            self.online.update_priorities(index, td_error)
+            self.offline.update_priorities(index, td_error)
             return
         for batch, error in zip(index, td_error, strict=True) if index.dim() > 1 else ((index, td_error),):
             is_offline = batch >= self.num_slots

@@ -54,23 +54,21 @@ class RolloutBuffer:
         shape = (num_steps + 1, num_envs)  # the spare row holds the successor of the last one
         needed = shape[0] * num_envs * slot_nbytes(specs)
         check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
-        self._columns = {
-            name: Storage(f"RolloutBuffer.{name}", part, shape, self.device) for name, part in specs.items()
-        }
+        self._columns = {k: Storage(f"RolloutBuffer.{k}", part, shape, self.device) for k, part in specs.items()}
         self._valid = self._columns["valid"].leaves[0]
         self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._final_index: list[int] = []
-        self.num_rows, self._has_invalid = 0, False
-        self._is_ragged = False  # whether steps came by `add_steps`
-        self._lengths = np.zeros(num_envs, np.int64)  # of each env, in such steps
+        # Whether steps came by `add_steps`, and how many of each env.
+        self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
+        self._lengths = np.zeros(num_envs, np.int64)
         self._first_row: tuple[Any, ...] | None = None
         self._views: tuple[tuple[int, int], dict[str, Tree], dict[str, Tree]] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._token: object | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without views, which are of this object's memory."""
+        """Copy and pickle without views of this object's memory."""
         return vars(self) | {"_first_row": None, "_views": None}
 
     @property
@@ -96,7 +94,7 @@ class RolloutBuffer:
         """Store one step of all envs, as `ReplayBuffer.add`; actions as sampled, `valid` [N] bool, or None for all."""
         row = self.num_rows
         if row + 1 == self._columns["obs"].shape[0]:
-            self._grow()
+            self._reserve()
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = True if valid is None else self._valid.accept(valid)
         self._writer.write((row, row + 1), (obs, action, reward, next_obs, terminated, truncated, extra))
@@ -125,7 +123,7 @@ class RolloutBuffer:
         """
         rows = self._lengths[envs]
         while int(rows.max()) + 1 >= self._columns["obs"].shape[0]:
-            self._grow()
+            self._reserve()
         accepted, at = self._valid.accept(valid, envs.shape), ((rows, envs), (rows + 1, envs))
         self._writer.write(at, (obs, action, reward, next_obs, terminated, truncated, extra), len(envs))
         self._valid.target[at[0]] = accepted
@@ -139,7 +137,7 @@ class RolloutBuffer:
     def pad(self, obs: Tree) -> None:
         """Fill up envs with fewer steps than others with steps that are not valid, at their last observations [N, ...].
 
-        Without any step there is one row of them: there is always a rollout.
+        Without any step there is one row of them.
         """
         self._is_ragged = self._has_invalid = True
         self.num_rows = num_rows = max(self.num_rows, 1)
@@ -210,11 +208,9 @@ class RolloutBuffer:
         if num_final > self._final_obs.shape[0]:
             self._views = None
             self._final_obs.grow(num_final)
-        for name, column in self._columns.items():
-            map_tree(lambda mine, new: mine.copy_(new), column.rows(num_rows), getattr(rollout, name))
-        last_row = map_tree(lambda x: x[-1], self._columns["obs"].rows(num_rows + 1))
-        map_tree(lambda mine, new: mine.copy_(new), last_row, rollout.last_obs)
-        map_tree(lambda mine, new: mine.copy_(new), self._final_obs.rows(num_final), rollout.final_obs)
+        for name, view in self._view(num_rows, num_final).items():
+            if name != "final_index":
+                map_tree(lambda mine, new: mine.copy_(new), view, getattr(rollout, name))
         self._final_index = rollout.final_index.tolist()
         self._starts[:] = to_array(rollout.starts)
         self.num_rows, self._has_invalid = num_rows, not bool(rollout.valid.all())
@@ -256,7 +252,7 @@ class RolloutBuffer:
             plain = {name: view for name, view in views.items() if isinstance(view, Tensor)}
             trees = {name: view for name, view in views.items() if name not in plain}
             self._views = size, plain, trees
-        # Most rollouts are one row in the same memory, so the last one's views are used again. Its dicts are not, as
+        # Most rollouts are one row in the same memory, so the last one's views are used again, but in new dicts, as
         # callers may add to them.
         _, plain, trees = self._views
         found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
@@ -272,11 +268,10 @@ class RolloutBuffer:
         views["final_index"] = torch.zeros(0, dtype=torch.int64, device=self.device)
         return views
 
-    def _grow(self) -> None:
-        self._reserve(2 * self._columns["obs"].shape[0] - 1)
-
-    def _reserve(self, rows: int) -> None:
+    def _reserve(self, rows: int | None = None) -> None:
+        """Reserve so many rows, or twice as many as there are."""
         self._first_row = self._views = None
+        rows = 2 * self._columns["obs"].shape[0] - 1 if rows is None else rows
         # Observations last: their shape decides whether there is room, so an interrupted call is repeated.
         for column in reversed(self._columns.values()):
             column.grow(rows)

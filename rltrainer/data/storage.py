@@ -16,12 +16,11 @@ from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
 
 Array = np.ndarray[Any, Any]
+# Shape (of one transition) and dtype of each extra, by name.
 Extra = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape (of one transition) and dtype of each extra, by name."""
-
+# The dtypes of extras, by their names in files.
 ExtraDtype = Literal["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 EXTRA_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(ExtraDtype)}
-"""The dtypes of extras, by their names in files."""
 
 
 def _is_extra(value: Any) -> bool:
@@ -30,16 +29,13 @@ def _is_extra(value: Any) -> bool:
     return value[1] in EXTRA_DTYPES.values() and all(is_int(n) and n >= 0 for n in as_python(value[0]))
 
 
-AnyExtras = Annotated[
-    Any,
-    Rule(
-        "a mapping from names to (shape, dtype)",
-        lambda v: isinstance(v, Mapping) and all(isinstance(name, str) for name in v),
-    ),
-]
-AnyExtra = Annotated[
-    Any, Rule(f"(shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}", _is_extra)
-]
+def _has_names(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+AnyExtras = Annotated[Any, Rule("a mapping from names to (shape, dtype)", _has_names)]
+EXTRA_RULE = f"(shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}"
+AnyExtra = Annotated[Any, Rule(EXTRA_RULE, _is_extra)]
 
 
 def require_extra(owner: str, extra: Extra | None) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -67,31 +63,24 @@ class Spec:
     space: gym.Space[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of one value."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    @property
     def rule(self) -> str:
         """The rule of an error about an integer beyond the dtype."""
         return f"must fit into {self.dtype}" if self.space is None else f"must lie in {readable(self.space)}"
-
-
-def space_specs(space: gym.Space[Any]) -> Tree:
-    """Return the tree of specs of a space's values."""
-    return map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf), leaf), leaf_spaces(space))
 
 
 def column_specs(
     owner: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], extra: Extra
 ) -> dict[str, Tree]:
     """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`, if spaces can be stored."""
-    action = space_specs(action_space)
-    if not isinstance(action, Spec):
+    if not isinstance(leaf_spaces(action_space), gym.Space):
         rule = "must be a Box, Discrete, MultiDiscrete or MultiBinary"
         raise SpaceError(field_error_text(owner, "action_space", rule, action_space))
+    obs, action = (
+        map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf), leaf), leaf_spaces(space))
+        for space in (observation_space, action_space)
+    )
     return {
-        "obs": space_specs(observation_space),
+        "obs": obs,
         "action": action,
         "reward": Spec((), torch.float32),
         "terminated": Spec((), torch.bool),
@@ -102,7 +91,7 @@ def column_specs(
 
 def slot_nbytes(specs: dict[str, Tree]) -> int:
     """Return the bytes of one slot in all columns."""
-    return sum(spec.nbytes for spec in leaves(specs))
+    return sum(prod(spec.shape) * spec.dtype.itemsize for spec in leaves(specs))
 
 
 class Storage:
@@ -176,9 +165,8 @@ class Leaf:
     def allocate(self, shape: tuple[int, ...], stored: Tensor | None = None) -> None:
         """Reserve memory: zeros but for the rows that are `stored`, which a reading thread sees all the time."""
         if self.device.type == "cpu":
-            # NumPy writes a row in a tenth of torch's time, and its zeroed pages cost nothing until they are used.
-            array = np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch."))
-            tensor = torch.from_numpy(array)
+            # NumPy's zeroed pages cost nothing until they are used.
+            tensor = torch.from_numpy(np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch.")))
         else:
             tensor = torch.zeros(shape + self.spec.shape, dtype=self.spec.dtype, device=self.device)
         if stored is not None:
@@ -191,12 +179,12 @@ class Leaf:
         return vars(self) | {"flat": None, "target": None, "dtype": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the views again."""
         vars(self).update(state)
         self._view()
 
     def _view(self) -> None:
         self.flat = self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
+        # NumPy writes a row in a tenth of torch's time.
         array = self.tensor.numpy() if self.device.type == "cpu" else None
         self.target: Any = self.tensor if array is None else array
         self.dtype: np.dtype[Any] | None = None if array is None else array.dtype
@@ -210,8 +198,8 @@ class Leaf:
             # A copy of an array, because torch warns about those that are not writable.
             tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         except (TypeError, ValueError) as error:
-            expected = _describe(self.spec.dtype, row_shape)
-            raise ReplayBufferError(f"{self.name}: expected {expected}, got {value!r}") from error
+            text = f"expected {described(self.spec.dtype, row_shape)}, got {value!r}"
+            raise ReplayBufferError(f"{self.name}: {text}") from error
         self.check(tensor, row_shape)
         tensor = tensor.to(self.device, self.spec.dtype)
         return tensor if self.dtype is None else tensor.numpy()
@@ -228,7 +216,7 @@ class Leaf:
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
         """Check that a value has this shape, and numbers that can be stored."""
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
-            expected, found = _describe(self.spec.dtype, shape), _describe(value.dtype, tuple(value.shape))
+            expected, found = described(self.spec.dtype, shape), described(value.dtype, tuple(value.shape))
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {found}")
         if value.dtype is not self.spec.dtype and not self.spec.dtype.is_floating_point:
             array = value.cpu().numpy()  # PyTorch does not compare signed with unsigned numbers
@@ -284,13 +272,11 @@ def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:
 
 
 class FinalObservations:
-    """The successors where a trajectory ended, in a store that grows to the most there ever were at once.
-
-    `index` [R, N] int32, on a device there too, says where a slot's successor lies in the store. 0 says that the
-    trajectory continues: the successor is the next row's observation. Place 0 of the store is thus never used.
-    """
+    """The successors where a trajectory ended, in a store that grows to the most there ever were at once."""
 
     def __init__(self, specs: Tree, shape: tuple[int, int], device: torch.device) -> None:
+        # [R, N]: where a slot's successor lies in the store. 0, a place that is never used, says that the trajectory
+        # continues: the successor is the next row's observation.
         self.index = np.zeros(shape, np.int32)
         self._device = device
         self._on_device = None if device.type == "cpu" else torch.from_numpy(self.index.reshape(-1)).to(device)
@@ -303,7 +289,7 @@ class FinalObservations:
         return self._store.nbytes + self.index.nbytes
 
     def put(self, slots: Array, values: Tree, source: Array | None = None) -> None:
-        """End a trajectory at each slot [K]; of values [S, ...], `source` [K] are the successors, or all."""
+        """End a trajectory at each slot [K]; the successors are values [S, ...], at `source` [K] or all."""
         size, num_missing = self._store.shape[0], len(slots) - len(self._free)
         if num_missing > 0:
             self._store.grow(max(size + num_missing, size * 3 // 2))
@@ -338,7 +324,8 @@ class FinalObservations:
         if self._on_device is not None:
             # A device graph needs fixed shapes: look up a successor for every slot, then select.
             index = self._on_device.index_select(0, slots)
-            return map_tree(lambda after, final: _select(index > 0, final, after), next_obs, self._store.gather(index))
+            final = self._store.gather(index)
+            return map_tree(lambda x, y: torch.where((index > 0).view(-1, *[1] * (x.ndim - 1)), y, x), next_obs, final)
         ends = self.index.reshape(-1)[slots.numpy()]  # arrays: most batches hold no end, and NumPy sees it quicker
         if np.count_nonzero(ends):
             ended = np.flatnonzero(ends)
@@ -348,11 +335,11 @@ class FinalObservations:
 
     def clear(self) -> None:
         """Forget all ends; the memory is kept."""
-        if len(self._free) < self._store.shape[0] - 1:  # else a look at all of an empty buffer would take its time
+        if len(self._free) < self._store.shape[0] - 1:  # spares an empty buffer the search
             self.release(np.flatnonzero(self.index))
 
     def of(self, slots: Array) -> Tree:
-        """Return copies of the successors of slots [K] that end a trajectory, a tree [K, ...]."""
+        """Return copies of the successors of slots [K] that end a trajectory [K, ...]."""
         return self._store.gather(torch.from_numpy(self.index.reshape(-1)[slots]).to(self._device))
 
     def _set(self, slots: Array, index: Array) -> None:
@@ -362,7 +349,8 @@ class FinalObservations:
             self._on_device[torch.from_numpy(slots).to(self._device)] = values
 
 
-def _describe(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+def described(dtype: torch.dtype, shape: tuple[object, ...]) -> str:
+    """Return a tensor's description for error texts."""
     return f"{str(dtype).removeprefix('torch.')} of shape {shape}"
 
 
@@ -399,7 +387,3 @@ def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, .
     at = tuple(np.argwhere(values.outside(array))[0].tolist()[: len(axes)])
     where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=True))
     return f"{name}: must lie in {values.space}; {where} is {array[at].tolist()!r}"
-
-
-def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(condition.view(-1, *[1] * (yes.ndim - 1)), yes, no)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.data.ring import NewTransitions, Ring, count_up, differ
-from rltrainer.data.storage import Array, Spec, column_specs, matching_leaves, outside_text
+from rltrainer.data.storage import Array, Spec, column_specs, described, matching_leaves, outside_text
 from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.spaces import ValueRange, leaf_spaces
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
@@ -64,15 +64,9 @@ def transitions_from_arrays(
         at = kept[ended[kept]]
         # Nothing is bootstrapped from a terminated row, so any observation will do.
         final_row = torch.where(terminated[at], at, at + 1)
+    step = {"obs": obs, "action": action, "reward": reward}
     return NewTransitions(
-        columns={
-            "obs": obs,
-            "action": action,
-            "reward": reward,
-            "terminated": terminated,
-            "truncated": truncated,
-            "extra": {},
-        },
+        columns={**step, "terminated": terminated, "truncated": truncated, "extra": {}},
         source=kept.numpy(),
         env=np.zeros(len(kept), np.int64),
         ended=ended[kept].numpy(),
@@ -101,10 +95,9 @@ def _tensors(
 
 def _leaf(path: str, spec: Spec, value: Any) -> Tensor:
     tensor = _as_tensor(path, value)
-    expected = f"{str(spec.dtype).removeprefix('torch.')} of shape {('M', *spec.shape)}".replace("'", "")
     if tensor.ndim == 0 or tuple(tensor.shape[1:]) != spec.shape or not torch.can_cast(tensor.dtype, spec.dtype):
-        found = f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-        raise SpaceError(f"{path}: expected {expected}, got {found}")
+        expected = described(spec.dtype, ("M", *spec.shape)).replace("'", "")
+        raise SpaceError(f"{path}: expected {expected}, got {described(tensor.dtype, tuple(tensor.shape))}")
     stored = tensor.to(spec.dtype)
     if stored.is_floating_point():
         _refuse_rows(path, ~torch.isfinite(stored), tensor, "must be finite", ReplayBufferError)
@@ -132,8 +125,8 @@ def _as_tensor(path: str, value: Any) -> Tensor:
         # torch warns where it shares a read-only array, such as a memory map.
         return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
     except (TypeError, ValueError) as error:
-        text = f"{path}: expected an array or tensor of numbers, got {type(value).__name__}"
-        raise ReplayBufferError(text) from error
+        text = f"expected an array or tensor of numbers, got {type(value).__name__}"
+        raise ReplayBufferError(f"{path}: {text}") from error
 
 
 def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: type[Exception]) -> None:
@@ -143,7 +136,7 @@ def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: ty
 
 
 def append(source: Ring, target: Ring, caller: str) -> None:
-    """Append the newest transitions of a ring to another one, whose oldest give way; log how many do not fit."""
+    """Append the newest transitions of a ring to another one, which forgets its oldest; log how many do not fit."""
     capacity = target.env_capacity * target.num_envs
     num_left_out = len(source) - capacity
     if num_left_out > 0:
@@ -163,13 +156,10 @@ def copy_transitions(source: Ring, target: Ring, slots: Array, env: Array, ended
         chunk, to, ends = (x[start : start + CHUNK_SIZE] for x in (slots, env, ended))
         last = np.zeros(target.num_envs, np.int64)
         last[to] = chunk  # of several assignments to an env the last one stays
-        final_obs, last_obs = (
-            source.stored_successors(torch.from_numpy(at).to(source.device)) for at in (chunk[ends], last)
-        )
+        final_obs, last_obs = (source.stored_successors(source.on_device(at)) for at in (chunk[ends], last))
         kept, origin = target.store(NewTransitions(columns, chunk, to, ends, final_obs, last_obs))
         if target.sampler is not None and source.sampler is not None and origin is not None:
-            stored = torch.from_numpy(kept).to(target.device)
-            target.sampler.copied(stored, source.sampler, torch.from_numpy(origin).to(source.device))
+            target.sampler.copied(target.on_device(kept), source.sampler, source.on_device(origin))
     target.end_trajectory(None)
 
 
