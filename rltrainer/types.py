@@ -58,26 +58,31 @@ class Transitions:
 
     def __getitem__(self, key: Any) -> Self:
         """Index the leading axis of every field."""
-        return self.map(lambda leaf: leaf[key])
+        return self._map(lambda leaf: leaf[key])
 
     def reshape(self, *shape: int) -> Self:
         """Arrange the leading axis of every field in this shape."""
-        return self.map(lambda leaf: leaf.unflatten(0, shape))
+        return self._map(lambda leaf: leaf.unflatten(0, shape))
 
     def to(self, device: torch.device | str) -> Self:
         """Copy to a device; return itself if it is there already."""
         target = torch.device(device)
-        return self if self.reward.device == target else self.map(lambda leaf: to_device(leaf, target))
+        return self if self.reward.device == target else self._map(lambda leaf: to_device(leaf, target))
 
     @classmethod
     def stack(cls, batches: "list[Self]") -> Self:
         """Stack K batches [B] into one [K, B]."""
-        return batches[0].map(lambda *x: torch.stack(x), *batches[1:])
+        return cls.combine(lambda *x: torch.stack(x), batches)
 
-    def map(self, function: Callable[..., Tensor], *others: "Transitions") -> Self:
-        """Apply a function to each leaf of each field, and the leaves of others at the same place."""
-        batches, names = (self, *others), (f.name for f in dataclasses.fields(self))
-        return type(self)(**{name: map_tree(function, *(getattr(each, name) for each in batches)) for name in names})
+    @classmethod
+    def combine(cls, function: Callable[..., Tensor], batches: "list[Self]") -> Self:
+        """Make a batch of several by a function of all their tensors at the same place."""
+        columns = {f.name: [getattr(batch, f.name) for batch in batches] for f in dataclasses.fields(cls)}
+        return cls(**{name: map_tree(function, *trees) for name, trees in columns.items()})
+
+    def _map(self, function: Any) -> Self:
+        names = (f.name for f in dataclasses.fields(self))
+        return type(self)(**{name: map_tree(function, getattr(self, name)) for name in names})
 
 
 @dataclass(slots=True, kw_only=True)

@@ -188,7 +188,7 @@ def ring_state(ring: Ring, rows: "list[State] | RowLog") -> State:
     }
 
 
-def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[Any], is_finite: bool) -> Load:
+def prepare_ring(ring: Ring, state: BufferState, is_finite: bool) -> Load:
     """Check a state of the same layout against ring and itself; return the function that loads it.
 
     `is_finite`: numbers must be finite, as those of a run are; a user's own buffer may hold others.
@@ -199,7 +199,7 @@ def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[An
     has_head = written > 0
     parts = []
     for i, rows in enumerate(state.rows):
-        new = _check_rows(f"rows.{i}", ring, rows, observation_space, is_finite)
+        new = _check_rows(f"rows.{i}", ring, rows, state.observation_space, is_finite)
         text = f"rows.{i}.start: expected {position.tolist()}, where those before end"
         require(bool((np.maximum(rows.start, oldest) == position).all()), text)
         position = np.maximum(rows.stop, oldest)
@@ -209,8 +209,9 @@ def prepare_ring(ring: Ring, state: BufferState, observation_space: gym.Space[An
         parts.append((rows.start, new))
     text = f"rows: expected those up to {written.tolist()}, found {position.tolist()}"
     require(bool((position == written).all()), text)
-    _check_obs("head", observation_space, map_tree(lambda x: x[torch.from_numpy(has_head)], head), False)
     _check_finite("head", head, is_finite)
+    # The head of an env whose newest trajectory has ended, or that is empty, may be any row.
+    _check_obs("head", state.observation_space, map_tree(lambda x: x[torch.from_numpy(has_head)], head), False)
     saved = {rows.file: rows.stop for rows in takewhile(lambda rows: isinstance(rows.file, RowFile), state.rows)}
     return partial(ring.restore, written, state.pending_end, head, parts, saved)
 

@@ -108,16 +108,14 @@ class HindsightReplayBuffer(ReplayBuffer):
         chance = torch.rand(len(slots), generator=self.generator, device=self.device)
         rows = (chance < self.num_goals / (self.num_goals + 1)).nonzero().squeeze(1)
         if len(rows):
-            self._replace_goals(batch, rows, self._draw_achieved(slots[rows]), n_step, gamma)
+            slots = slots[rows]
+            before, after = map(self._ring.on_device, self._bounds.of(to_array(slots)))
+            first = -before if self.strategy == "episode" else torch.zeros_like(after)
+            share = torch.rand(len(rows), dtype=torch.float64, generator=self.generator, device=self.device)
+            ahead = after if self.strategy == "final" else first + (share * (after - first + 1)).long()
+            goals = self._achieved((slots + ahead * self.num_envs) % self.num_slots)
+            self._replace_goals(batch, rows, goals, n_step, gamma)
         return batch
-
-    def _draw_achieved(self, slots: Tensor) -> Tensor:
-        """Return a goal that was achieved in the trajectory of each slot [M], [M, ...]."""
-        before, after = map(self._ring.on_device, self._bounds.of(to_array(slots)))
-        first = -before if self.strategy == "episode" else torch.zeros_like(after)
-        share = torch.rand(len(slots), dtype=torch.float64, generator=self.generator, device=self.device)
-        ahead = after if self.strategy == "final" else first + (share * (after - first + 1)).long()
-        return self._achieved((slots + ahead * self.num_envs) % self.num_slots)
 
     def _achieved(self, slots: Tensor) -> Tensor:
         # The goal that a transition achieves is its successor's.

@@ -74,7 +74,7 @@ class MixedBuffer(ReplayBuffer):
         if num_offline:
             parts[-1].index += self.num_slots
         axis = parts[0].reward.dim() - 1
-        return parts[0].map(lambda *x: torch.cat(x, axis), *parts[1:])
+        return Transitions.combine(lambda *x: torch.cat(x, axis), parts)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
         """Refuse: sequences are sampled from one buffer."""

@@ -103,9 +103,8 @@ class ReplayBuffer:
         num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
         capacity = checked(owner, "capacity", capacity, PositiveInt)
         if capacity < num_envs * (frame_stack or 1):
-            rule = f"must be at least num_envs={num_envs}" + (
-                f" times frame_stack={frame_stack}" if frame_stack else ""
-            )
+            times = "" if frame_stack is None else f" times frame_stack={frame_stack}"
+            rule = f"must be at least num_envs={num_envs}{times}"
             raise ParamsError(field_error_text(owner, "capacity", rule, capacity))
         env_capacity = -(-capacity // num_envs)
         self.capacity, self.num_envs, self.extra = env_capacity * num_envs, num_envs, require_extra(owner, extra)
@@ -255,9 +254,8 @@ class ReplayBuffer:
     ) -> Sequences:
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
-        Each begins its training at a transition that is drawn as `sample` draws it, for other arguments see there. The
-        burn-in are the transitions before it, the rest those after it, all within its trajectory; weights are 0 in the
-        burn-in and beyond the trajectory's ends.
+        Each begins its training at a transition that is drawn as `sample` draws it, after a burn-in of the transitions
+        before, all within its trajectory. Weights are 0 in the burn-in and beyond the trajectory's ends.
         """
         owner, limit = "ReplayBuffer.sample_sequences", self._ring.env_capacity
         length = checked(owner, "length", length, PositiveInt, ReplayBufferError)
@@ -305,7 +303,7 @@ class ReplayBuffer:
         yield from map(self._ring.observations, self._ring.all_slots(chunk_size))
 
     def describe(self, reference_scores: tuple[float, float] | None = None) -> BufferDescription:
-        """Return a description to be printed; `reference_scores`: returns that are 0 and 1 of its behaviour score."""
+        """Return a description to be printed; `reference_scores` are the returns that score 0 and 1."""
         return describe(self._ring, self.action_space, reference_scores)
 
     def check_finite(self) -> None:
@@ -330,10 +328,9 @@ class ReplayBuffer:
             reseed(self.generator, "ReplayBuffer", seed)
 
     def extend(self, other: "ReplayBuffer") -> None:
-        """Append the transitions of another buffer of the same spaces and extras.
+        """Append the newest transitions of another buffer of the same spaces and extras; log how many do not fit.
 
-        Its trajectories stay whole and in order, each in one env; but if it alone holds more than fit, only its newest
-        are taken, and a warning is logged that says how many are left out.
+        Its trajectories stay whole and in order, each in one env.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
             raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", "must be another buffer", other))
@@ -399,7 +396,7 @@ class ReplayBuffer:
             raise ReplayBufferError(f"ReplayBuffer.load_state_dict: {error}") from error
 
     def _prepare(self, found: BufferState, is_exact: bool) -> Load:
-        restore_ring = prepare_ring(self._ring, found, self.observation_space, is_finite=is_exact)
+        restore_ring = prepare_ring(self._ring, found, is_finite=is_exact)
         self._check_sampling(found, found.written, is_exact)
 
         def load() -> None:

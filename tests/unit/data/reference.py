@@ -42,6 +42,11 @@ class Cell:
     broken: bool = False
 
 
+def cell(obs: int, reward: float = 1.0, after: int | None = None, end: str = "", action: int = 0) -> Cell:
+    """Return a transition, by default to the next number; `end`: "t", "u" or "b" for terminated, truncated, both."""
+    return Cell(obs, action, reward, obs + 1 if after is None else after, end in ("t", "b"), end in ("u", "b"))
+
+
 @dataclass
 class Reference:
     """What a replay buffer with this many cells per env holds."""
@@ -70,9 +75,7 @@ class Reference:
 
     def expected(self, n_step: int, gamma: float) -> dict[int, tuple[float, ...]]:
         """Return by first observation: action, reward, next_obs, terminated, truncated, discount."""
-        return {
-            cell.obs: window(stream[i : i + n_step], gamma) for stream in self.streams for i, cell in enumerate(stream)
-        }
+        return {c.obs: window(cells[i : i + n_step], gamma) for cells in self.streams for i, c in enumerate(cells)}
 
 
 def window(cells: list[Cell], gamma: float) -> tuple[float, ...]:
@@ -134,14 +137,8 @@ class World:
         cells, valid = [], []
         for env in range(self.num_envs):
             terminated, truncated = self.rng.random(2) < 0.15
-            cell = Cell(
-                self.obs[env],
-                int(self.rng.integers(5)),
-                float(self.rng.integers(10)),
-                self.fresh(),
-                bool(terminated),
-                bool(truncated),
-            )
+            action, reward = int(self.rng.integers(5)), float(self.rng.integers(10))
+            cell = Cell(self.obs[env], action, reward, self.fresh(), bool(terminated), bool(truncated))
             is_valid = not (self.was_done[env] and self.rng.random() < self.p_invalid)
             if not is_valid:
                 cell.terminated = cell.truncated = False
@@ -169,9 +166,15 @@ def add_step(buffer: ReplayBuffer, reference: Reference | None, cells: list[Cell
 
 def fill(buffer: Any, *cells: Cell) -> Any:
     """Add the steps of one env; return the buffer."""
-    for cell in cells:
-        add_step(buffer, None, [cell])
+    for each in cells:
+        add_step(buffer, None, [each])
     return buffer
+
+
+def roam(buffer: ReplayBuffer, reference: Reference | None, world: "World", num_steps: int) -> None:
+    """Add random steps to a buffer and a reference."""
+    for _ in range(num_steps):
+        add_step(buffer, reference, world.step()[0])
 
 
 def add_rows(buffer: ReplayBuffer, reference: Reference, rows: list[tuple[list[Cell], list[bool]]]) -> None:
