@@ -10,10 +10,10 @@ import json
 import logging
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +115,9 @@ def _to_onnx(policy: Policy, program: torch.export.ExportedProgram) -> bytes:
             problem = f"export_onnx: {type(policy).__name__} is no graph that ONNX has words for: {cause_of(error)}"
             raise ExportError(problem) from error
     model = made.model_proto
-    model.producer_name, model.producer_version = "rltrainer", _version()
-    for key, value in _describe(policy).items():
+    described = _describe(policy)
+    model.producer_name, model.producer_version = "rltrainer", described["rltrainer"]
+    for key, value in described.items():
         model.metadata_props.add(key=key, value=value)
     graph = model.graph
     for node in graph.node:  # source lines with their paths
@@ -188,25 +189,20 @@ class GreedyGraph(nn.Module):
         if isinstance(space, spaces.Box):
             self.register_buffer("low", torch.from_numpy(space.low.copy()))
             self.register_buffer("high", torch.from_numpy(space.high.copy()))
-        self.unseen = {key: map_tree(_zeros, tree[key]) for key in policy.unseen_keys}
+        self.unseen = {
+            key: map_tree(lambda leaf: torch.zeros((1, *leaf_shape(leaf)), dtype=stored_dtype(leaf)), tree[key])
+            for key in policy.unseen_keys
+        }
 
     def forward(self, obs: Tree, state: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Return actions [N, ...] in the dtype of their space; with a state [N, S], the next one too."""
         if self.unseen:
             size = leaves(obs)[0].shape[0]
             obs = obs | map_tree(lambda zeros: zeros.expand(size, *zeros.shape[1:]), self.unseen)
-        if state is None:
-            return self._in_space(self.policy.act(obs))
-        action, state = self.policy.act(obs, state)
-        return self._in_space(action), state
-
-    def _in_space(self, action: Tensor) -> Tensor:
+        action, *state_after = [self.policy.act(obs)] if state is None else self.policy.act(obs, state)
         action = action.to(self.dtype)
-        return action.clamp(self.low, self.high) if self.is_clipped else action
-
-
-def _zeros(space: Any) -> Tensor:
-    return torch.zeros((1, *leaf_shape(space)), dtype=stored_dtype(space))
+        action = action.clamp(self.low, self.high) if self.is_clipped else action
+        return (action, *state_after) if state_after else action
 
 
 def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:
@@ -255,19 +251,15 @@ def compare(owner: str, policy: Policy, run: Run) -> None:
             if (here.shape, here.dtype) != (there.shape, there.dtype):
                 texts = [f"{array.dtype} {array.shape}" for array in (here, there)]
                 raise ExportError(f"{owner}: {name}: expected {texts[0]}, the graph returns {texts[1]}")
-        different += int(np.any([_differs(*pair) for pair in zip(expected, found, strict=True)], axis=0).sum())
+        is_close = [
+            np.isclose(here, there, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True).reshape(num, -1).all(1)
+            for here, there in zip(expected, found, strict=True)
+        ]
+        different += num - int(np.all(is_close, axis=0).sum())
     if different > MAX_DIFFERENT:
-        raise ExportError(
-            f"{owner}: {type(policy).__name__} as a graph acts otherwise than policy.predict for {different} of 64 "
-            "observations. Something in its modules is no function of their inputs, such as a counter or random "
-            "numbers."
-        )
-
-
-def _differs(here: Array, there: Array) -> Any:
-    """Return which rows differ [N]."""
-    is_close = np.isclose(here, there, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
-    return ~is_close.reshape(len(is_close), -1).all(1)
+        problem = f"{type(policy).__name__} as a graph acts otherwise than policy.predict for {different} of 64"
+        hint = "Something in its modules is no function of their inputs, such as a counter or random numbers."
+        raise ExportError(f"{owner}: {problem} observations. {hint}")
 
 
 def draw_observations(policy: Policy, num: int, seed: int = 0) -> Tree:
@@ -331,19 +323,19 @@ def quiet() -> Iterator[None]:
     """Silence PyTorch's exporters: missing packages, deprecations, traces. Errors still pass."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
     for handler in handlers:
-        handler.addFilter(_nothing)
+        handler.addFilter(nothing)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_nothing)
-
-
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
+            handler.removeFilter(nothing)
 
 
 def input_names(policy: Policy) -> list[str]:
@@ -360,17 +352,10 @@ def output_names(policy: Policy) -> list[str]:
 def _describe(policy: Policy) -> dict[str, str]:
     """Describe a graph for readers in any language; spaces and names are JSON."""
     return {
-        "rltrainer": _version(),
+        "rltrainer": sys.modules["rltrainer"].__version__,
         "policy": type(policy).__name__,
         "observation_space": to_strict_json(to_plain(policy.observation_space)),
         "action_space": to_strict_json(to_plain(policy.action_space)),
         "inputs": json.dumps(input_names(policy)),
         "outputs": json.dumps(output_names(policy)),
     }
-
-
-def _version() -> str:
-    try:
-        return metadata.version("rltrainer")
-    except metadata.PackageNotFoundError:  # imported from a folder
-        return ""

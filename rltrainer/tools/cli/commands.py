@@ -5,13 +5,12 @@ from typing import Any
 import click
 import gymnasium as gym
 
-from rltrainer.errors import SpaceError
 from rltrainer.tools.cli.doctor import doctor
 from rltrainer.tools.cli.run_commands import evaluate, export, plot, record, resume, watch
 from rltrainer.tools.cli.sweep_command import sweep
 from rltrainer.tools.cli.train_command import train
 from rltrainer.tools.recipes import get, names
-from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE, policy_of
+from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE, takes
 
 KINDS = {
     "Discrete": gym.spaces.Discrete(2),
@@ -32,8 +31,10 @@ def list_command(what: str | None) -> None:
     """
     if what in (None, "algorithms"):
         click.echo("algorithms, and the actions that they take")
+        observation = gym.spaces.Box(-1.0, 1.0, (2,))
         for name in ALGORITHMS:
-            click.echo(f"  {name:15}{', '.join(actions_of(name))}{'; from data' if name in OFFLINE else ''}")
+            kinds = ", ".join(kind for kind, action in KINDS.items() if takes(name, observation, action))
+            click.echo(f"  {name:15}{kinds}{'; from data' if name in OFFLINE else ''}")
     if what in (None, "recipes"):
         click.echo("recipes, their env steps, and the score that their source reports")
         for name in names():
@@ -42,30 +43,12 @@ def list_command(what: str | None) -> None:
             click.echo(f"  {name:32}{recipe.num_env_steps:>10,}{score}".rstrip())
     if what in (None, "envs"):
         click.echo("envs that recipes are for, and their algorithms; of any other, `doctor env ENV` says which take it")
-        for env, algorithms in algorithms_by_env().items():
+        by_env: dict[str, list[str]] = {}
+        for name in names():
+            algorithm, _, env = name.partition("/")
+            by_env.setdefault(env, []).append(algorithm)
+        for env, algorithms in sorted(by_env.items()):
             click.echo(f"  {env:28}{', '.join(algorithms)}")
-
-
-def algorithms_by_env() -> dict[str, list[str]]:
-    """Return the algorithms that there are recipes of, by the env that they are for."""
-    found: dict[str, list[str]] = {}
-    for name in names():
-        algorithm, _, env = name.partition("/")
-        found.setdefault(env, []).append(algorithm)
-    return dict(sorted(found.items()))
-
-
-def actions_of(algorithm: str) -> list[str]:
-    """Return the kinds of actions that an algorithm takes."""
-    options: Any = {"v_min": 0.0, "v_max": 1.0} if algorithm == "c51" else {}
-    policy_class, taken = policy_of(algorithm), []
-    for kind, space in KINDS.items():
-        try:
-            policy_class.for_spaces(gym.spaces.Box(-1.0, 1.0, (2,)), space, **options)
-        except SpaceError:
-            continue
-        taken.append(kind)
-    return taken
 
 
 class InOrder(click.Group):

@@ -1,5 +1,7 @@
 """`rltrainer doctor`: what this machine has for training; `rltrainer doctor env ENV`: whether an env is fit for it."""
 
+import contextlib
+import functools
 import os
 import platform
 import re
@@ -20,9 +22,9 @@ from rltrainer.collect import Collector
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import RLTrainerError, readable
-from rltrainer.nets import ActorCritic
+from rltrainer.nets import ActorCritic, Policy
 from rltrainer.tools.cli.values import env_named
-from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithms_for
+from rltrainer.tools.recipes.algorithms import algorithms_for, policy_of
 
 EXTRAS = {
     "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
@@ -85,8 +87,7 @@ def machine() -> Iterator[tuple[str, str]]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     capability = torch.backends.cpu.get_cpu_capability()
     yield "processor", f"{platform.machine()}, {cores} cores, torch uses {capability}"
-    avx512 = "yes" if "AVX512" in capability else "no"
-    yield "AVX-512", avx512
+    yield "AVX-512", "yes" if "AVX512" in capability else "no"
     bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
     yield "bf16", "yes, by AVX-512" if bf16 else "slow: no instructions for it"
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)
@@ -102,11 +103,9 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
     """Yield what was looked at in an env, whether it is as it should be, and words on it."""
     try:
         single = single_env(env)
-    except RLTrainerError as error:
-        yield "making", False, str(error)
-        return
     except Exception as error:
-        yield "making", False, f"{type(error).__name__}: {error}"
+        kind = "" if isinstance(error, RLTrainerError) else f"{type(error).__name__}: "
+        yield "making", False, f"{kind}{error}"
         return
     for name, attribute in (("observations", "observation_space"), ("actions", "action_space")):
         space = getattr(single, attribute, None)
@@ -115,10 +114,10 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
             return
         yield name, True, readable(space)
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             check_env(single.unwrapped if isinstance(env, str) else single, skip_render_check=True)
-        texts = [_ANSI.sub("", str(each.message)).removeprefix("WARN: ") for each in told]
+        texts = [_ANSI.sub("", str(each.message)).removeprefix("WARN: ") for each in caught]
         words = "; ".join(text for text in texts if not NO_MATTER.search(text))
         yield "gymnasium", True, f"its own checks pass{': ' * bool(words)}{words}"
     except Exception as error:
@@ -130,24 +129,21 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
     except RLTrainerError as error:
         yield "rltrainer", False, str(error)
         return
-    takers = algorithms_for(envs.single_observation_space, envs.single_action_space)
-    yield "algorithms", bool(takers), ", ".join(takers) or f"none takes these spaces: {_why_not(envs)}"
-    if takers:
-        yield from _steps(ALGORITHMS[takers[0]], takers[0], envs, env, limit)
-    envs.close()
+    with contextlib.closing(envs):
+        takers = algorithms_for(envs.single_observation_space, envs.single_action_space)
+        if takers:
+            yield "algorithms", True, ", ".join(takers)
+            yield from _steps(policy_of(takers[0]).for_envs(envs), envs, env, limit)
+            return
+        try:
+            ActorCritic.for_envs(envs)  # which takes the most
+            problem = "its actions"
+        except RLTrainerError as error:
+            problem = str(error)
+        yield "algorithms", False, f"none takes these spaces: {problem}"
 
 
-def _why_not(envs: Any) -> str:
-    try:
-        ActorCritic.for_envs(envs)  # which takes the most
-    except RLTrainerError as error:
-        return str(error)
-    return "its actions"
-
-
-def _steps(cls: Any, name: str, envs: Any, env: Any, limit: int | None) -> Iterator[tuple[str, bool, str]]:
-    options = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
-    policy = cls.policy_class.for_envs(envs, **options)
+def _steps(policy: Policy, envs: Any, env: Any, limit: int | None) -> Iterator[tuple[str, bool, str]]:
     try:
         started = time.perf_counter()
         stats = Collector(policy, envs).collect(num_steps=NUM_STEPS, random=True)
@@ -157,35 +153,27 @@ def _steps(cls: Any, name: str, envs: Any, env: Any, limit: int | None) -> Itera
         return
     yield "steps", True, f"{NUM_STEPS} random ones: observations and rewards are finite and as declared"
     lengths = f", {stats.lengths.mean():.4g} steps each, and began again" if stats.num_collected_episodes else ""
-    words = f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}"
-    hint = ": is there a time limit? Returns are those of episodes that ended"
-    if stats.num_collected_episodes or limit is not None:
-        hint = "" if limit is None else f"; the time limit is {limit:,}"
-    yield "episodes", True, words + hint
+    hint = "" if stats.num_collected_episodes else ": is there a time limit? Returns are those of episodes that ended"
+    hint = hint if limit is None else f"; the time limit is {limit:,}"
+    yield "episodes", True, f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}{hint}"
     yield "speed", True, f"{NUM_STEPS / seconds:,.0f} env steps a second in one process, with what stores them"
     first, second = (_walk(env) for _ in range(2))
     same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-    told = f"the same seed and actions give {'the same' if same else 'another'} episode"
-    told += "" if same else ": draw only from self.np_random, which super().reset(seed=seed) seeds"
-    yield "determinism", same, told
+    hint = "" if same else ": draw only from self.np_random, which super().reset(seed=seed) seeds"
+    yield "determinism", same, f"the same seed and actions give {'the same' if same else 'another'} episode{hint}"
 
 
-def _walk(env: Any) -> list[np.ndarray[Any, Any]]:
+def _walk(env: Any) -> list[Any]:
     """Return observations and rewards of the same steps, each time from a new env."""
     single = single_env(env)
     single.action_space.seed(1)
-    obs, _ = single.reset(seed=1)
-
-    def flat(obs: Any) -> np.ndarray[Any, Any]:
-        return np.asarray(gym.spaces.flatten(single.observation_space, obs))
-
-    rows = [flat(obs)]
+    flat = functools.partial(gym.spaces.flatten, single.observation_space)  # a copy: an env may reuse its arrays
+    rows: list[Any] = [flat(single.reset(seed=1)[0])]
     for _ in range(200):
         obs, reward, terminated, truncated, _ = single.step(single.action_space.sample())
-        rows += [flat(obs), np.array([reward])]
+        rows += [flat(obs), reward]
         if terminated or truncated:
-            obs, _ = single.reset()
-            rows.append(flat(obs))
+            rows.append(flat(single.reset()[0]))
     single.close()
     return rows
 

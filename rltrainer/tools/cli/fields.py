@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.interval import Every
 from rltrainer.nets import NetParams
@@ -22,12 +20,14 @@ from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.tools.recipes.algorithms import policy_of
 
 OF_COMMAND = {
-    "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "data", "params", "policy", "trainer", "seed",
-    "source",
+    "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "data", "seed", "source", "published_score",
+    "published_as",
 }  # fmt: skip
 """Fields of a recipe that the command names itself, or that are none of a user's."""
 NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "folder"}
 """Fields whose values no words can say."""
+NESTED = ("update", "precision", "runtime", "checkpoint", "net", "critic_net")
+"""Groups of params that are fields of the trainer's, or options of the policy."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FieldOption:
     @property
     def flag(self) -> str:
         """The option on the command line: `--batch-size`, `--runtime.compile`."""
-        prefix = f"{self.group}." if self.group in NESTED + NETS else ""
+        prefix = f"{self.group}." if self.group in NESTED else ""
         return f"--{prefix}{self.name}".replace("_", "-")
 
     @property
@@ -50,41 +50,28 @@ class FieldOption:
         """The name among the command's arguments."""
         return f"{self.group}__{self.name}"
 
-    def to_click(self) -> click.Option:
-        """Return the option; it is listed by group, not line by line."""
-        return click.Option([self.flag, self.key], metavar="VALUE", hidden=True)
-
-
-NESTED = ("update", "precision", "runtime", "checkpoint")
-"""Groups of params within the trainer's."""
-NETS = ("net", "critic_net")
-"""Options of a policy that are params."""
-
 
 def fields_of(recipe: AnyRecipe) -> Iterator[FieldOption]:
     """Yield the options of a training with the recipe's values as defaults."""
-    own = field_texts(type(recipe))
-    for field in dataclasses.fields(recipe):
-        if field.name not in OF_COMMAND and not field.name.startswith("published"):
-            yield FieldOption("run", field.name, shown(getattr(recipe, field.name)), own[field.name])
-    yield from _of_params("algorithm", recipe.params)
-    policy_class = policy_of(recipe.algorithm)
-    words = option_texts(policy_class)
-    for name in recipe.policy_names():
-        if name not in NOT_AS_WORDS:
-            default = shown(recipe.policy[name]) if name in recipe.policy else ""
-            yield FieldOption("policy", name, default, words.get(name, ""))
-    for name in NETS:
-        if name in recipe.policy_names():
-            yield from _of_params(name, recipe.policy.get(name) or NetParams())
-    trainer_class: Any = recipe.trainer_params_class
-    words = field_texts(trainer_class)
-    for name, field in recipe.trainer_fields().items():
-        if name not in NESTED:
-            yield FieldOption("trainer", name, shown(recipe.trainer.get(name, field.default)), words[name])
-    for name in NESTED[:-1]:
-        yield from _of_params(name, recipe.trainer.get(name, recipe.trainer_fields()[name].default))
-    yield from _of_params("checkpoint", CheckpointParams("unused"))
+    known, trainer_class = recipe.fields_by_owner(), recipe.trainer_params_class
+    nested = _nested_params(recipe)
+    of_nested = {name: (field_texts(type(params)), vars(params)) for name, params in nested.items()}
+    groups: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+        "run": (field_texts(type(recipe)), {name: getattr(recipe, name) for name in known[""]}),
+        "algorithm": (field_texts(type(recipe.params)), vars(recipe.params)),
+        "policy": (option_texts(policy_of(recipe.algorithm)), dict.fromkeys(known["policy"], "") | recipe.policy),
+        **{name: of_nested.pop(name) for name in ("net", "critic_net") if name in nested},
+        "trainer": (
+            field_texts(trainer_class),
+            {name: getattr(trainer_class, name) for name in known["trainer"] if name not in nested} | recipe.trainer,
+        ),
+        **of_nested,
+    }
+    for group, (texts, values) in groups.items():
+        hidden = NOT_AS_WORDS | (OF_COMMAND if group == "run" else set(nested))
+        for name, value in values.items():
+            if name not in hidden:
+                yield FieldOption(group, name, shown(value), texts.get(name, ""))
 
 
 def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, dict[str, Any]]:
@@ -99,26 +86,23 @@ def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, di
         if name == "hidden_sizes" and isinstance(value, int):
             value = (value,)
         groups.setdefault(group, {})[name] = value
-    checkpoint = groups.pop("checkpoint", {})
-    CheckpointParams("unused", **checkpoint)
-    fields: dict[str, Any] = {}
-    for name in NESTED[:-1]:
+    checkpoint, fields = groups.get("checkpoint", {}), dict[str, Any]()
+    for name, params in _nested_params(recipe).items():
         if name in groups:
-            default: Any = recipe.trainer.get(name, recipe.trainer_fields()[name].default)
-            fields[name] = dataclasses.replace(default, **groups.pop(name))
-    for name in NETS:
-        if name in groups:
-            fields[name] = dataclasses.replace(recipe.policy.get(name) or NetParams(), **groups.pop(name))
-    return recipe.with_fields(
-        **{name: value for each in groups.values() for name, value in each.items()}, **fields
-    ), checkpoint
+            fields[name] = dataclasses.replace(params, **groups.pop(name))
+    fields.pop("checkpoint", None)  # its folder is the run's, which is not made yet
+    for values in groups.values():
+        fields |= values
+    return recipe.with_fields(**fields), checkpoint
 
 
-def _of_params(group: str, params: Params) -> Iterator[FieldOption]:
-    words = field_texts(type(params))
-    for field in dataclasses.fields(params):
-        if field.name not in NOT_AS_WORDS:
-            yield FieldOption(group, field.name, shown(getattr(params, field.name)), words.get(field.name, ""))
+def _nested_params(recipe: AnyRecipe) -> dict[str, Params]:
+    """Return the params of the groups in `NESTED` that the recipe has."""
+    trainer: Any = recipe.trainer_params_class
+    found = {name: recipe.trainer.get(name, getattr(trainer, name)) for name in NESTED[:3]}
+    found["checkpoint"] = CheckpointParams("unused")
+    of_policy = recipe.fields_by_owner()["policy"]
+    return found | {name: recipe.policy.get(name) or NetParams() for name in NESTED[4:] if name in of_policy}
 
 
 def shown(value: Any) -> str:
@@ -140,8 +124,8 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if each.__module__.startswith("rltrainer."):
-            body = _definition(each).body
-            for field, text in itertools.pairwise(body):
+            definition: Any = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+            for field, text in itertools.pairwise(definition.body):
                 match field, text:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                         found[name] = " ".join(words.split())
@@ -164,9 +148,3 @@ def option_texts(cls: type[Any]) -> dict[str, str]:
             names, _, words = entry.partition(": ")
             found.update(dict.fromkeys(re.split(r", ", names), " ".join(words.split())))
     return found
-
-
-def _definition(cls: type[Any]) -> ast.ClassDef:
-    node = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(node, ast.ClassDef), "the source of a class"
-    return node

@@ -34,7 +34,7 @@ RUN = click.argument("run", type=click.Path(path_type=Path))
     "--max-epochs", type=int, metavar="N", help="Train for so many epochs in all, for more than were planned."
 )
 def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
-    """Go on with a run where it ended, bit for bit.
+    """Resume a run where it ended, bit for bit.
 
     It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs.
     """
@@ -148,20 +148,16 @@ def _recipe(run: Path, env: str | None) -> AnyRecipe:
 
 def _env(run: Path, env: str | None, **more: Any) -> Any:
     """Return what makes an env of a run, or of a file in it: as its recipe says, or its params, or the command."""
-    folder = run_of(run)
-    if folder is None and run.is_file():
-        if env is None:
-            raise CheckpointError(f"{run}: lies in no run that says its env. Name it: --env CartPole-v1")
-        return functools.partial(single_env, env_named(env), **more)
-    opened = open_run(folder or run)
-    run = opened.folder.path
-    if (opened.folder.path / RECIPE).exists():
-        recipe = _recipe(run, env)
-        if recipe.env is not None:
-            return functools.partial(recipe.make_env, **more)
-    elif env is not None:
-        return functools.partial(single_env, env_named(env), **more)
-    elif opened.env_id is not None:
-        return functools.partial(single_env, opened.env_id, **{**opened.env_kwargs, **more})
-    hint = "Name it: --env my_package:MyEnv."
-    raise CheckpointError(f"{opened.folder.params}: does not say which env the run is of. {hint}")
+    problem = f"{run}: lies in no run that says its env. Name it: --env CartPole-v1"
+    if (folder := run_of(run)) is not None or not run.is_file():
+        opened = open_run(folder or run)
+        problem = f"{opened.folder.params}: does not say which env the run is of. Name it: --env my_package:MyEnv."
+        if (opened.folder.path / RECIPE).exists():
+            recipe = _recipe(opened.folder.path, env)
+            if recipe.env is not None:
+                return functools.partial(recipe.make_env, **more)
+        elif env is None and opened.env_id is not None:
+            return functools.partial(single_env, opened.env_id, **{**opened.env_kwargs, **more})
+    if env is None:
+        raise CheckpointError(problem)
+    return functools.partial(single_env, env_named(env), **more)

@@ -1,14 +1,15 @@
 """`rltrainer sweep`: many trials of a recipe with other values of its fields, each of which may be a range."""
 
+import contextlib
 from pathlib import Path
 
 import click
 
 from rltrainer.errors import MissingExtraError, escaped
-from rltrainer.tools.cli.fields import FieldOption, shown, with_values
+from rltrainer.tools import plots
+from rltrainer.tools.cli.fields import shown, with_values
 from rltrainer.tools.cli.train_command import EXPLAIN, HELP_ALL, TrainCommand, require_source
 from rltrainer.tools.cli.values import RANGES, read_range
-from rltrainer.tools.sweeps import SweepResult, SweepTrial
 from rltrainer.tools.sweeps import sweep as run_sweep
 
 CAN_VARY = ("run", "algorithm", "policy", "trainer")
@@ -78,23 +79,9 @@ def sweep(
         *([f"--data {data}"] if data else []),
     ]
     words += [f"{fields[key].flag} {text}" for key, text in fixed.items()]
-    words += _flags(best, list(fields.values()))
+    flags = {field.name: field.flag for field in fields.values() if field.group in CAN_VARY}
+    words += [f"{flags[name]} {shown(value)}" for name, value in best.fields.items()]
     click.echo(f"rltrainer: train it with: rltrainer train {escaped(' '.join(words))}")
-    _draw(result)
-
-
-def _flags(trial: SweepTrial, fields: list[FieldOption]) -> list[str]:
-    """Return what a trial had as options of `rltrainer train`."""
-    flags = {field.name: field.flag for field in fields if field.group in CAN_VARY}
-    return [f"{flags[name]} {shown(value)}" for name, value in trial.fields.items()]
-
-
-def _draw(result: SweepResult) -> None:
-    """Write the picture of a sweep to its folder, if there is what draws."""
-    from rltrainer.tools import plots
-
-    try:
+    with contextlib.suppress(MissingExtraError):  # a sweep needs no Matplotlib
         plots.sweep(result).savefig(result.folder / "sweep.png")
-    except MissingExtraError:
-        return
-    click.echo(f"{result.folder / 'sweep.png'}")
+        click.echo(f"{result.folder / 'sweep.png'}")

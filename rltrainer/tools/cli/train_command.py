@@ -1,11 +1,12 @@
 """`rltrainer train`: an algorithm in an env, or a recipe; every field is an option; several seeds at once."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from rltrainer.algorithms import load
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import RunFolder
-from rltrainer.tools.cli.fields import NESTED, NETS, FieldOption, fields_of, with_values
+from rltrainer.tools.cli.fields import NESTED, FieldOption, fields_of, with_values
 from rltrainer.tools.cli.pictures import draw, film, require_extras
 from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
@@ -43,8 +44,11 @@ class TrainCommand(click.Command):
     left_out: ClassVar[tuple[str, ...]] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find out what is meant, of which the options are, and read them."""
-        ctx.meta["recipe"], ctx.meta["words"] = _meant(args)
+        """Choose the recipe that the arguments name, whose fields are options, and read them."""
+        try:
+            ctx.meta["recipe"], ctx.meta["words"] = _recipe_of(args)
+        except ParamsError as error:
+            raise click.UsageError(str(error)) from error
         ctx.meta["fields"] = [field for field in fields_of(ctx.meta["recipe"]) if field.group not in self.left_out]
         try:
             return super().parse_args(ctx, args)
@@ -59,8 +63,11 @@ class TrainCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the command's own options and those of fields."""
-        if "options" not in ctx.meta:
-            ctx.meta["options"] = [field.to_click() for field in ctx.meta.get("fields", [])]
+        if "options" not in ctx.meta:  # hidden: `format_epilog` lists them by group, not line by line
+            ctx.meta["options"] = [
+                click.Option([field.flag, field.key], metavar="VALUE", hidden=True)
+                for field in ctx.meta.get("fields", [])
+            ]
         return [*super().get_params(ctx), *ctx.meta["options"]]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -72,13 +79,11 @@ class TrainCommand(click.Command):
             formatter.write_text(f"{words}: --help-all lists them.")
             return
         formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME explains one:")
-        groups = dict.fromkeys(field.group for field in fields)
-        named = {
-            group: [field.flag.removeprefix("--") for field in fields if field.group == group]
-            for group in groups
-            if group not in NESTED + NETS
-        }
-        named["and those of"] = [group for group in groups if group not in named]
+        named: dict[str, list[str]] = {}
+        for field in fields:
+            if field.group not in NESTED:
+                named.setdefault(field.group, []).append(field.flag.removeprefix("--"))
+        named["and those of"] = list(dict.fromkeys(field.group for field in fields if field.group not in named))
         for group, names in named.items():
             text = textwrap.fill(" ".join(names), formatter.width - 16, break_on_hyphens=False)
             formatter.write(textwrap.indent(text, " " * 16).replace(" " * 16, f"  {group:14}", 1) + "\n")
@@ -98,7 +103,7 @@ def _other_name(fields: list[FieldOption], option: str) -> str:
 
 
 def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Print what fields are, and end."""
+    """Print the docstrings of fields, and end."""
     if value is None:
         return
     fields: list[FieldOption] = ctx.meta["fields"]
@@ -108,8 +113,7 @@ def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> No
         known = [field.flag.removeprefix("--") for field in fields] + [field.group for field in fields]
         raise click.BadParameter(f"there is no field or group {value!r}.{did_you_mean(name, known)}", ctx, param)
     for field in meant:
-        default = f" [{field.default}]" if field.default else ""
-        click.echo(f"{field.flag}{default}")
+        click.echo(f"{field.flag} [{field.default}]" if field.default else field.flag)
         text = field.text[:1].upper() + field.text[1:]
         click.echo(textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    "))
     ctx.exit()
@@ -194,13 +198,10 @@ def require_source(ctx: click.Context, env: str | None, recipe: str | None, data
 
 
 def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> None:
-    """Train, or go on, in a folder, and say what came of it."""
+    """Train in a folder, or resume its run, and print the result."""
     click.echo(f"rltrainer: to {folder.path}")
-    try:
-        info = run_recipe(recipe, folder, **_checkpoint(folder, checkpoint)).info
-    except KeyboardInterrupt:
-        _say_what_is_saved([folder])
-        raise
+    with _saying_what_is_saved([folder]):
+        info = run_recipe(recipe, folder, checkpoint=CheckpointParams(folder.checkpoints, **checkpoint)).info
     click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
 
 
@@ -208,56 +209,47 @@ def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: d
     """Train several seeds at once, and return the folders of those that did not fail."""
     name = recipe.name.replace("/", "_")
     run_folders = {seed: RunFolder.new(f"{name}_seed{seed}", folder) for seed in seeds}
-    make = functools.partial(
-        make_trainer, recipe, {seed: str(run_folder.path) for seed, run_folder in run_folders.items()}, checkpoint
-    )
-    try:
-        ended = run_seeds(make, seeds)
-    except KeyboardInterrupt:
-        _say_what_is_saved(run_folders.values())
-        raise
+    with _saying_what_is_saved(run_folders.values()):
+        ended = run_seeds(functools.partial(make_trainer, recipe, run_folders, checkpoint), seeds)
+    runs = []
     for run in ended:
-        if recipe.env is None and run.result is not None:
-            keep_last(run_folders[run.seed])
+        run_folder = run_folders[run.seed]
         score = "failed" if run.result is None else f"best score {run.result.best_score}"
-        click.echo(f"seed {run.seed}: {score}, {run_folders[run.seed].path}")
-    return [run_folders[run.seed].path for run in ended if run.result is not None]
+        click.echo(f"seed {run.seed}: {score}, {run_folder.path}")
+        if run.result is None:
+            continue
+        runs.append(run_folder.path)
+        # Without test steps the last algorithm is the best one that is known.
+        if recipe.env is None and (saved := open_run(run_folder.path).newest_checkpoint) is not None:
+            run_folder.save_best(load(saved))
+    return runs
 
 
-def keep_last(folder: RunFolder) -> None:
-    """Keep the last algorithm as the best, which it is as far as a run without test steps knows."""
-    if (checkpoint := open_run(folder.path).newest_checkpoint) is not None:
-        folder.save_best(load(checkpoint))
-
-
-def _say_what_is_saved(folders: Iterable[RunFolder]) -> None:
-    for folder in folders:
-        if any(folder.checkpoints.glob("checkpoint-*")):
-            click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
-
-
-def make_trainer(recipe: AnyRecipe, folders: dict[int, str], checkpoint: dict[str, Any], seed: int) -> Any:
-    """Return the trainer of a seed, whose folder holds its recipe."""
-    folder, recipe = RunFolder(Path(folders[seed])), dataclasses.replace(recipe, seed=seed)
-    write_recipe(recipe, folder)
-    return recipe.make_trainer(run_folder=folder, **_checkpoint(folder, checkpoint))
-
-
-def _checkpoint(folder: RunFolder, fields: dict[str, Any]) -> dict[str, Any]:
-    return {"checkpoint": CheckpointParams(folder.checkpoints, **fields)} if fields else {}
-
-
-def _meant(args: list[str]) -> tuple[AnyRecipe, str]:
-    """Return the recipe that the arguments name, before they are read: its algorithm says which options there are."""
+@contextlib.contextmanager
+def _saying_what_is_saved(folders: Iterable[RunFolder]) -> Iterator[None]:
     try:
-        return _recipe_of(args)
-    except ParamsError as error:
-        raise click.UsageError(str(error)) from error
+        yield
+    except KeyboardInterrupt:
+        for folder in folders:
+            if any(folder.checkpoints.glob("checkpoint-*")):
+                click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+        raise
+
+
+def make_trainer(recipe: AnyRecipe, folders: dict[int, RunFolder], checkpoint: dict[str, Any], seed: int) -> Any:
+    """Return the trainer of a seed, whose folder holds its recipe."""
+    folder, recipe = folders[seed], dataclasses.replace(recipe, seed=seed)
+    write_recipe(recipe, folder)
+    return recipe.make_trainer(run_folder=folder, checkpoint=CheckpointParams(folder.checkpoints, **checkpoint))
 
 
 def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
+    """Return the recipe that the arguments name, before click reads them: its algorithm decides the options."""
     name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
-    algorithm = _algorithm(args[0]) if args and not args[0].startswith("-") else None
+    algorithm = args[0] if args and not args[0].startswith("-") else None
+    if algorithm is not None:  # however it is written: `PPO`, `DiscreteSAC`, `discrete-sac`
+        plain = algorithm.lower().replace("-", "").replace("_", "")
+        algorithm = next((ours for ours in ALGORITHMS if ours.replace("_", "") == plain), algorithm)
     if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):
         raise click.UsageError(f"{algorithm} is no algorithm. Name an env by --env {algorithm}")
     if data is not None or algorithm in OFFLINE:
@@ -273,12 +265,6 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
     num_envs = _value_of("--num-envs", args) or ""
     shape = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
     return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
-
-
-def _algorithm(word: str) -> str:
-    """Return the name of an algorithm, however it is written: `PPO`, `DiscreteSAC`, `discrete-sac`."""
-    plain = word.lower().replace("-", "").replace("_", "")
-    return next((name for name in ALGORITHMS if name.replace("_", "") == plain), word)
 
 
 def _value_of(option: str, args: list[str]) -> str | None:

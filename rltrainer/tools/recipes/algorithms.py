@@ -52,10 +52,11 @@ def policy_of(name: str) -> type[Policy]:
 
 def algorithms_for(observation_space: Space, action_space: Space) -> list[str]:
     """Return the names of the algorithms whose policies take these spaces, of an env's or of a data set's."""
-    return [name for name in ALGORITHMS if _takes(name, observation_space, action_space)]
+    return [name for name in ALGORITHMS if takes(name, observation_space, action_space)]
 
 
-def _takes(name: str, observation_space: Space, action_space: Space) -> bool:
+def takes(name: str, observation_space: Space, action_space: Space) -> bool:
+    """Return whether an algorithm's policy takes these spaces."""
     options: Any = {"v_min": 0.0, "v_max": 1.0} if name == "c51" else {}
     try:
         policy_of(name).for_spaces(observation_space, action_space, **options)

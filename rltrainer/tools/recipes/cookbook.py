@@ -6,6 +6,7 @@ wrapper is its name, or `{wrapper = "TimeLimit", max_episode_steps = 100}`.
 None, which TOML has not, is `"none"`.
 """
 
+import contextlib
 import functools
 import re
 import tomllib
@@ -88,9 +89,10 @@ def _tables(algorithm: str) -> dict[str, dict[str, Any]]:
 
 
 def _read(value: Any, reader: PlainReader, path: str) -> Any:
-    if path.rpartition(".")[2] in ("params", "policy", "trainer", "env_kwargs"):
+    field = path.rpartition(".")[2]
+    if field in ("params", "policy", "trainer", "env_kwargs"):
         return {name: None if each == "none" else reader.read(each, f"{path}.{name}") for name, each in value.items()}
-    if path.rpartition(".")[2] in ("wrappers", "test_wrappers") and isinstance(value, list):
+    if field in ("wrappers", "test_wrappers") and isinstance(value, list):
         return tuple(reader.read({"dict": each} if isinstance(each, dict) else each, path) for each in value)
     return reader.read(value, path)
 
@@ -119,7 +121,6 @@ def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
     folder.refuse_links()
     if path.exists():
         return
-    folder.path.mkdir(parents=True, exist_ok=True)
     with write_errors(path, CheckpointError), replaced_file(path) as file:
         file.write((recipe.to_json() + "\n").encode())
 
@@ -145,10 +146,13 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
         CheckpointError: there is none, or it is damaged, or names what must be passed.
     """
     path = folder.path / NAME
+    recipe_class: type[AnyRecipe] = Recipe
     try:
         with open_regular(path) as file:
             text = read_text(file).decode(errors="replace")
-        recipe = _class_of(text).from_json(text, **live)
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # `from_json` says what is wrong
+            recipe_class = OfflineRecipe if read_json(text)["params"] == OfflineRecipe.__name__ else Recipe
+        recipe = recipe_class.from_json(text, **live)
     except FileNotFoundError:
         hint = "Runs of rl.train and of recipes have one; make the trainer of another as its program does."
         raise CheckpointError(f"{path}: is not there, so nothing says how the run was made. {hint}") from None
@@ -160,12 +164,3 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     if recipe.start is not None and Path(recipe.start).name == START and own.exists():
         recipe = recipe.with_fields(start=own)
     return recipe
-
-
-def _class_of(text: str) -> type[AnyRecipe]:
-    """Return the class that a recipe's text is of; any for what is none, since each says that."""
-    try:
-        is_offline = read_json(text)["params"] == OfflineRecipe.__name__
-    except (KeyError, TypeError, ValueError):
-        is_offline = False
-    return OfflineRecipe if is_offline else Recipe

@@ -64,9 +64,6 @@ Wrappers = Annotated[
 ]
 """Names of wrappers, or dicts of a name as `wrapper` and its arguments; the first one is innermost."""
 
-OF_TRAIN = ("data", "folder")
-"""Arguments of `rl.train` that are no fields."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AnyRecipe(Params):
@@ -112,11 +109,12 @@ class AnyRecipe(Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        cls = self._algorithm_class()
+        cls = self._algorithm_class
+        # A frozen field is set by `object`; as tuples and text they equal those of a file.
         for field in ("wrappers", "test_wrappers"):
             if (data := getattr(self, field)) is not None:
                 wrappers_named(type(self).__name__, field, data)
-                object.__setattr__(self, field, tuple(data))  # frozen, and equal to what a file brings back
+                object.__setattr__(self, field, tuple(data))
         if taken := sorted(self.env_kwargs.keys() & {"env", "num_envs", "backend", "seed", "wrappers"}):
             hint = f"The recipe has a field for it: {taken[0]}=..." if hasattr(self, taken[0]) else ""
             self.raise_invalid("env_kwargs", f"must be arguments of the env, and have no {taken[0]!r}", hint)
@@ -128,12 +126,12 @@ class AnyRecipe(Params):
                 self.raise_invalid("policy", "must have no options where a saved algorithm continues")
         if type(self.params) is not cls.params_class:
             self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
-        for field, known in (("policy", self.policy_names()), ("trainer", list(self.trainer_fields()))):
+        for field in ("policy", "trainer"):
             for name in getattr(self, field):
-                if name not in known:
+                if name not in (known := self.fields_by_owner()[field]):
                     self.raise_invalid(field, f"has no option {name!r}", did_you_mean(name, known).strip())
+        params_class = self.trainer_params_class
         for name, value in self.trainer.items():
-            params_class: Any = self.trainer_params_class
             checked(params_class.__name__, name, value, field_hints(params_class)[name])
 
     @classmethod
@@ -163,18 +161,29 @@ class AnyRecipe(Params):
         """The class of the trainer's params."""
 
     @property
-    @abstractmethod
     def length(self) -> str:
-        """The length of the training in words: of the whole epochs that it comes to."""
+        """The length of the training in words: of the whole collections and epochs that it comes to."""
+        _, collection, unit = self._steps()
+        epochs = {**self._epochs(), **self.trainer}
+        per_epoch = math.ceil(epochs["epoch_num_steps"] / collection) * collection
+        return f"{epochs['max_epochs'] * per_epoch:,} {unit}"
+
+    @property
+    def _algorithm_class(self) -> type[Algorithm]:
+        return algorithm_named(type(self).__name__, self.algorithm)
 
     def with_fields(self, **fields: Any) -> Self:
         """Return a copy with other values of fields: the recipe's own, the algorithm's, the trainer's, the policy's.
 
         Each goes by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`.
         """
-        changes: dict[str, dict[str, Any]] = {"": {}, "params": {}, "trainer": {}, "policy": {}}
+        known = self.fields_by_owner()
+        changes: dict[str, dict[str, Any]] = {owner: {} for owner in known}
         for name, value in fields.items():
-            changes[self._owner_of(name)][name] = value
+            owner = next((owner for owner, names in known.items() if name in names), None)
+            if owner is None:
+                raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{self._field_hint(name)}")
+            changes[owner][name] = value
         own_policy = {} if changes[""].get("start") is not None else self.policy  # the file's networks are as they are
         return dataclasses.replace(
             self,
@@ -191,97 +200,86 @@ class AnyRecipe(Params):
         shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
         shared["initial_test"] = self.start is not None  # an untrained network is never the best
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
-        algorithm: Algorithm = cast(Any, self._algorithm_class())(policy, self.params)
+        algorithm: Algorithm = cast(Any, self._algorithm_class)(policy, self.params)
         if self.start is not None:
             algorithm.load_state_dict(self._saved(self.start).state_dict())
-        trainer: Trainer[Any, Any] = params.create_trainer(algorithm)
-        return trainer
+        return params.create_trainer(algorithm)  # type: ignore[no-any-return]  # of params that may be any
 
     @abstractmethod
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
         """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs."""
+
+    @abstractmethod
+    def _steps(self) -> tuple[int, int, str]:
+        """Return the steps of the training, those of a collection, and their unit."""
+
+    def _epochs(self) -> dict[str, int]:
+        num_steps, collection, _ = self._steps()
+        return whole_epochs(math.ceil(num_steps / collection), self.max_epochs, collection)
 
     def _make_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
         """Return the policy with the recipe's options, or of the saved algorithm that continues."""
         if self.start is not None:
             return self._saved(self.start).policy
         try:
-            policy: Policy = cast(Any, policy_of(self.algorithm)).for_spaces(
-                observation_space, action_space, **self.policy
-            )
+            return policy_of(self.algorithm).for_spaces(observation_space, action_space, **self.policy)
         except SpaceError as error:
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
-            raise SpaceError(
-                f"{str(error).removesuffix('.')}. Of the algorithms, these spaces are taken by: {others}."
-            ) from error
-        return policy
+            problem = str(error).removesuffix(".")
+            raise SpaceError(f"{problem}. Of the algorithms, these spaces are taken by: {others}.") from error
 
     def _saved(self, path: str | os.PathLike[str]) -> Algorithm:
-        saved, cls = load(Path(path)), self._algorithm_class()
+        saved, cls = load(Path(path)), self._algorithm_class
         if not isinstance(saved, cls):
-            hint = f"It is a {type(saved).__name__}: name that."
-            self.raise_invalid("start", f"must be a saved {cls.__name__}", hint)
+            self.raise_invalid(
+                "start", f"must be a saved {cls.__name__}", f"It is a {type(saved).__name__}: name that."
+            )
         return saved
-
-    def _algorithm_class(self) -> type[Algorithm]:
-        return algorithm_named(type(self).__name__, self.algorithm)
 
     def make_envs(self, num_envs: int, *, for_tests: bool = False, seed: int | None = None) -> Any:
         """Return a vector env of training, or of test steps."""
-        make: Any = make_vec
-        wrappers = self._wrappers(for_tests)
-        return make(self.env, num_envs, backend=self.backend, seed=seed, wrappers=wrappers, **self.env_kwargs)
+        options: Any = {"seed": seed, "wrappers": self._wrappers(for_tests), **self.env_kwargs}
+        return make_vec(cast(Any, self.env), num_envs, backend=self.backend, **options)
 
     def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:
         """Return one env as those of test steps are, with further arguments, such as `render_mode="rgb_array"`."""
         return single_env(cast(Any, self.env), self._wrappers(for_tests=True), **{**self.env_kwargs, **env_kwargs})
 
     def _wrappers(self, for_tests: bool) -> list[Any]:
-        is_other = for_tests and self.test_wrappers is not None
-        return wrappers_named(
-            type(self).__name__, "wrappers", cast(Any, self.test_wrappers if is_other else self.wrappers)
-        )
+        data = self.wrappers if self.test_wrappers is None or not for_tests else self.test_wrappers
+        return wrappers_named(type(self).__name__, "wrappers", data)
+
+    def fields_by_owner(self) -> dict[str, list[str]]:
+        """Return the names that `with_fields` takes, of the recipe (""), and of its `params`, `trainer`, `policy`."""
+        made = ("seed", "max_epochs", "test_step_num_episodes", "checkpoint")
+        of_trainer = dataclasses.fields(self.trainer_params_class)
+        of_policy = argument_names(policy_of(self.algorithm))[0]
+        own = [field.name for field in dataclasses.fields(self) if field.name not in ("params", "policy", "trainer")]
+        return {
+            "": own,
+            "params": [field.name for field in dataclasses.fields(self.params)],
+            "trainer": [field.name for field in of_trainer if field.compare and field.name not in made],
+            "policy": [name for name in of_policy if name not in ("observation_space", "action_space")],
+        }
 
     def field_names(self) -> list[str]:
         """Return the names that `with_fields` takes."""
-        return sorted(set().union(*self._known().values()))
+        return sorted(set().union(*self.fields_by_owner().values()))
 
-    def _owner_of(self, name: str) -> str:
-        """Return the field that an option is in; "" for fields of the recipe."""
-        for owner, names in self._known().items():
-            if name in names:
-                return owner
+    def live_fields(self) -> set[str]:
+        """Return the names of the trainer's fields that are no data: callbacks, hooks, logger, checkpoints."""
+        made = {"training_collector", "test_collector", "buffer", "run_folder"}
+        live = {field.name for field in dataclasses.fields(self.trainer_params_class) if not field.compare}
+        return live - made | {"checkpoint"}
+
+    def _field_hint(self, name: str) -> str:
+        """Return a sentence on the name that may be meant instead of one that `with_fields` does not take."""
+        of_train = ("data", "folder")
         hint = did_you_mean(name, self.field_names())
-        if not hint and (meant := nearest(name, {*live_fields(self), *OF_TRAIN})) is not None:
-            also = "make_trainer, and of rl.train" if meant not in OF_TRAIN else "rl.train"
-            hint = f"{f' Did you mean {meant!r}?' * (meant != name)} It is an argument of {also}."
-        raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{hint}")
-
-    def _known(self) -> dict[str, set[str]]:
-        return {
-            "": {field.name for field in dataclasses.fields(self)} - {"params", "policy", "trainer"},
-            "params": {field.name for field in dataclasses.fields(self.params)},
-            "trainer": set(self.trainer_fields()),
-            "policy": set(self.policy_names()),
-        }
-
-    def policy_names(self) -> list[str]:
-        """Return the names of the policy's options."""
-        cls = policy_of(self.algorithm)
-        return [name for name in argument_names(cls)[0] if name not in ("observation_space", "action_space")]
-
-    def trainer_fields(self) -> dict[str, dataclasses.Field[Any]]:
-        """Return the fields of the trainer's params that are data, and not given otherwise."""
-        given = ("seed", "max_epochs", "test_step_num_episodes", "checkpoint")
-        fields = dataclasses.fields(self.trainer_params_class)
-        return {field.name: field for field in fields if field.compare and field.name not in given}
-
-
-def live_fields(recipe: AnyRecipe) -> set[str]:
-    """Return the names of the trainer's fields that are no data: callbacks, hooks, logger, checkpoints."""
-    made = {"training_collector", "test_collector", "buffer", "max_epochs", "test_step_num_episodes", "seed"}
-    every = {field.name for field in dataclasses.fields(recipe.trainer_params_class)}
-    return every - set(recipe.trainer_fields()) - made - {"run_folder"}
+        if hint or (meant := nearest(name, {*self.live_fields(), *of_train})) is None:
+            return hint
+        also = "rl.train" if meant in of_train else "make_trainer, and of rl.train"
+        return f"{f' Did you mean {meant!r}?' * (meant != name)} It is an argument of {also}."
 
 
 def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
@@ -319,17 +317,8 @@ class Recipe(AnyRecipe):
     @property
     def trainer_params_class(self) -> type[OnlineTrainerParams]:
         """The class of the trainer's params."""
-        is_on_policy = issubclass(self._algorithm_class(), OnPolicyAlgorithm)
+        is_on_policy = issubclass(self._algorithm_class, OnPolicyAlgorithm)
         return OnPolicyTrainerParams if is_on_policy else OffPolicyTrainerParams
-
-    @property
-    def length(self) -> str:
-        """The length of the training in words: of the whole collections and epochs that it comes to."""
-        epochs, collection = {**self._epochs(), **self.trainer}, self._collection()
-        per_epoch = epochs["epoch_num_steps"]
-        if collection is not None:
-            per_epoch = math.ceil(per_epoch / collection) * collection
-        return f"{epochs['max_epochs'] * per_epoch:,} env steps"
 
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
         envs = self.make_envs(self.num_envs)
@@ -345,15 +334,12 @@ class Recipe(AnyRecipe):
         }
         return policy, {**collectors, **self._epochs()}
 
-    def _epochs(self) -> dict[str, int]:
-        collection = self._collection() or 1
-        return whole_epochs(-(-self.num_env_steps // collection), self.max_epochs, collection)
-
-    def _collection(self) -> int | None:
-        """Return the env steps of a collection, or None for whole episodes."""
-        fields = {field.name: field.default for field in dataclasses.fields(self.trainer_params_class)}
-        num_steps = {**fields, **self.trainer}["collection_step_num_env_steps"]
-        return None if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs
+    def _steps(self) -> tuple[int, int, str]:
+        default = self.trainer_params_class.collection_step_num_env_steps
+        num_steps = self.trainer.get("collection_step_num_env_steps", default)
+        # Collections of whole episodes, None, have no number of steps.
+        collection = 1 if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs
+        return self.num_env_steps, collection, "env steps"
 
 
 Data = Annotated[
@@ -379,8 +365,8 @@ class OfflineRecipe(AnyRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.data, os.PathLike):
-            object.__setattr__(self, "data", os.fspath(self.data))  # frozen, and equal to what a file brings back
-        if not issubclass(self._algorithm_class(), OffPolicyAlgorithm):
+            object.__setattr__(self, "data", os.fspath(self.data))
+        if not issubclass(self._algorithm_class, OffPolicyAlgorithm):
             hint = "It learns from its own steps only. Take sac, td3bc, iql, discrete_cql or another off-policy one."
             self.raise_invalid("algorithm", "must be one that learns from data", hint)
 
@@ -396,25 +382,16 @@ class OfflineRecipe(AnyRecipe):
         """The class of the trainer's params."""
         return OfflineTrainerParams
 
-    @property
-    def length(self) -> str:
-        """The length of the training in words: of the whole epochs that it comes to."""
-        epochs = {**self._epochs(), **self.trainer}
-        return f"{epochs['max_epochs'] * epochs['epoch_num_steps']:,} gradient steps"
-
     def _parts(self) -> tuple[Policy, dict[str, Any]]:
-        test_envs = None if self.env is None else self.make_envs(self.test_step_num_episodes, for_tests=True)
-        buffer = self.data if isinstance(self.data, ReplayBuffer) else load_data(self.data, **_spaces_of(test_envs))
+        envs, spaces = None, {}
+        if self.env is not None:
+            envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
+            spaces = {"observation_space": envs.single_observation_space, "action_space": envs.single_action_space}
+        # The spaces of the test envs are for data that declare none.
+        buffer = self.data if isinstance(self.data, ReplayBuffer) else load_data(self.data, **spaces)
         policy = self._make_policy(buffer.observation_space, buffer.action_space)
-        tests = {} if test_envs is None else {"test_collector": Collector(policy, test_envs, info_keys=self.info_keys)}
+        tests = {} if envs is None else {"test_collector": Collector(policy, envs, info_keys=self.info_keys)}
         return policy, {"buffer": buffer, **tests, **self._epochs()}
 
-    def _epochs(self) -> dict[str, int]:
-        return whole_epochs(self.num_gradient_steps, self.max_epochs)
-
-
-def _spaces_of(envs: Any) -> dict[str, gym.Space[Any]]:
-    """Return the spaces of test envs, for data that declare none."""
-    if envs is None:
-        return {}
-    return {"observation_space": envs.single_observation_space, "action_space": envs.single_action_space}
+    def _steps(self) -> tuple[int, int, str]:
+        return self.num_gradient_steps, 1, "gradient steps"

@@ -23,7 +23,7 @@ from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
 from rltrainer.tools.recipes.cookbook import START, epochs_of, write_recipe
-from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe, Wrappers, live_fields
+from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe
 from rltrainer.trainers import InfoStats
 from rltrainer.validation.field_rules import AnyPath, checked
 
@@ -80,7 +80,7 @@ def train(
     if start is not None:
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
         words = f"{recipe.algorithm} continues; {words}"
-    live = {name: fields.pop(name) for name in list(fields) if name in live_fields(recipe)}
+    live = {name: fields.pop(name) for name in list(fields) if name in recipe.live_fields()}
     recipe = recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
     if verbose:
@@ -137,8 +137,7 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
     Raises:
         ParamsError: an argument breaks its rule.
     """
-    recipe, _ = choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})
-    return cast(Recipe, recipe)
+    return cast(Recipe, choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})[0])
 
 
 def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
@@ -146,8 +145,8 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
     if algorithm is not None:
         algorithm_named("train", algorithm)
     if data is not None:
-        offline = offline_recipe(env, algorithm, data)
-        return offline, f"the recommended settings of {offline.algorithm} on data"
+        recipe = recommended_recipe(env, algorithm, shape, data)
+        return recipe, f"the recommended settings of {recipe.algorithm} on data"
     env = newest_version(env) if isinstance(env, str) else env
     if env in cookbook.names():
         meant, _, of = env.partition("/")
@@ -155,59 +154,35 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
         raise ParamsError(field_error_text("train", "env", "must be the id of an env", env, hint))
     found = cookbook.find(env, algorithm) if isinstance(env, str) else None
     if found is None:
-        recipe = recommended_recipe(env, algorithm, **shape)
+        recipe = recommended_recipe(env, algorithm, shape, None)
         return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm}"
     words = f"recipe {found.name} ({found.source})"
     return found.with_fields(env=env), words if found.env == env else f"{words}, for want of one for {env}"
 
 
-def recommended_recipe(
-    env: Any,
-    algorithm: str | None = None,
-    num_envs: int | None = None,
-    env_kwargs: dict[str, Any] | None = None,
-    wrappers: Wrappers = (),
-) -> Recipe:
-    """Return a recipe of the algorithm's recommended settings; None takes PPO or SAC, whichever suits the actions."""
-    make: Any = make_vec
-    kwargs = env_kwargs or {}
-    wrapped = {"wrappers": wrappers_named("Recipe", "wrappers", wrappers), **kwargs}
+def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any) -> AnyRecipe:
+    """Return a recipe of recommended settings, of an algorithm that suits the actions if none is named."""
+    kwargs, wrappers, num_envs = shape.get("env_kwargs") or {}, shape.get("wrappers", ()), shape.get("num_envs")
+    owner = (Recipe if data is None else OfflineRecipe).__name__
+    options: Any = {"wrappers": wrappers_named(owner, "wrappers", wrappers), **kwargs}
     if algorithm is None:
-        algorithm = "sac" if _is_for_sac(_action_space(env, wrapped)) else "ppo"
-    cls: Any = algorithm_named("train", algorithm)
-    is_on_policy = issubclass(cls, OnPolicyAlgorithm)
-    envs = make(env, num_envs or (8 if is_on_policy else 1), **wrapped)
-    fields = cls.recommended(envs)
-    envs.close()
-    return Recipe(
-        algorithm=algorithm, env=env, env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs,
-        params=cls.params_class(),
-        num_env_steps=1_000_000 if is_on_policy else 200_000, trainer=dict(fields),
-        source=f"{cls.__name__}.recommended",
-    )  # fmt: skip
-
-
-def offline_recipe(env: Any, algorithm: str | None, data: Any) -> OfflineRecipe:
-    """Return a recipe of the recommended settings on data; None takes an algorithm that suits the actions."""
-    if algorithm is None:
-        if env is not None:
-            space = _action_space(env, {})  # data may say less, and take long to read
+        if env is not None:  # data may say less, and take long to read
+            with contextlib.closing(make_vec(env, 1, **options)) as one:
+                space = one.single_action_space
         else:
             space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
-        algorithm = "td3bc" if _is_for_sac(space) else "discrete_cql"
-    cls = algorithm_named("train", algorithm)
-    return OfflineRecipe(
-        algorithm=algorithm, env=env, data=data, params=cls.params_class(), trainer=dict(offline_fields(cls)),
-        source=f"{cls.__name__}.recommended",
-    )  # fmt: skip
-
-
-def _action_space(env: Any, options: dict[str, Any]) -> gym.Space[Any]:
-    envs = make_vec(env, 1, **options)
-    envs.close()
-    return envs.single_action_space
-
-
-def _is_for_sac(space: gym.Space[Any]) -> bool:
-    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
-    return is_vector and cast(spaces.Box, space).is_bounded()
+        is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+        is_bounded = is_vector and space.is_bounded()
+        for_boxes, for_others = ("sac", "ppo") if data is None else ("td3bc", "discrete_cql")
+        algorithm = for_boxes if is_bounded else for_others
+    cls: Any = algorithm_named("train", algorithm)
+    shared: Any = {"algorithm": algorithm, "env": env, "params": cls.params_class()}
+    shared["source"] = f"{cls.__name__}.recommended"
+    if data is not None:
+        return OfflineRecipe(data=data, trainer=dict(offline_fields(cls)), **shared)
+    is_on_policy = issubclass(cls, OnPolicyAlgorithm)
+    with contextlib.closing(make_vec(env, num_envs or (8 if is_on_policy else 1), **options)) as envs:
+        return Recipe(
+            env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs, trainer=dict(cls.recommended(envs)),
+            num_env_steps=1_000_000 if is_on_policy else 200_000, **shared,
+        )  # fmt: skip

@@ -160,11 +160,21 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         CheckpointError: the folder is missing, or holds neither `params.json` nor a log.
     """
     folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
-    if not _is_run(folder.path):
-        found = _instead_of_a_run(folder.path)
-        raise CheckpointError(f"{folder.path}: expected the folder of a run, as rl.RunFolder makes it; it {found}")
+    if not _is_run(path := folder.path):
+        if path.is_dir():
+            found, meant = "holds neither params.json nor logs", sorted(filter(_is_run, path.iterdir()))
+        elif path.exists():
+            found, meant = "is a file", list(filter(_is_run, path.parents))
+        else:
+            found, meant = "is no folder", list(filter(_is_run, [Path("runs") / path]))
+            found += "" if meant else neighbours_hint(path)
+        hint = f". Did you mean {str(meant[0])!r}?" if meant else ""
+        raise CheckpointError(f"{path}: expected the folder of a run, as rl.RunFolder makes it; it {found}{hint}")
     params = _params_file(folder)
-    return Run(folder, _read_object(params) if params.is_file() else {})
+    told = read_json_file(params, "what a run was told") if params.is_file() else {}
+    if not isinstance(told, dict):
+        raise CheckpointError(f"{params}: expected what a run was told, found {readable(told)}")
+    return Run(folder, told)
 
 
 def _params_file(folder: RunFolder) -> Path:
@@ -187,22 +197,3 @@ def runs_in(path: Path) -> list[Path]:
         return [path]
     folders = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]  # a link may be a circle
     return sorted(run for each in folders for run in runs_in(each) if _is_run(run))
-
-
-def _instead_of_a_run(path: Path) -> str:
-    """Describe a path that is no run's, and suggest the nearest run."""
-    if path.is_dir():
-        found, meant = "holds neither params.json nor logs", sorted(filter(_is_run, path.iterdir()))
-    elif path.exists():
-        found, meant = "is a file", list(filter(_is_run, path.parents))
-    else:
-        found, meant = "is no folder", list(filter(_is_run, [Path("runs") / path]))
-        found += "" if meant else neighbours_hint(path)
-    return f"{found}. Did you mean {str(meant[0])!r}?" if meant else found
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    found = read_json_file(path, "what a run was told")
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: expected what a run was told, found {readable(found)}")
-    return found

@@ -5,7 +5,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol, Self
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
@@ -26,49 +26,29 @@ _TRAVEL = "must travel to another process"
 _TRAVEL_HINT = "Define it at the top level of a module or script; functools.partial takes more arguments along."
 
 
-class Progress(NamedTuple):
-    """How far a job is, in [0, 1], and its best score."""
-
-    share: float
-    score: float | None
-
-
-class Question(NamedTuple):
-    """A question of a job to the process that started it."""
-
-    value: Any
-
-
-class Outcome(NamedTuple):
-    """The result of a job; or a traceback, of the job or of its import."""
-
-    kind: Literal["done", "failed", "no travel"]
-    value: Any
-
-
 class Parent:
-    """The program of a job's process, which the job is given to ask and report to the process that started it."""
+    """The program of a job's process; through it the job asks and reports to the process that started it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def do(self, pickled: bytes) -> Outcome:
-        """Do a job that was sent here."""
+    def do(self, pickled: bytes) -> tuple[str, Any]:
+        """Do a job that was sent here; return "done" with its result, or why it has none with a traceback."""
         try:
             job: Job = self._link.load(pickled)
         except Exception:
-            return Outcome("no travel", traceback.format_exc())
+            return "no travel", traceback.format_exc()
         try:
-            return Outcome("done", job(self))
+            return "done", job(self)
         except BaseException:  # of a signal, too
-            return Outcome("failed", traceback.format_exc())
+            return "failed", traceback.format_exc()
 
     def close(self) -> None:
         """Hold nothing."""
 
     def ask(self, question: Any) -> Any:
         """Return the answer to a question, or `OVER`."""
-        return self._link.ask(Question(question))
+        return self._link.ask(("question", question))
 
     def run(self, trainer: Trainer[Any, Any]) -> Any:
         """Run a trainer, and report how far it is."""
@@ -85,7 +65,7 @@ class Parent:
         while not is_over.wait(TICK):
             state = trainer.state
             share = trainer.params.share_done(*state.num_epochs_and_steps(trainer.step_unit))
-            self._link.report(Progress(share, state.best.score))
+            self._link.report(("progress", share, state.best.score))
 
 
 Job = Callable[[Parent], Any]
@@ -98,18 +78,10 @@ class Listener(Protocol):
         """Note how far a job is, in [0, 1], and its best score."""
 
     def answer(self, number: int, question: Any) -> Any:
-        """Return the answer to a job's question."""
+        """Return the answer to a job's question; None where jobs ask nothing."""
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
         """Note the result of a job, or its traceback, or how its process died."""
-
-
-class JobWorker(Worker):
-    """The process of the job of a number."""
-
-    def __init__(self, context: Any, name: str, number: int) -> None:
-        self.number = number
-        super().__init__(context, name, Parent, seconds_to_save=SECONDS_TO_SAVE)
 
 
 class Processes:
@@ -118,7 +90,8 @@ class Processes:
     def __init__(self, owner: str, word: str, limit: int | None, listener: Listener) -> None:
         self._owner, self._word, self._listener, self._limit = owner, word, listener, limit or num_cores()
         self._context = make_context(None, owner)
-        self._group = WorkerGroup[JobWorker](owner)
+        self._group = WorkerGroup[Worker](owner)
+        self._numbers: dict[Worker, int] = {}
 
     def run(self, jobs: Iterator[tuple[int, Job]]) -> None:
         """Run them all in their order; the next one is asked for when there is a process for it."""
@@ -139,32 +112,33 @@ class Processes:
             return False
         number, job = following
         try:
-            worker = JobWorker(self._context, f"{self._word} {number}", number)
+            worker = Worker(self._context, f"{self._word} {number}", Parent, seconds_to_save=SECONDS_TO_SAVE)
         except EnvError as error:
             raise EnvError(f'{self._owner}: {error}. A script calls it under `if __name__ == "__main__":`.') from error
         self._group.workers.append(worker)
+        self._numbers[worker] = number
         worker.call("its run", "do", dumps(job))
         return True
 
-    def _receive(self, worker: JobWorker) -> None:
+    def _receive(self, worker: Worker) -> None:
         """Take the next message of a process."""
-        number, listener = worker.number, self._listener
+        number, listener = self._numbers[worker], self._listener
         try:
             message = worker.receive()
         except EnvError as error:
-            message = Outcome("failed", str(error))
+            message = ("failed", str(error))
         match message:
-            case Report(Progress() as progress):
-                return listener.progress(number, *progress)
-            case Report(Question(question)):
+            case Report(("progress", share, score)):
+                return listener.progress(number, share, score)
+            case Report(("question", question)):
                 return worker.reply(listener.answer(number, question))
-            case Outcome("no travel", trace):
+            case ("no travel", trace):
                 text = f"{self._owner}.make: {_TRAVEL}; the process of {self._word} {number} cannot import it"
                 raise ParamsError(f"{text}. {_TRAVEL_HINT}\n{trace}")
         self._group.workers.remove(worker)
         worker.finish()
-        is_done = message.kind == "done"
-        listener.ended(number, message.value if is_done else None, None if is_done else message.value)
+        outcome, value = message
+        listener.ended(number, *((value, None) if outcome == "done" else (None, value)))
 
 
 class Bar:
@@ -174,7 +148,7 @@ class Bar:
         self._title, self._num_jobs, self._is_shown = title, num_jobs, is_shown
         self._shares: dict[int, float] = {}
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> Self:
         layout = "{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}{postfix}]"
         self._bar = make_bar(total=self._num_jobs, desc=self._title, bar_format=layout, disable=not self._is_shown)
         return self

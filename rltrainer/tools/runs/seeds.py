@@ -9,13 +9,18 @@ from typing import Annotated, Any, Generic, TypeVar, overload
 
 from rltrainer.errors import RLTrainerError
 from rltrainer.seeding import seed as seed_everything
-from rltrainer.tools.runs.processes import Bar, Parent, Processes, check_program
+from rltrainer.tools.runs.processes import Bar, Listener, Parent, Processes, check_program
 from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, a_callable, checked, is_int
 
 T = TypeVar("T")
 Seeds = Annotated[
-    Sequence[int], Rule("one or more non-negative integers, none twice", lambda v: _are_seeds(v), "Such as range(5).")
+    Sequence[int],
+    Rule(
+        "one or more non-negative integers, none twice",
+        lambda v: isinstance(v, list) and 0 < len(v) == len({n for n in v if is_int(n) and n >= 0}),
+        "Such as range(5).",
+    ),
 ]
 MakeFn = Annotated[Callable[[int], Any], a_callable("(seed) -> trainer")]
 
@@ -86,7 +91,7 @@ def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
     return parent.run(made)
 
 
-class _Outcomes:
+class _Outcomes(Listener):
     """Outcomes of the seeds so far, shown on one bar."""
 
     def __init__(self, bar: Bar) -> None:
@@ -101,17 +106,9 @@ class _Outcomes:
         mean = {"mean_best_score": f"{statistics.mean(self._scores.values()):.4g}"} if self._scores else {}
         self._bar.move(number, share, **mean)
 
-    def answer(self, number: int, question: Any) -> None:
-        """Return nothing: a seed asks nothing."""
-
     def ended(self, number: int, result: Any, error: str | None) -> None:
         """Record a finished seed."""
         self.runs[number] = SeedRun(number, result, error)
         if error is not None:
             self._bar.complain(f"run_seeds: seed {number} failed:\n{error}")
         self.progress(number, 1.0, result.best_score if isinstance(result, InfoStats) else None)
-
-
-def _are_seeds(value: Any) -> bool:
-    is_list = isinstance(value, list) and bool(value) and all(is_int(seed) and seed >= 0 for seed in value)
-    return is_list and len(set(value)) == len(value)

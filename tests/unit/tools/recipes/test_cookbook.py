@@ -197,10 +197,7 @@ def test_what_is_wrong_in_a_table_is_named(change: dict[str, Any], text: str) ->
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_name_has_two_meanings(name: str) -> None:
     """`with_fields` finds each by its name alone."""
-    recipe = any_recipe(name)
-    own = {field.name for field in dataclasses.fields(recipe)} - {"params", "policy", "trainer"}
-    groups = [own, {field.name for field in dataclasses.fields(recipe.params)}]
-    groups += [set(recipe.trainer_fields()), set(recipe.policy_names())]
+    groups = any_recipe(name).fields_by_owner().values()
     assert sum(map(len, groups)) == len(set().union(*groups))
 
 
