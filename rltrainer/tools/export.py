@@ -199,10 +199,10 @@ class GreedyGraph(nn.Module):
         if self.unseen:
             size = leaves(obs)[0].shape[0]
             obs = obs | map_tree(lambda zeros: zeros.expand(size, *zeros.shape[1:]), self.unseen)
-        action, *state_after = [self.policy.act(obs)] if state is None else self.policy.act(obs, state)
+        action, next_state = (self.policy.act(obs), None) if state is None else self.policy.act(obs, state)
         action = action.to(self.dtype)
         action = action.clamp(self.low, self.high) if self.is_clipped else action
-        return (action, *state_after) if state_after else action
+        return action if next_state is None else (action, next_state)
 
 
 def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:

@@ -59,11 +59,11 @@ def fields_of(recipe: AnyRecipe) -> Iterator[FieldOption]:
     groups: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         "run": (field_texts(type(recipe)), {name: getattr(recipe, name) for name in known[""]}),
         "algorithm": (field_texts(type(recipe.params)), vars(recipe.params)),
-        "policy": (option_texts(policy_of(recipe.algorithm)), dict.fromkeys(known["policy"], "") | recipe.policy),
+        "policy": (option_texts(policy_of(recipe.algorithm)), {**dict.fromkeys(known["policy"], ""), **recipe.policy}),
         **{name: of_nested.pop(name) for name in ("net", "critic_net") if name in nested},
         "trainer": (
             field_texts(trainer_class),
-            {name: getattr(trainer_class, name) for name in known["trainer"] if name not in nested} | recipe.trainer,
+            {name: recipe.trainer.get(name, getattr(trainer_class, name)) for name in known["trainer"]},
         ),
         **of_nested,
     }

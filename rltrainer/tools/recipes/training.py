@@ -172,9 +172,8 @@ def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], d
         else:
             space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
         is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
-        is_bounded = is_vector and space.is_bounded()
         for_boxes, for_others = ("sac", "ppo") if data is None else ("td3bc", "discrete_cql")
-        algorithm = for_boxes if is_bounded else for_others
+        algorithm = for_boxes if is_vector and cast(spaces.Box, space).is_bounded() else for_others
     cls: Any = algorithm_named("train", algorithm)
     shared: Any = {"algorithm": algorithm, "env": env, "params": cls.params_class()}
     shared["source"] = f"{cls.__name__}.recommended"

@@ -79,6 +79,7 @@ class Listener(Protocol):
 
     def answer(self, number: int, question: Any) -> Any:
         """Return the answer to a job's question; None where jobs ask nothing."""
+        return None
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
         """Note the result of a job, or its traceback, or how its process died."""

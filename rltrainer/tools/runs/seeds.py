@@ -1,6 +1,5 @@
 """One program for several seeds: each in a process of one thread, as many at a time as there are cores."""
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -87,7 +86,8 @@ def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
     made = make(seed)
     if not isinstance(made, Trainer):
         return made
-    made.params = dataclasses.replace(made.params, show_progress=False, verbose=False)
+    for field in ("show_progress", "verbose"):
+        object.__setattr__(made.params, field, False)  # frozen; the log of the trainer holds the same params
     return parent.run(made)
 
 
