@@ -99,8 +99,8 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
             return
         self.algorithm.observe(collector.collect_random(num_rows))
-        num_steps = num_rows * collector.num_envs
-        text = f"normalisers begin with statistics of {num_steps:,} env steps of random actions, which are not counted"
+        counted = f"{num_rows * collector.num_envs:,} env steps of random actions, which are not counted"
+        text = f"normalisers begin with statistics of {counted}"
         logging.getLogger("rltrainer").info(text)
         self._log.say(text)
 
@@ -112,11 +112,12 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         stats = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
         self._collected = stats
         self._hooks.note_collection(stats)
-        state.counters.env_step += stats.num_env_steps
-        record.add_collection(stats)
+        state.add_collection(stats, record)
         self._log.collected(state, stats)
-        if self._passes_test(stats):
-            state.stop_reason = "stop_fn"
+        if params.test_in_training and params.test_collector is not None and stats.num_collected_episodes:
+            is_good = params.wants_to_stop(params.score(stats))
+            if is_good and params.wants_to_stop(self._test(params.test_collector)):
+                state.stop_reason = "stop_fn"
         return self._batch()
 
     def _process(self) -> Process | None:
@@ -130,15 +131,6 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     @property
     def _is_warmup(self) -> bool:
         return False
-
-    def _passes_test(self, stats: CollectStats) -> bool:
-        """Return whether the training data, and then a test step, satisfy `stop_fn`."""
-        params = self.params
-        if not params.test_in_training or params.test_collector is None:
-            return False
-        if stats.num_collected_episodes == 0 or not params.wants_to_stop(params.score(stats)):
-            return False
-        return params.wants_to_stop(self._test(params.test_collector))
 
     def _settings(self) -> dict[str, float]:
         """Return frames, if env steps take several, and the settings of exploration and collector."""

@@ -25,7 +25,6 @@ from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, rea
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import HooksState
 from rltrainer.interval import as_every
-from rltrainer.plan import RuntimeParams
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.global_random import GlobalRandom
 from rltrainer.state.params import Params
@@ -63,8 +62,7 @@ def read_run(
         raise CheckpointError(f"{path}: expected the parts {sorted({*parts, 'trainer'})}, found {sorted(states)}")
     try:
         state = from_state(cls, states["trainer"], "trainer")
-        _check_same_settings(state.params, _settings(params, algorithm))
-        _check_runtime(state.runtime, params.runtime)
+        _check_settings(state, params, algorithm)
         # Hooks first, whose code is the user's and may raise; the log last, as its rows are all that would be lost.
         # A run that had not begun begins with a log of its own.
         names = parts.keys() & states.keys() - (set() if state.has_begun else {"logger"})
@@ -82,27 +80,25 @@ def read_run(
     return state, loads
 
 
-def _settings(params: TrainerParams, algorithm: Algorithm) -> State:
-    """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
-    return _fields(params) | _fields(algorithm.params)
-
-
-def _fields(params: Params) -> State:
-    values: dict[str, Any] = params.to_plain()["fields"]
-    compared = {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER)
-    for name in compared:
-        value = getattr(params, name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, Params):
+def _settings(trainer_params: TrainerParams, algorithm: Algorithm) -> State:
+    # Return the settings that must not change on a resume, of the trainer and of its algorithm.
+    settings: dict[str, Any] = {}
+    for params in (trainer_params, algorithm.params):
+        values: dict[str, Any] = params.to_plain()["fields"]
+        for name in {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER):
+            value = getattr(params, name)
             # A schedule: of a user's, JSON has only the name, but its numbers matter too.
-            values[name] = without_addresses(repr(value))
-    runtime = values.get("runtime", {"fields": {}})["fields"]
+            is_schedule = dataclasses.is_dataclass(value) and not isinstance(value, Params)
+            setting = without_addresses(repr(value)) if is_schedule else values[name]
+            settings[f"{type(params).__name__}.{name}"] = setting
+    runtime = settings[f"{type(trainer_params).__name__}.runtime"]["fields"]
     for name in RUNTIME_MAY_DIFFER:
-        runtime.pop(name, None)
-    return {f"{type(params).__name__}.{name}": values[name] for name in values if name in compared}
+        runtime.pop(name)
+    return settings
 
 
 def _is_same(saved: Any, current: Any) -> bool:
-    """Compare a saved setting with the current one, as far as the version that saved it had the same fields."""
+    # Compare a saved setting with the current one, as far as the version that saved it had the same fields.
     if isinstance(saved, dict) and isinstance(current, dict):
         return all(name in current and _is_same(value, current[name]) for name, value in saved.items())
     if isinstance(saved, list) and isinstance(current, list):
@@ -110,21 +106,18 @@ def _is_same(saved: Any, current: Any) -> bool:
     return not isinstance(saved, Tensor) and bool(saved == current)
 
 
-def _check_same_settings(saved: State, current: State) -> None:
-    for name in sorted(saved):
-        if not _is_same(saved[name], current.get(name)):
-            text = f"{name} was {readable(saved.get(name))} when it was saved and is {current.get(name)!r} now"
+def _check_settings(state: RunState, params: TrainerParams, algorithm: Algorithm) -> None:
+    current = _settings(params, algorithm)
+    for name, saved in sorted(state.params.items()):
+        if not _is_same(saved, current.get(name)):
+            text = f"{name} was {readable(saved)} when it was saved and is {current.get(name)!r} now"
             raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
-
-
-def _check_runtime(found: RuntimeParams, asked: RuntimeParams) -> None:
-    """Check that a checkpoint decides only settings that are "auto"."""
+    # A checkpoint decides only the settings of the runtime that are "auto".
     for name in ("compile", "num_threads", "matrix_library", "deterministic"):
-        expected, value = getattr(asked, name), getattr(found, name)
-        if expected != "auto" and value not in (expected, "auto") and not asked.detect_anomaly:
-            raise CheckpointError(
-                f"trainer.runtime.{name}: expected {expected!r}, as RuntimeParams say, found {value!r}"
-            )
+        expected, found = getattr(params.runtime, name), getattr(state.runtime, name)
+        if expected != "auto" and found not in (expected, "auto") and not params.runtime.detect_anomaly:
+            text = f"expected {expected!r}, as RuntimeParams say, found {found!r}"
+            raise CheckpointError(f"trainer.runtime.{name}: {text}")
 
 
 class RunCheckpoints:
@@ -167,7 +160,21 @@ class RunCheckpoints:
 
     def resume(self, restore: Callable[[Path], None]) -> None:
         """Restore the checkpoint that the params name, if there is one, with the global random numbers."""
-        path = self._to_resume() if self.is_on else None
+        path: Path | None = None
+        match self._params.resume if self.is_on else None:
+            case None:
+                pass
+            case "auto":
+                path = self._store.newest_intact()
+            case "never":
+                self.require_empty()
+            case chosen:
+                path = Path(chosen)
+                found = [each.path for each in checkpoints_in(self._store.folder) if each.manifest is not None]
+                if found and found[0] != Path(os.path.abspath(path)):
+                    text = f"the run goes back to {path}, though {found[0]} was saved later"
+                    hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
+                    warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=4)
         if path is not None:
             restore(path)
             if self._state.global_random is not None:
@@ -215,21 +222,6 @@ class RunCheckpoints:
         if self.is_on and (self._is_due() or is_best or is_last):
             self._save(score)
 
-    def _to_resume(self) -> Path | None:
-        match self._params.resume:
-            case "auto":
-                return self._store.newest_intact()
-            case "never":
-                self.require_empty()
-                return None
-            case path:
-                found = [each.path for each in checkpoints_in(self._store.folder) if each.manifest is not None]
-                if found and found[0] != Path(os.path.abspath(path)):
-                    text = f"the run goes back to {path}, though {found[0]} was saved later"
-                    hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
-                    warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=5)
-                return Path(path)
-
     def _is_due(self) -> bool:
         before, self._since = self._since, self._position()
         wants_save, self._signals.wants_save = self._signals.wants_save, False
@@ -244,7 +236,7 @@ class RunCheckpoints:
         return state.training_step if unit == "training_step" else getattr(state.counters, unit)
 
     def _stop(self, score: float | None = None) -> NoReturn:
-        """Save the run, and end it as the signal says."""
+        # Save the run, and end it as the signal says.
         self._save_stopped(score)
         raise self._signals.end()
 
@@ -265,7 +257,7 @@ class RunCheckpoints:
         self._attempt(self._store.save, self._parts_of(self._state), step, score)
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Write something; if that fails, raise or warn as the params say."""
+        # If the write fails, raise or warn as the params say.
         try:
             act(*args)
         except CheckpointError as error:

@@ -24,9 +24,6 @@ from rltrainer.trainers.run_state import Best, EpochStats, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 
-OF_TRAINING = ("return", "length", "env_steps_per_second")
-OF_TESTS = ("score", "return", "length")
-"""Names in rows of training and of tests, beside settings."""
 PACKAGES = ("rltrainer", "torch", "gymnasium", "numpy")
 Values = Mapping[str, Any]
 
@@ -52,7 +49,8 @@ class RunLog:
         self.updating: AbstractContextManager[Any] = self._gpu or nullcontext()
         """A context of each update step."""
         # A hook's numbers under these names would be mixed with the run's own.
-        self._own_names = {"training": {*OF_TRAINING}, "update": set[str](), "test": {*OF_TESTS}}
+        training, test = {"return", "length", "env_steps_per_second"}, {"score", "return", "length"}
+        self._own_names = {"training": training, "update": set[str](), "test": test}
         # The kinds of rows that this training step adds to, and their values beside means.
         self._to_write: dict[Kind, Callable[[], Mapping[str, float]]] = {}
 
@@ -84,8 +82,8 @@ class RunLog:
         self._bar = ProgressBar(total, self.unit, self._params.verbose)
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
-        how = f"gradient steps {how}, torch threads {state.runtime.num_threads}"
-        self.say(f"{type(self._algorithm).__name__}: {how}")
+        name, num_threads = type(self._algorithm).__name__, state.runtime.num_threads
+        self.say(f"{name}: gradient steps {how}, torch threads {num_threads}")
 
     def say(self, line: str) -> None:
         """Print a line, if lines are wanted."""

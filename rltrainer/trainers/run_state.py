@@ -91,18 +91,17 @@ class InfoStats:
     skipped_steps: int = 0
 
     def __repr__(self) -> str:
-        names = ("env_step", "update_step", "gradient_step")
-        counts = ", ".join(f"{getattr(self, name):,} {name.replace('_', ' ')}s" for name in names)
+        counts = (
+            f"{self.env_step:,} env steps, {self.update_step:,} update steps, {self.gradient_step:,} gradient steps"
+        )
         best = "no score"
         if self.best_score is not None:
             best = f"best score {self.best_score:.6g} in epoch {self.best_epoch}"
             if self.best_return is not None and self.best_return_std is not None:
                 best += f" (return {self.best_return:.4g} +- {self.best_return_std:.3g})"
         seconds = ", ".join(f"{name} {value:.3g} s" for name, value in vars(self.timing).items())
-        return (
-            f"InfoStats(epoch {self.epoch}, ended by {self.stop_reason}\n"
-            f"  {best}\n  {counts}\n  time: {seconds}\n  epochs: a list of {len(self.epochs)} EpochStats)"
-        )
+        lines = f"InfoStats(epoch {self.epoch}, ended by {self.stop_reason}", best, counts, f"time: {seconds}"
+        return "\n  ".join([*lines, f"epochs: a list of {len(self.epochs)} EpochStats)"])
 
 
 @dataclass
@@ -131,12 +130,6 @@ class Best:
     def to_progress(self) -> Progress:
         """Return it by the names of a log and of `InfoStats`."""
         return {f"best_{name.strip('_')}": value for name, value in vars(self).items()}
-
-    @classmethod
-    def of_progress(cls, progress: Progress) -> "Best":
-        """Read it from a log."""
-        score, return_, return_std, epoch = (progress.get(name) for name in cls().to_progress())
-        return cls(score, return_, return_std, None if epoch is None else int(epoch))
 
     def problem(self) -> str | None:
         """Return the fault of a best from a file, or None."""
@@ -168,10 +161,9 @@ class LastEpisodes:
         """Return the fault of episodes from a file, or None."""
         if any(len(values) > NUM_EPISODES for values in self.infos.values()):
             return f"expected at most {NUM_EPISODES} values of each info"
-        num_returns, num_lengths = len(self.returns), len(self.lengths)
-        if num_returns == num_lengths <= NUM_EPISODES:
+        if len(self.returns) == len(self.lengths) <= NUM_EPISODES:
             return None
-        return f"expected as many returns as lengths, found {num_returns} and {num_lengths}"
+        return f"expected as many returns as lengths, found {len(self.returns)} and {len(self.lengths)}"
 
 
 @dataclass
@@ -191,30 +183,6 @@ class EpochRecord:
     def num_steps(self, unit: StepUnit) -> int:
         """Return how many steps of the epoch are done: env steps, offline training steps."""
         return self.num_env_steps if unit == "env_step" else self.num_training_steps
-
-    def add_collection(self, stats: CollectStats) -> None:
-        """Add a collection step."""
-        self.num_env_steps += stats.num_env_steps
-        self.timing.collect += stats.collect_time
-        gather(self.collected, stats, CollectStats.merge)
-
-    def add_update(self, result: UpdateResult, seconds: float) -> None:
-        """Add an update step, without its td errors."""
-        self.timing.update += seconds
-        self.num_update_steps += 1
-        kept = UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts)
-        gather(self.updates, kept, UpdateResult.mean)
-
-    def stats(self) -> EpochStats:
-        """Return the epoch's statistics."""
-        update = UpdateResult.mean(self.updates)
-        return EpochStats(
-            epoch=self.epoch,
-            collect_stats=CollectStats.merge(self.collected) if self.collected else None,
-            test_stats=self.test_stats,
-            update=UpdateResult({**update.floats()}, update.num_gradient_steps, counts=dict(update.counts)),
-            timing=self.timing,
-        )
 
     def problem(self) -> str | None:
         """Return the fault of a record from a file, or None."""
@@ -295,15 +263,28 @@ class RunState:
             self.record = EpochRecord(self.counters.epoch)
         return self.record
 
+    def add_collection(self, stats: CollectStats, record: EpochRecord) -> None:
+        """Count a collection step."""
+        self.counters.env_step += stats.num_env_steps
+        record.num_env_steps += stats.num_env_steps
+        record.timing.collect += stats.collect_time
+        gather(record.collected, stats, CollectStats.merge)
+
     def add_update(self, result: UpdateResult, record: EpochRecord, seconds: float) -> None:
-        """Count an update step."""
+        """Count an update step, and keep its numbers without the td errors."""
         self.counters.update_step += 1
         self.counters.gradient_step += result.num_gradient_steps
-        record.add_update(result, seconds)
+        record.num_update_steps += 1
+        record.timing.update += seconds
+        kept = UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts)
+        gather(record.updates, kept, UpdateResult.mean)
 
     def end_epoch(self, record: EpochRecord) -> EpochStats:
         """Return the statistics of the epoch that was under way."""
-        stats = record.stats()
+        mean = UpdateResult.mean(record.updates)
+        update = UpdateResult({**mean.floats()}, mean.num_gradient_steps, counts=dict(mean.counts))
+        collected = CollectStats.merge(record.collected) if record.collected else None
+        stats = EpochStats(record.epoch, collected, record.test_stats, update, record.timing)
         self.epochs.append(stats)
         self.timing.add(stats.timing)
         self.record = None
@@ -330,7 +311,8 @@ class RunState:
     def take_progress(self, progress: Progress) -> None:
         """Continue from the counters and the best of a log."""
         self.counters = Counters(**{name: int(progress[name] or 0) for name in vars(self.counters)})
-        self.best = Best.of_progress(progress)
+        score, return_, return_std, epoch = (progress.get(name) for name in Best().to_progress())
+        self.best = Best(score, return_, return_std, None if epoch is None else int(epoch))
         self.stop_reason = "stop_fn" if progress["is_stopped"] else None
 
     def problem(self) -> str | None:

@@ -32,7 +32,13 @@ def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = 
             torch.set_num_threads(count)
         restored.enter_context(large_products_by(cast(Library, chosen.matrix_library)))
         if asked.deterministic:
-            restored.enter_context(_deterministic())
+            cudnn, is_on = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+            only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+            restored.callback(torch.use_deterministic_algorithms, is_on, warn_only=only_warns)
+            torch.use_deterministic_algorithms(True)  # of the compiler's kernels too, which are chosen by measuring
+            for name, value in (("deterministic", True), ("benchmark", False)):
+                restored.callback(setattr, cudnn, name, getattr(cudnn, name))
+                setattr(cudnn, name, value)
         if tf32 is not None:
             restored.enter_context(_tf32(tf32))
         if chosen.compile is True:
@@ -40,19 +46,6 @@ def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = 
         if asked.detect_anomaly:
             restored.enter_context(torch.autograd.set_detect_anomaly(True))
         yield
-
-
-@contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    cudnn, is_on = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
-    only_warns, before = torch.is_deterministic_algorithms_warn_only_enabled(), (cudnn.deterministic, cudnn.benchmark)
-    torch.use_deterministic_algorithms(True)  # of the compiler's kernels too, which are chosen by measuring
-    cudnn.deterministic, cudnn.benchmark = True, False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(is_on, warn_only=only_warns)
-        cudnn.deterministic, cudnn.benchmark = before
 
 
 @contextlib.contextmanager
@@ -91,15 +84,12 @@ def choose_num_threads(choice: str | int | None, chosen: str | int | None, work:
         return choice  # type: ignore[return-value]  # the params have checked it
     limit = torch.get_num_threads()  # by `torch.set_num_threads` or OMP_NUM_THREADS
     if not isinstance(chosen, int):
-        return max(1, min(work // WORK_PER_THREAD, _num_cores(), limit))
+        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(work // WORK_PER_THREAD, num_cores, limit))
     if chosen > limit:
         text = f"the run was saved with {chosen} torch threads and continues with the {limit} that are set"
         _LOG.warning("num_threads='auto': %s; sums may round differently", text)
     return min(chosen, limit)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 NUM_OPERATORS = 50

@@ -60,7 +60,10 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy or pickle a trainer with its algorithm, envs and data."""
-        self.params.require_copyable()
+        for field, place in {"logger": "log", "checkpoint": "folder"}.items():
+            if getattr(self.params, field) is not None:
+                hint = f"Two runs cannot write one {place}."
+                self.params.raise_invalid(field, "must be None in a trainer that is copied", hint)
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -148,13 +148,6 @@ class TrainerParams(Params):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, value)  # frozen, until here
 
-    def require_copyable(self) -> None:
-        """Raise a `ParamsError` if a copy of the trainer would write to the same log or checkpoints."""
-        for field, place in {"logger": "log", "checkpoint": "folder"}.items():
-            if getattr(self, field) is not None:
-                rule, hint = "must be None in a trainer that is copied", f"Two runs cannot write one {place}."
-                self.raise_invalid(field, rule, hint)
-
     def call(self, field: str, *args: Any) -> Any:
         """Call the callback in this field, if there is one; a note at its errors names the field."""
         callback = getattr(self, field)

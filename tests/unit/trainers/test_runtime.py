@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.resume.runs import build
 
 
 def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_settings, "_num_cores", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert choose_num_threads("auto", "auto", 10_000 * 256) == 1
     assert choose_num_threads("auto", "auto", 217_000 * 256) == 2
@@ -62,7 +63,7 @@ def test_auto_takes_no_more_threads_than_are_set(num_set: int, inside: int, monk
 
 def with_much_work(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> rl.OnPolicyTrainer:
     """Return a trainer for which "auto" would take four threads; notes how many it has."""
-    monkeypatch.setattr(torch_settings, "_num_cores", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setattr(torch_settings, "WORK_PER_THREAD", 1)
     trainer = build("ppo")
     params = dataclasses.replace(
