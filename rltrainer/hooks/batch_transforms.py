@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.algorithms import OnPolicyAlgorithm
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.hook import TrainerHook
@@ -141,11 +141,17 @@ class SelectKeys(TrainerHook):
                 rule = "must be None where observations are no Dict"
                 raise ParamsError(field_error_text("SelectKeys", "obs", rule, self.obs))
             _require("obs", self.obs, space.spaces)
-            _require_kept("obs", self.obs, _keys_read(ctx.algorithm, space), "networks read")
+            # The keys that an update reads, as far as our networks say; a normaliser of observations reads all.
+            networks = [value for value in vars(ctx.algorithm).values() if isinstance(value, nn.Module)]
+            encoders = [part for network in networks for part in network.modules() if isinstance(part, Encoder)]
+            seen = {ACTION_MASK}.union(*(encoder.structure for encoder in encoders))
+            is_normalized = ctx.algorithm.policy.obs_normalizer is not None
+            read = [key for key in space.spaces if is_normalized or key in seen]
+            _require_kept("obs", self.obs, read, "networks read")
         if self.extra is not None:
             source = getattr(ctx.params, "training_collector", None)
-            read = ctx.algorithm.columns_read(has_stale_data=source is not None and source.has_stale_data)
-            _require_kept("extra", self.extra, read, "its updates read")
+            columns = ctx.algorithm.columns_read(has_stale_data=source is not None and source.has_stale_data)
+            _require_kept("extra", self.extra, columns, "its updates read")
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
         """Return the selection of an update's data; off policy that is sampled later."""
@@ -165,16 +171,6 @@ class SelectKeys(TrainerHook):
             for name in {field.name for field in dataclasses.fields(batch)} & OBSERVATIONS:
                 changes[name] = {key: part for key, part in getattr(batch, name).items() if key in self.obs}
         return dataclasses.replace(batch, **changes)
-
-
-def _keys_read(algorithm: Algorithm, space: spaces.Dict) -> list[str]:
-    # Return the keys of the observation that an update reads, as far as our networks tell.
-    if algorithm.policy.obs_normalizer is not None:
-        return list(space.spaces)
-    networks = [value for value in vars(algorithm).values() if isinstance(value, nn.Module)]
-    encoders = [part for network in networks for part in network.modules() if isinstance(part, Encoder)]
-    seen = {ACTION_MASK}.union(*(encoder.structure for encoder in encoders))
-    return [key for key in space.spaces if key in seen]
 
 
 def _require(field: str, names: Sequence[str], known: Collection[str]) -> None:
@@ -230,8 +226,7 @@ class BatchSubSampler(TrainerHook):
     def setup(self, ctx: TrainerContext) -> None:
         """Check that there are rollouts, and windows in them."""
         if not isinstance(ctx.algorithm, OnPolicyAlgorithm):
-            rule = "must be on policy"
-            hint = "A replay buffer samples by itself: sample_sequences draws windows."
+            rule, hint = "must be on policy", "A replay buffer samples by itself: sample_sequences draws windows."
             raise ParamsError(field_error_text("BatchSubSampler", "algorithm", rule, ctx.algorithm, hint))
         num_steps, num_envs = ctx.params.collection_step_num_env_steps, ctx.params.training_collector.num_envs
         num_rows = None if num_steps is None else -(-num_steps // num_envs)

@@ -68,10 +68,6 @@ class _Summary:
     def sum(self) -> float:
         return self.mean * self.count
 
-    @property
-    def std(self) -> float:
-        return math.sqrt(self.sum_of_squares / self.count) if self.count else 0.0
-
     def merge(self, x: Tensor) -> None:
         """Merge numbers [M] in float64 (Chan et al. 1979); waits for their device."""
         x = x.double()
@@ -133,7 +129,14 @@ class LogScalar(TrainerHook):
         """Return the numbers, if they are due."""
         numbers = self._find(ctx, batch)
         if self.every is None:
-            return None if numbers is None else self._named(*self._reduced(numbers))
+            if numbers is None:
+                return None
+            # As tensors: no step waits for a device.
+            if numbers.numel() == 1:  # one env step with its update: in a third of the time
+                one = float(numbers) if numbers.is_cpu else numbers.reshape(()).to(torch.float32, copy=True)
+                return self._named(one, 0.0)
+            numbers = numbers.float()
+            return self._named(getattr(numbers, self.reduction)(), numbers.std(correction=0) if self.std else None)
         if numbers is not None:
             # A copy: the next collection overwrites the memory of the batch.
             self._waiting.append(numbers.detach().clone())
@@ -144,7 +147,9 @@ class LogScalar(TrainerHook):
             return None
         self._merge()
         summary, self.state.summary = self.state.summary, _Summary()
-        return self._named(getattr(summary, self.reduction), summary.std) if summary.count else None
+        if not summary.count:
+            return None
+        return self._named(getattr(summary, self.reduction), math.sqrt(summary.sum_of_squares / summary.count))
 
     def reset(self) -> None:
         """Forget the numbers of an earlier run."""
@@ -164,13 +169,6 @@ class LogScalar(TrainerHook):
             joined = torch.stack(self._waiting) if is_even else torch.cat([part.flatten() for part in self._waiting])
             self.state.summary.merge(joined.flatten())
             self._waiting, self._num_waiting = [], 0
-
-    def _reduced(self, numbers: Tensor) -> tuple[Any, Any]:
-        # Return the reduction of numbers and their deviation, as tensors for which no device is waited for.
-        if numbers.numel() == 1:  # one env step with its update: in a third of the time
-            return float(numbers) if numbers.is_cpu else numbers.reshape(()).to(torch.float32, copy=True), 0.0
-        numbers = numbers.float()
-        return getattr(numbers, self.reduction)(), numbers.std(correction=0) if self.std else None
 
     def _named(self, value: Any, std: Any) -> Values:
         values = {f"{self.prefix}_{self.reduction}": value}

@@ -153,14 +153,11 @@ class SystemStats(TrainerHook):
 
     def setup(self, ctx: TrainerContext) -> None:
         """Start the thread."""
-        probes = [
-            _Probe(CpuProbe(), self.cpu_every.n, self.cpu_once),
-            _Probe(GpuProbe(), self.gpu_every.n, self.gpu_once),
-        ]
+        cpu, gpu = (CpuProbe(), self.cpu_every.n, self.cpu_once), (GpuProbe(), self.gpu_every.n, self.gpu_once)
         self._stop.clear()
         self._gathered = []
-        name = "rltrainer-system-stats"
-        self._thread = threading.Thread(target=self._measure, args=(probes,), name=name, daemon=True)
+        args, name = ([_Probe(*cpu), _Probe(*gpu)],), "rltrainer-system-stats"
+        self._thread = threading.Thread(target=self._measure, args=args, name=name, daemon=True)
         self._thread.start()
 
     def post_steps(self, ctx: TrainerContext) -> None:

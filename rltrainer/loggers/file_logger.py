@@ -41,8 +41,8 @@ class NumberedPath:
                 continue
             with contextlib.suppress(FileExistsError):
                 make(path)
-                return path
-        raise AssertionError("numbers do not end")
+                break
+        return path
 
     def newest(self, is_log: Test) -> Path:
         """Return the log that was written to last, the given path if there is none."""
@@ -63,17 +63,13 @@ class NumberedPath:
         return self.given if number is None or name == self.given.name else self._numbered(number)
 
     def _number(self, name: str) -> int | None:
-        stem = "" if self._is_above else self.given.name.removesuffix(self.suffix) + "-"
+        stem = self._numbered(0).name.removesuffix(f"0{self.suffix}")
         found = re.fullmatch(rf"{re.escape(stem)}(\d{{1,9}}){re.escape(self.suffix)}", name, re.ASCII)
         return None if found is None else int(found[1])
 
-    @property
-    def _is_above(self) -> bool:
-        # The current folder or one above: a folder beside it would surprise, so the numbers lie in it.
-        return self.given.name in ("", "..")
-
     def _numbered(self, number: int) -> Path:
-        if self._is_above:
+        # The current folder or one above: a folder beside it would surprise, so the numbers lie in it.
+        if self.given.name in ("", ".."):
             return self.given / str(number)
         return self.given.with_name(f"{self.given.name.removesuffix(self.suffix)}-{number}{self.suffix}")
 
@@ -291,7 +287,11 @@ class CSVLogger(LineLogger):
         return super()._is_used(path) or _params_file(path).exists()
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        lines = (f"{step},{_quoted(name)},{'' if value is None else repr(value)}\n" for name, value in values.items())
+        lines = []
+        for name, value in values.items():
+            name = " ".join(name.splitlines())  # a line break would break the line
+            name = '"' + name.replace('"', '""') + '"' if '"' in name or "," in name else name
+            lines.append(f"{step},{name},{'' if value is None else repr(value)}\n")
         self._append("".join(lines).encode())
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
@@ -307,9 +307,3 @@ def write_new(path: Path, text: str) -> None:
 
 def _params_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.params.json")
-
-
-def _quoted(name: str) -> str:
-    # Return a name as a CSV field; line breaks, which would break the lines, become spaces.
-    name = " ".join(name.splitlines())
-    return '"' + name.replace('"', '""') + '"' if '"' in name or "," in name else name

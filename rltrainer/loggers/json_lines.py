@@ -16,6 +16,7 @@ from rltrainer.loggers.file_logger import LineLogger, NumberedPath
 from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState, LogPosition, ProgressRow
 from rltrainer.loggers.logger import Kind, Row
 from rltrainer.state.codec import from_state
+from rltrainer.validation.field_rules import is_int
 
 # The rows of one kind: `step` [R] as int64, and each number by its name [R] as float64, NaN where a row has none.
 Columns: TypeAlias = dict[str, np.ndarray[Any, np.dtype[Any]]]
@@ -52,10 +53,9 @@ class JSONLinesLogger(LineLogger):
         if found is None:
             return None
         progress, step, end = found
-        files = {"log": LogPosition.of(path, end)}
-        return LoggedEpoch(
-            progress, LoggerState(type(self).__name__, step, {}, 0, files, has_log=True, has_params=True, log=path.name)
-        )
+        state = LoggerState(type(self).__name__, step, has_log=True, has_params=True, log=path.name)
+        state.files["log"] = LogPosition.of(path, end)
+        return LoggedEpoch(progress, state)
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         self._append((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
@@ -83,9 +83,8 @@ def read_log(folder: Path) -> list[LogRow]:
         return [row for row, _ in _rows(path) if row is not None]
     if names := sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []:
         hint = "Log JSON lines too, as RunFolder(path).logger(...) does, or rl.JSONLinesLogger beside your logger."
-        raise CheckpointError(
-            f"{path}: expected JSON lines, the log that is read back; found {', '.join(names)}. {hint}"
-        )
+        text = f"{path}: expected JSON lines, the log that is read back; found {', '.join(names)}"
+        raise CheckpointError(f"{text}. {hint}")
     return []
 
 
@@ -101,7 +100,8 @@ def columns(rows: list[LogRow], kind: str) -> Columns:
         text = f"{len(names):,} names in {len(rows):,} rows, of which hardly one has two"
         raise CheckpointError(f"a log of kind {readable(kind)}: expected rows that share names, found {text}")
     found: Columns = {"step": np.array([row.step for row in rows], np.int64)}
-    return found | {name: np.array([_number(row.values.get(name)) for row in rows]) for name in names}
+    # As float64, None becomes NaN.
+    return found | {name: np.array([row.values.get(name) for row in rows], np.float64) for name in names}
 
 
 def _rows(path: Path) -> Iterator[tuple[LogRow | None, int]]:
@@ -125,17 +125,10 @@ def _row(line: str, where: str) -> LogRow | None:
     match row:
         case {"kind": "params"}:
             return None
-        case {"kind": str(kind), "step": int(step)} if all(_is_number(row[name]) for name in row.keys() - {"kind"}):
+        case {"kind": str(kind), "step": int(step), **numbers} if all(
+            value is None or is_int(value) or isinstance(value, float) for value in (step, *numbers.values())
+        ):
             # Interned: a log repeats a few names in millions of rows, and pictures hold all of them.
-            of_row = {name: value for name, value in row.items() if name not in ("kind", "step")}
-            values = {sys.intern(name.removeprefix(f"{kind}/")): value for name, value in of_row.items()}
+            values = {sys.intern(name.removeprefix(f"{kind}/")): value for name, value in numbers.items()}
             return LogRow(sys.intern(kind), step, values)
     raise CheckpointError(f"{where}: expected a row of kind, step and numbers, found {readable(line)}")
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
