@@ -2,9 +2,8 @@
 
 from rltrainer.hooks.batch_recorder import BatchRecorder
 from rltrainer.hooks.batch_transforms import BatchSubSampler, RewardNormalizer, SelectKeys
-from rltrainer.hooks.context import TrainerContext
 from rltrainer.hooks.evaluate import Evaluate
-from rltrainer.hooks.hook import FunctionHook, TrainerHook
+from rltrainer.hooks.hook import FunctionHook, TrainerContext, TrainerHook
 from rltrainer.hooks.hook_runner import HookRunner
 from rltrainer.hooks.log_scalar import LogScalar
 from rltrainer.hooks.resources import ClearCudaCache, LogTiming, SystemStats

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from rltrainer.errors import ReplayBufferError, readable
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook
+from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.hooks.hook_runner import misshapen
 from rltrainer.interval import Every, as_every
 from rltrainer.state.state_file import read_state, write_state

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from rltrainer.algorithms import OnPolicyAlgorithm
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook
+from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.spaces import ACTION_MASK

@@ -12,8 +12,7 @@ from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import make_vec
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook
+from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule, a_callable, checked
 

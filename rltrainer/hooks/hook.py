@@ -1,21 +1,200 @@
-"""The points of a run at which user code is called: the base class of hooks, and a hook from one function."""
+"""Code of a user at points of a run: the base class of hooks, one from a function, and the context that they see."""
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor
 
+from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.interval import Every
+from rltrainer.interval import Every, Unit
 from rltrainer.state.codec import from_state, to_state
-from rltrainer.types import Load, State
+from rltrainer.tree import map_tree
+from rltrainer.types import Load, State, UpdateResult
 from rltrainer.validation.field_rules import AnyText, a_callable, checked
 from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean
+
+# The key of a logged mapping that puts its numbers on the progress bar.
+SHOW = "log_pbar"
+_PACKAGE = f"{__name__.partition('.')[0]}."
+
+
+class TrainerContext:
+    """A run as its hooks see it: the same object at every point.
+
+    Attributes:
+        losses: of the current gradient step so far, by name: "critic", "actor", ..., or "loss" for a single one. In
+            `post_loss` and `optimizer` the newest is the last.
+        collect_stats: of this training step; None before its collection, and offline.
+        result: of this training step's update; None before it, and without an update.
+    """
+
+    def __init__(self, algorithm: Algorithm, params: Any, state: Any, log: Any) -> None:
+        self.algorithm, self.params, self._state, self._log = algorithm, params, state, log
+        self.losses: dict[str, Tensor] = {}
+        self.result: UpdateResult | None = None
+        self.collect_stats: CollectStats | None = None
+        self._num_steps_within, self._num_open_steps = 0, 0
+        self._is_epochs_end = False
+        # An interval of counts begins with the step at hand. One of seconds begins at the last look from the same
+        # place, because time passes between two steps too: every second belongs to exactly one interval.
+        counts = self._counts()
+        self._looked_at = dict.fromkeys(("training_step", "gradient_step", "test_step"), counts["second"])
+        self._here = self._step_began = counts, counts["second"]
+
+    @property
+    def score(self) -> float | None:
+        """The score of the last test step; None before one."""
+        score: float | None = self._state.score
+        return score
+
+    @property
+    def epoch(self) -> int:
+        """The number of epochs begun."""
+        return int(self._state.counters.epoch)
+
+    @property
+    def env_step(self) -> int:
+        """The number of training env steps; 0 offline."""
+        return int(self._state.counters.env_step)
+
+    @property
+    def update_step(self) -> int:
+        """The number of update steps done."""
+        return int(self._state.counters.update_step)
+
+    @property
+    def gradient_step(self) -> int:
+        """The number of gradient steps done, within the current update step too."""
+        return int(self._state.counters.gradient_step) + self._num_steps_within
+
+    @property
+    def training_step(self) -> int:
+        """The number of training steps begun."""
+        return int(self._state.training_step)
+
+    def count(self, unit: Unit) -> float:
+        """Return how many of a unit are done; of epochs the complete ones, of seconds the clock's reading."""
+        return self._counts()[unit]
+
+    def crossed(self, every: Every) -> bool:
+        """Return whether an interval became due: in this training step, gradient step, or in `test_log` this epoch."""
+        if not isinstance(every, Every) or (every.unit == "env_step" and self._log.unit != every.unit):
+            rule = "must be an Every, in a unit that the trainer counts"
+            raise ParamsError(field_error_text("TrainerContext.crossed", "every", rule, every))
+        since, clock = self._here
+        return every.crossed(since[every.unit], clock if every.unit == "second" else self.count(every.unit))
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after this training step and a last test step, with the stop reason `hook: <reason>`."""
+        if self._state.stop_request is None:
+            self._state.stop_request = f"hook: {reason}"
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add numbers to the means of the next row of the log, as a log point's mapping does."""
+        if not are_numbers(values):
+            rule = "must be a mapping from names to numbers"
+            raise TypeError(field_error_text("TrainerContext.log", "values", rule, values))
+        self._log.take_in("training", lent(dict(values)), {})
+
+    def _begin_training_step(self) -> None:
+        self.result = self.collect_stats = None
+        self._is_epochs_end = False
+        self._step_began = self._here = self._look("training_step")
+
+    def _end_update(self, result: UpdateResult | None, is_epochs_end: bool) -> None:
+        self.result = result
+        self._num_steps_within, self._here, self._is_epochs_end = 0, self._step_began, is_epochs_end
+        self._num_open_steps = 0
+
+    def _begin_gradient_step(self) -> None:
+        self.losses.clear()
+        # A skipped step never reports its end: it is counted here, by the next one.
+        self._num_steps_within += self._num_open_steps
+        self._num_open_steps = 1
+        self._here = self._look("gradient_step")
+
+    def _end_gradient_step(self, result: UpdateResult) -> None:
+        self._num_steps_within += result.num_gradient_steps
+        self._num_open_steps = 0
+
+    @contextmanager
+    def _in_test_step(self) -> Iterator[None]:
+        # Measure intervals from the beginning of this epoch on, those of seconds from the last test step on.
+        here, record = self._here, self._state.record
+        self._here = since, _ = self._look("test_step")
+        if record is not None:
+            since["env_step"] -= record.num_env_steps
+            since["training_step"] -= record.num_training_steps
+            since["update_step"] -= record.num_update_steps
+            since["gradient_step"] -= sum(update.num_gradient_steps for update in record.updates)
+            since["epoch"] = self.epoch - 1
+        try:
+            yield
+        finally:
+            self._here = here  # `test_in_training` makes a test step within a training step
+
+    def _look(self, place: str) -> tuple[dict[Unit, float], float]:
+        # Return where intervals begin that are looked at from this place, and the clock's reading now.
+        since = self._counts()
+        clock, since["second"] = since["second"], self._looked_at[place]
+        self._looked_at[place] = clock
+        return since, clock
+
+    def _counts(self) -> dict[Unit, float]:
+        # Read in every training step: a property call for each count would be a measurable cost.
+        counters = self._state.counters
+        return {
+            "env_step": counters.env_step,
+            "update_step": counters.update_step,
+            "gradient_step": counters.gradient_step + self._num_steps_within,
+            "training_step": self._state.training_step,
+            "epoch": counters.epoch - (not self._is_epochs_end),
+            "second": time.monotonic(),
+        }
+
+
+def are_numbers(values: object) -> bool:
+    """Return whether this is a mapping from names to numbers; scalar tensors are numbers."""
+    return isinstance(values, Mapping) and all(
+        isinstance(name, str) and (name == SHOW or (hasattr(value, "__float__") and not getattr(value, "shape", ())))
+        for name, value in values.items()
+    )
+
+
+_field_names = cache(lambda kind: tuple(field.name for field in dataclasses.fields(kind)))
+
+
+def lent(value: Any) -> Any:
+    """Return a copy of a batch, of statistics or of a result, with arrays and tensors of its own."""
+    if not dataclasses.is_dataclass(value):
+        return map_tree(_copy, value)
+    kind: Any = type(value)
+    # Without `__init__`, whose checks the original has passed: a hook may need a copy in each gradient step.
+    new = object.__new__(kind)
+    for name in _field_names(kind):
+        part = getattr(value, name)
+        object.__setattr__(new, name, part.clone() if type(part) is Tensor else map_tree(_copy, part))
+    return new
+
+
+def is_ours(function: Any) -> bool:
+    """Return whether this library defines a function: its hooks change nothing in place, and need no copy."""
+    return (getattr(function, "__module__", None) or "").startswith(_PACKAGE)
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.clone()
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
 
 # Numbers by name; `"log_pbar": True` puts them on the progress bar too.
 Values = Mapping[str, Any]

@@ -10,8 +10,7 @@ from torch import Tensor
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.collect import CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, call_all, field_error_text
-from rltrainer.hooks.context import SHOW, TrainerContext, are_numbers, is_ours, lent
-from rltrainer.hooks.hook import POINTS, TrainerHook, overrides
+from rltrainer.hooks.hook import POINTS, SHOW, TrainerContext, TrainerHook, are_numbers, is_ours, lent, overrides
 from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook, Values
+from rltrainer.hooks.hook import TrainerContext, TrainerHook, Values
 from rltrainer.interval import Every, as_every
 from rltrainer.tree import Tree
 from rltrainer.types import Rollout, State

@@ -16,8 +16,7 @@ import torch
 from rltrainer.collect import CollectStats
 from rltrainer.errors import MissingExtraError, install_extra
 from rltrainer.functional.means import Part, floats, gather, merge
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook
+from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.types import State
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, Rule, checked

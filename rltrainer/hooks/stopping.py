@@ -6,8 +6,7 @@ from typing import Any, Literal
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.functional.means import Part, floats, gather, merge
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook
+from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.hooks.log_scalar import MetricState, find_metric
 from rltrainer.interval import Every, as_every
 from rltrainer.validation.field_rules import AnyText, NonNegativeFloat, NonNegativeInt, PositiveInt, checked

@@ -262,25 +262,25 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
         """Begin a log that no run has written to."""
 
     def _log_name(self) -> str | None:
-        """Return the name of this run's log."""
+        # Return the name of this run's log.
         return None
 
     def _measure_files(self) -> dict[str, LogPosition]:
-        """Return how far each file was written, by name within the logger."""
+        # Return how far each file was written, by name within the logger.
         return {}
 
     def _check_files(self, state: LoggerState) -> None:
         """Warn of files that cannot be continued."""
 
     def _continue_files(self, state: LoggerState) -> bool:
-        """Continue the log of a state; False if the files belong to another log."""
+        # Continue the log of a state; False if the files belong to another log.
         return True
 
     def _cut(self) -> None:
         """Remove the rows after the state that was loaded."""
 
     def _counters_file(self) -> Path | None:
-        """Return the small file of counters beside the log; None for a logger without one."""
+        # Return the small file of counters beside the log; None for a logger without one.
         return None
 
     def _find_epoch(self) -> LoggedEpoch | None:

@@ -13,7 +13,7 @@ from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.hooks import HookRunner, TrainerHook
-from rltrainer.hooks.context import lent
+from rltrainer.hooks.hook import lent
 from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
@@ -253,5 +253,5 @@ class TrainerParams(Params):
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy, or of a tensor or array without axes, as Python's."""
+    # Return a number of NumPy, or of a tensor or array without axes, as Python's.
     return as_python(value.item() if getattr(value, "shape", None) == () else value)

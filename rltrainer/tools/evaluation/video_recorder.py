@@ -10,8 +10,7 @@ import torch
 from rltrainer.collect import Collector
 from rltrainer.envs import AgentsAsEnvs, make_vec
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.hooks.context import TrainerContext
-from rltrainer.hooks.hook import TrainerHook
+from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.seeding import derive_seed
 from rltrainer.tools.evaluation.filming import FilmedEnvs, frames_per_second, require_encoder, require_frames

@@ -290,7 +290,7 @@ def test_early_stopping_looks_off_policy_as_often_as_it_says() -> None:
 def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training step takes 0.3 s, what is between two of them 0.5 s, a test step 2 s."""
     now = [0.0]
-    monkeypatch.setattr("rltrainer.hooks.context.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rltrainer.hooks.hook.time", SimpleNamespace(monotonic=lambda: now[0]))
     at: list[float] = []
     tests: list[float] = []
     every = rl.Every(1, "second")
