@@ -107,16 +107,6 @@ class ClearCudaCache(TrainerHook):
             torch.cuda.empty_cache()
 
 
-@dataclasses.dataclass
-class _Probe:
-    measure: Callable[[], dict[str, float]]
-    seconds: float
-    is_once: bool
-
-    def __post_init__(self) -> None:
-        self.due = time.monotonic() + self.seconds
-
-
 class SystemStats(TrainerHook):
     """Logs the load of processor, memory and GPUs, which a thread measures until the run ends.
 
@@ -152,11 +142,11 @@ class SystemStats(TrainerHook):
 
     def setup(self, ctx: TrainerContext) -> None:
         """Start the thread."""
-        cpu, gpu = (CpuProbe(), self.cpu_every.n, self.cpu_once), (GpuProbe(), self.gpu_every.n, self.gpu_once)
+        cpu, gpu = (self.cpu_every.n, CpuProbe(), self.cpu_once), (self.gpu_every.n, GpuProbe(), self.gpu_once)
         self._stop.clear()
         self._gathered = []
-        args, name = ([_Probe(*cpu), _Probe(*gpu)],), "rltrainer-system-stats"
-        self._thread = threading.Thread(target=self._measure, args=args, name=name, daemon=True)
+        name = "rltrainer-system-stats"
+        self._thread = threading.Thread(target=self._measure, args=(cpu, gpu), name=name, daemon=True)
         self._thread.start()
 
     def post_steps(self, ctx: TrainerContext) -> None:
@@ -173,23 +163,25 @@ class SystemStats(TrainerHook):
             self._thread.join(timeout=10)
             self._thread = None
 
-    def _measure(self, probes: list[_Probe]) -> None:
-        while probes:
-            probe = min(probes, key=lambda each: each.due)
-            if self._stop.wait(max(probe.due - time.monotonic(), 0)):
+    def _measure(self, *probes: tuple[float, Callable[[], dict[str, float]], bool]) -> None:
+        # Each probe: the seconds between two measurements, the measurement, and whether there is only one.
+        due = {probe: time.monotonic() + probe[0] for probe in probes}
+        while due:
+            probe = min(due, key=due.__getitem__)
+            if self._stop.wait(max(due.pop(probe) - time.monotonic(), 0)):
                 return
+            seconds, measure, is_last = probe
             try:
-                measured = probe.measure()
+                measured = measure()
             except Exception as error:  # a driver that is gone must not end training
                 text = "SystemStats: a measurement failed and is left out from now on (%s: %s)"
                 logging.getLogger("rltrainer").warning(text, type(error).__name__, error)
-                measured, probe.is_once = {}, True
+                measured, is_last = {}, True
             if measured:
                 with self._lock:
                     gather(self._gathered, Part(dict(measured)), merge)
-            probe.due = time.monotonic() + probe.seconds
-            if probe.is_once:
-                probes.remove(probe)
+            if not is_last:
+                due[probe] = time.monotonic() + seconds
 
 
 class CpuProbe:
