@@ -129,6 +129,6 @@ def _row(line: str, where: str) -> LogRow | None:
             value is None or is_int(value) or isinstance(value, float) for value in (step, *numbers.values())
         ):
             # Interned: a log repeats a few names in millions of rows, and pictures hold all of them.
-            values = {sys.intern(name.removeprefix(f"{kind}/")): value for name, value in numbers.items()}
+            values: Any = {sys.intern(str(name).removeprefix(f"{kind}/")): value for name, value in numbers.items()}
             return LogRow(sys.intern(kind), step, values)
     raise CheckpointError(f"{where}: expected a row of kind, step and numbers, found {readable(line)}")
