@@ -29,15 +29,7 @@ class StreamAdapter(EnvAdapter):
         step = adapter.receive(timeout, max_steps)    # of those that have answered; adapter.obs is what they acted on
     ```
 
-    Args:
-        envs: a `WorkerVectorEnv` with a process for each; others are a `ParamsError`.
-        device: where the policy is.
-
-    Attributes:
-        num_steps: steps that each env has taken since its very first episode began [N].
-        num_sent: steps that were sent and are not received.
-        stepped: the envs whose steps came with the last `receive` [K].
-        waiting: the envs that wait for an action since the last `advance` [K]; all after a reset.
+    `envs` is a `WorkerVectorEnv` with a process for each; others are a `ParamsError`.
     """
 
     history_class: ClassVar[type[ActionHistory]] = StreamHistory
@@ -54,8 +46,10 @@ class StreamAdapter(EnvAdapter):
         self._answers: deque[tuple[int, bool]] = deque()  # which envs have stepped, and whether they were restarted
         self._resets: dict[int, tuple[int | None, int]] = {}  # those under way: seed and number of steps
         self._converters: dict[int, ActionConverter] = {}
-        self.num_steps: Rows = np.zeros(self.num_envs, np.int64)
-        self.num_sent = 0
+        self.num_steps: Rows = np.zeros(self.num_envs, np.int64)  # of each env since its very first episode began
+        self.num_sent = 0  # steps that were sent and are not received
+        # The envs whose steps came with the last `receive` [K], and those that wait for an action since the last
+        # `advance` [K]: all after a reset. Of `stepped`, some have ended; some others have begun an episode.
         self.stepped = self.waiting = self._ended = self._begun = NO_ROWS
 
     def reset(self, first_episode: bool = False) -> None:
@@ -81,15 +75,10 @@ class StreamAdapter(EnvAdapter):
             self._workers.group.alive[env].step(f"step {number}")
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:
-        """Return the steps of envs that have answered; where none has, wait for the first.
+        """Return the steps of envs that have answered, with `valid=False` in rows of other envs; None if there is none.
 
-        Args:
-            timeout: seconds to wait at most; None waits as long as it takes.
-            max_steps: further steps wait for the next call.
-            max_episode_steps: an episode that gets as long is truncated.
-
-        Returns:
-            the steps, with `valid=False` in rows of other envs; None if none has come.
+        If none has answered, this waits for the first: `timeout` seconds at most, or as long as it takes. Of more than
+        `max_steps` steps, some wait for the next call. An episode as long as `max_episode_steps` is truncated.
         """
         now, after = self._now, self._next
         assert now is not None, "a collector resets first"
@@ -130,12 +119,8 @@ class StreamAdapter(EnvAdapter):
     def advance(self, wanted: Mask | None = None) -> Rows | None:
         """Make successors the current observations; where an episode ended, let the next begin, without waiting for it.
 
-        Args:
-            wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
-                next `reset`.
-
-        Returns:
-            the envs among `waiting` whose next step is the first of an episode [K]; None if there is none.
+        `wanted` [N] bool are the envs that shall begin another episode; None: all. The others stay at their end until
+        the next `reset`. Returned are the envs among `waiting` whose next step is the first of an episode [K], or None.
         """
         now, begun, stepped, ended = self._now, self._begun, self.stepped, self._ended
         assert now is not None, "a collector resets first"

@@ -26,8 +26,8 @@ def _is_size(value: Any) -> bool:
 
 FrameSize = Annotated[tuple[int, int], Rule("(height, width), two positive integers", _is_size)]
 
+# Shares of red, green and blue in a gray value, those of gymnasium's `GrayscaleObservation`.
 LUMINANCE = np.array([[0.2125], [0.7154], [0.0721]], np.float32)
-"""Shares of red, green and blue in a gray value, those of gymnasium's `GrayscaleObservation`."""
 PIXELS, STATE = "pixels", "state"
 
 
@@ -96,8 +96,7 @@ class PixelObservation(_Observing):
 
     Args:
         env: an env that was made with `render_mode="rgb_array"`.
-        size: height and width of the observed frame, each pixel the mean of the area that it covers; None keeps the
-            rendered size.
+        size: height and width of the observed frame; None keeps the rendered size.
         grayscale: observe gray values instead of colours.
         render_only: False observes a Dict: the frame is its part `pixels`, beside the parts of the env's own Dict
             observation, or beside its observation as the part `state`.
@@ -151,7 +150,7 @@ def _checked_frame(frame: Any) -> Array:
 
 
 def _shares(length: int, new_length: int) -> Array:
-    """Return the share of each old pixel in the mean that is a new one [new_length, length]."""
+    """Return the share of each old pixel in a new one, the mean of the area that it covers [new_length, length]."""
     edges = np.linspace(0, length, new_length + 1)[:, None]
     pixels = np.arange(length)
     covered = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
@@ -176,15 +175,9 @@ NAME = "wrapper"
 
 
 def wrappers_named(owner: str, field: str, data: Sequence[str | Mapping[str, Any]]) -> list[Callable[[Env], Env]]:
-    """Return the wrappers that data names, innermost first.
+    """Return the wrappers that data names, innermost first; errors name the data as `field` of `owner`.
 
-    Args:
-        owner, field: the place of the data, for errors.
-        data: names, or dicts of a name as `wrapper` and the wrapper's arguments: `{"wrapper": "TimeLimit",
-            "max_episode_steps": 100}`.
-
-    Raises:
-        ParamsError: a name is none of `WRAPPERS`, or its arguments are not the wrapper's.
+    Each is a name, or a dict of a name and the wrapper's arguments: `{"wrapper": "TimeLimit", "max_episode_steps": 9}`.
     """
     return [_wrapper(owner, field, {NAME: each} if isinstance(each, str) else each) for each in data]
 
@@ -197,10 +190,9 @@ def _wrapper(owner: str, field: str, data: Any) -> Callable[[Env], Env]:
     options = {key: value for key, value in data.items() if key != NAME}
     signature = inspect.signature(WRAPPERS[name])
     known = list(signature.parameters)[1:]
-    for option in options:
-        if option not in known:
-            hint = did_you_mean(str(option), known).strip()
-            raise ParamsError(field_error_text(owner, field, f"{name} has no argument {option!r}", data, hint))
+    for option in [option for option in options if option not in known]:
+        hint = did_you_mean(str(option), known).strip()
+        raise ParamsError(field_error_text(owner, field, f"{name} has no argument {option!r}", data, hint))
     try:
         signature.bind(None, **options)
     except TypeError as error:

@@ -50,12 +50,8 @@ class EnvAdapter(Stateful[AdapterState]):
     gymnasium's sync env in mode SAME_STEP returns a reference to the final observation and then resets the env: an
     env that writes all its observations into one array destroys it. Use another mode for such an env.
 
-    Args:
-        envs: the vector env; it takes and returns numpy arrays or torch tensors.
-        device: of the policy.
-
-    Attributes:
-        to_env: the `ActionConverter` that returns the env's action for a policy's action [N, ...].
+    `envs` take and return numpy arrays or torch tensors, `device` is the policy's, and `to_env` is the
+    `ActionConverter` that returns the env's action for a policy's action [N, ...].
 
     Raises:
         ParamsError: `envs` is no vector env.
@@ -188,13 +184,9 @@ class EnvAdapter(Stateful[AdapterState]):
         return self._recorder
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
-        """Step all envs with what `to_env` returned; `obs` keeps what was acted on until `advance`.
+        """Step all envs with actions from `to_env`; `obs` stays the observation that was acted on until `advance`.
 
         An episode that gets as long as `max_episode_steps` is truncated.
-
-        Raises:
-            SpaceError: what the vector env returns does not fit its spaces.
-            EnvError: `reset` was not called, or the final observation of an episode is missing.
         """
         if self._now is None:
             raise EnvError("EnvAdapter.step: reset must be called first")
@@ -226,12 +218,8 @@ class EnvAdapter(Stateful[AdapterState]):
     def advance(self, wanted: Mask | None = None) -> Rows | None:
         """Make the successors the current observations; where an episode ended, the first of the next one.
 
-        Args:
-            wanted: [N] bool, which envs shall begin another episode; None: all. The others stay at their end until the
-                next `reset`, if they are ours or no env is wanted; else they take steps that are not counted.
-
-        Returns:
-            the envs whose next step is the first of an episode [K]; None if there are none.
+        `wanted` [N] bool are the envs that shall begin another episode; None: all. Returned are the envs whose next
+        step is the first of an episode [K]; None if there are none.
         """
         if self._now is None:
             raise EnvError("EnvAdapter.advance: reset must be called first")
@@ -241,9 +229,11 @@ class EnvAdapter(Stateful[AdapterState]):
             if wanted is not None:
                 unwanted = starting[~wanted[starting]]
                 self._clock.leave(unwanted)
+                # Unwanted envs stay at their end until the next `reset`, if they are ours or no env is wanted; else
+                # they take steps that are not counted, as a step moves all envs.
                 if not wanted.any():
                     starting = NO_ROWS
-                elif isinstance(self.envs.unwrapped, MaskedVectorEnv):  # others step all of their envs
+                elif isinstance(self.envs.unwrapped, MaskedVectorEnv):
                     self.envs.unwrapped.park(unwanted)
                     starting = starting[wanted[starting]]
             if len(starting):
@@ -253,10 +243,8 @@ class EnvAdapter(Stateful[AdapterState]):
         return starting
 
     def get_state(self, continues: bool = True) -> AdapterState:
-        """Return where each env is, what restores it, and the root of the seeds.
-
-        If the run does not continue these episodes (`continues`), only their numbers matter.
-        """
+        """Return where each env is, what restores it, and the root of the seeds."""
+        # If the run does not continue these episodes, only their numbers matter.
         if self._loaded is not None and continues:
             return self._loaded
         clock = self._clock.state()
@@ -289,10 +277,9 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @env_named(num_steps=None)
     def resume(self, returns: Any = None) -> Rows:
-        """Restore the envs of a loaded state; return those that start a new episode instead [K].
+        """Restore the envs of a loaded state; return those that start a new episode instead, with a warning [K].
 
-        An env that does not come to the saved observation, or to these `returns` of the running episode [N] or [N, A],
-        starts a new one, with a warning.
+        These come to another observation, or to other `returns` of the running episode [N] or [N, A].
         """
         if (state := self._loaded) is None:
             return NO_ROWS
