@@ -151,11 +151,11 @@ class GamesState:
 class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
     """Plays N games, and does to each what an `AtariWrapper` does.
 
-    Where a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
-    game began, as an episode may be one life of it.
-
     `game` holds arguments of ALE's vector env: `game`, and the `UNDERSTOOD`; `options` are those of an `AtariWrapper`.
     """
+
+    # Where a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
+    # game began, as an episode may be one life of it.
 
     state_class, state_name = GamesState, "adapter.envs"
 

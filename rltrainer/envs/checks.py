@@ -13,10 +13,9 @@ from rltrainer.validation.field_rules import is_int
 
 
 class StepCheck:
-    """Checks the results of a vector env's steps: the first one, and later ones of another shape or dtype (0.6 us).
+    """Checks the results of a vector env's steps: the first one, and later ones of another shape or dtype (0.6 us)."""
 
-    NumPy would broadcast another shape, and take texts and floats for flags, without an error.
-    """
+    # NumPy would broadcast another shape, and take texts and floats for flags, without an error.
 
     def __init__(self, space: Tree, num_envs: int) -> None:
         self._space, self._batch = space, (num_envs,)

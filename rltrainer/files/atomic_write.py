@@ -1,8 +1,4 @@
-"""Writing so that a crash leaves the old contents or the new, never a part: a hidden name, a flush, one rename.
-
-A file to be `name` is written as `.name.<process>-<host>-<thread>-<random>.<suffix>`, so that no two saves share a
-name, and leftovers of killed saves are found by their names.
-"""
+"""Writing so that a crash leaves the old contents or the new, never a part: a hidden name, a flush, one rename."""
 
 import contextlib
 import hashlib
@@ -61,6 +57,7 @@ def refuse_links(paths: Iterable[Path], error: type[Exception]) -> None:
 
 def hidden_name(path: Path, suffix: str) -> Path:
     """Return an unused name beside `path`."""
+    # No two saves share a name, and leftovers of killed saves are found by their names.
     owner = f"{os.getpid()}-{host_id()}-{threading.get_ident()}-{secrets.token_hex(8)}"
     return path.with_name(f".{path.name}.{owner}.{suffix}")
 
@@ -123,6 +120,7 @@ def is_running(owner: str) -> bool | None:
     if int(process) == os.getpid():
         # The thread that asks is in no other save.
         return thread in {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
+    # Another program may have the number of a dead process by now: its leftovers then wait for a later save.
     try:
         os.getpgid(int(process))
     except (OSError, OverflowError) as error:

@@ -1,7 +1,4 @@
-"""Opens files to be read only if they are files, and reads a limited part at once.
-
-A read of a pipe waits, a device never ends, and values take some 30 times the memory of their text.
-"""
+"""Opens files to be read only if they are files, and reads a limited part at once."""
 
 import difflib
 import errno
@@ -11,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+# A read of a pipe waits, a device never ends, and values take some 30 times the memory of their text.
 MAX_TEXT_SIZE = 1 << 25
 """Bytes that are read at once of any text: a file of JSON, or a line of a log."""
 
@@ -21,12 +19,8 @@ _KINDS = {
 
 
 def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
-    """Open a file to be read, without waiting.
-
-    Raises:
-        OSError: it is not there, cannot be read, or is a pipe, a device, a socket, a folder, or a link that is not to
-            be followed; `strerror` says which.
-    """
+    """Open a file to be read; an `OSError` says that it is a pipe, a device, a socket, a folder, or a link."""
+    # O_NONBLOCK: opening a pipe would wait for its other end.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follows_links else getattr(os, "O_NOFOLLOW", 0))
     descriptor = os.open(path, flags)
     try:

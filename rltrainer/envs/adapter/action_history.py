@@ -14,11 +14,10 @@ MIN_ROWS = 256
 
 
 class ActionHistory:
-    """Keeps the actions of N envs that are stepped together, back to the first step of the longest running episode.
+    """Keeps the actions of N envs that are stepped together, back to the first step of the longest running episode."""
 
-    An env's episode is the end of its column. Memory is twice as long as that episode, or a few rows; an episode of
-    more than `MAX_STEPS` steps is not kept.
-    """
+    # An env's episode is the end of its column. Memory is twice as long as the longest episode, or a few rows; one
+    # of more than `MAX_STEPS` steps is not kept.
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs

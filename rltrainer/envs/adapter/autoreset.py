@@ -1,8 +1,4 @@
-"""Autoreset modes: a class for each way in which a vector env starts the next episode of an env.
-
-An adapter asks its mode at four points: `reset` of all envs, `finish` and `starting` after a step in which episodes
-ended, and `begin` where the next ones start.
-"""
+"""Autoreset modes: a class for each way in which a vector env starts the next episode of an env."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,6 +18,8 @@ from rltrainer.tree import Tree, map_tree
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 
+# An adapter asks its mode at four points: `reset` of all envs, `finish` and `starting` after a step in which episodes
+# ended, and `begin` where the next ones start.
 class MaskedReset:
     """Reset a finished env at once, by `options={"reset_mask": mask}`, with its episode's seed; no step is lost."""
 

@@ -1,8 +1,4 @@
-"""The state of envs within their episodes: how it is saved, and how envs are restored from it.
-
-Envs that save their own state load it. Other envs begin the episodes of their seeds again, and are stepped with the
-actions that were kept; the observations at the end are compared with the saved ones, bit for bit.
-"""
+"""The state of envs within their episodes: how it is saved, and how envs are restored from it."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -74,16 +70,15 @@ class AdapterState:
                 raise CheckpointError(f"adapter.actions: expected actions in {action_space}, found others")
 
 
+# Envs that save their own state load it. Other envs begin the episodes of their seeds again, and are stepped with the
+# actions that were kept; the observations at the end are compared with the saved ones, bit for bit.
 class EnvState:
-    """Saves where the envs of a vector env are, and restores them.
-
-    `can_repeat` says whether an env's episode follows from its seed and actions. The attribute `history` is None where
-    the envs save their own state, or cannot be restored.
-    """
+    """Saves where the envs of a vector env are, and restores them."""
 
     def __init__(self, envs: VectorEnv, can_repeat: bool, history: ActionHistory) -> None:
-        self._envs, self._can_repeat = envs, can_repeat
+        self._envs, self._can_repeat = envs, can_repeat  # `can_repeat`: an episode follows from its seed and actions
         self._saver = find_saver(envs)
+        # None where the envs save their own state, or cannot be restored.
         self.history = history if can_repeat and self._saver is None else None
 
     def save(self, state: AdapterState, obs: Tree, resetting: Rows | None) -> None:

@@ -1,8 +1,4 @@
-"""Recorded episodes: their seeds and actions in files of a folder, and one of them stepped through again.
-
-Each file holds the episodes that ended since the one before, and never changes. A resumed run records the episodes
-since its checkpoint again: the newest record of an episode counts.
-"""
+"""Recorded episodes: their seeds and actions in files of a folder, and one of them stepped through again."""
 
 import copy
 import hashlib
@@ -94,6 +90,8 @@ class EpisodesState:
         return Episode(**values, actions=self.actions[first : first + int(self.kept[i])].copy())
 
 
+# Each file holds the episodes that ended since the one before, and never changes. A resumed run records the episodes
+# since its checkpoint again: the newest record of an episode counts.
 class EpisodeRecorder:
     """Writes the actions of episodes that have ended into files of a folder, which is made when it is needed."""
 

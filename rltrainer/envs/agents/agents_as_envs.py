@@ -1,12 +1,9 @@
-"""The agents of parallel envs as the rows of a vector env, so that every algorithm trains one policy for all of them.
+"""The agents of parallel envs as the rows of a vector env, so that any algorithm trains one policy for all of them."""
 
-```
-TeamEnv       a parallel env's agents as one gymnasium env: observations [A, ...], rewards [A], who is there [A]
-make_vec      n of them, in this process or in workers
-EnvAdapter    seeds each, resets it when all agents are gone, restores it when a run is resumed
-AgentsAsEnvs  [n, A] as n * A rows; where an agent is gone, its row is marked as no transition
-```
-"""
+# TeamEnv       a parallel env's agents as one gymnasium env: observations [A, ...], rewards [A], the agents present [A]
+# make_vec      n of them, in this process or in workers
+# EnvAdapter    seeds each, resets it when all agents are gone, restores it when a run is resumed
+# AgentsAsEnvs  [n, A] as n * A rows; where an agent is gone, its row is marked as no transition
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,8 +107,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
 
     Rows are ordered by copy, then by agent: row `c * A + a` is agent a of copy c. An agent's episode ends with its own
     `terminated` or `truncated`. While other agents of its copy continue, its row waits: its steps have `valid=False`
-    and are never sampled, summed or trained on. (A state in which the agent does nothing, for reward 0, would be
-    learned from as if it were asked to act there.) When all agents are gone, the copy begins its next episode with the
+    and are never sampled, summed or trained on. When all agents are gone, the copy begins its next episode with the
     next seed, all rows at once. An agent that comes later, or again, begins an episode then.
 
     Returns and lengths are those of single agents. The last step of a copy's episode has `infos["team_return"]` in one
@@ -219,6 +215,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         is_over = ~here.any(1) | restarted | step.truncated
         # Rows of a copy that failed, in this step or when a run was resumed, have no transition in this step.
         broken = self._lost | restarted
+        # A state in which a gone agent does nothing, for reward 0, would be learned from as if it had to act there.
         valid = acted & ~broken[:, None]
         # The episode of a row that waited ends without a transition, where the next one begins.
         cut = truncated | (here & step.truncated[:, None])

@@ -42,11 +42,7 @@ class ParallelEnv(Protocol):
 
 
 class OfAllAgents(gym.Env[Any, Any]):
-    """A gymnasium env of all agents of a parallel env, in the order of `possible_agents`; its children observe them.
-
-    `here` [A] are the agents that act next. `obs` [A] is None of agents that neither act next nor acted last; `reward`,
-    `terminated` and `truncated` [A] are 0 and False of agents that did not act last.
-    """
+    """A gymnasium env of all agents of a parallel env, in the order of `possible_agents`; its children observe them."""
 
     owner: ClassVar[str]
 
@@ -57,7 +53,7 @@ class OfAllAgents(gym.Env[Any, Any]):
         self.agent_action_spaces = [env.action_space(name) for name in self.agents]
         self._obs_trees = [leaf_spaces(space) for space in self.agent_obs_spaces]
         self.metadata, self.render_mode = dict(getattr(env, "metadata", {})), getattr(env, "render_mode", None)
-        self.here = np.zeros(len(self.agents), np.bool_)
+        self.here = np.zeros(len(self.agents), np.bool_)  # the agents that act next [A]
         self._num_steps = 0
         self._clear()
 
@@ -115,6 +111,7 @@ class OfAllAgents(gym.Env[Any, Any]):
 
     def _clear(self) -> None:
         num_agents = len(self.agents)
+        # None of agents that neither act next nor acted last; the others are 0 and False of all that did not act.
         self.obs: list[Tree | None] = [None] * num_agents
         self.reward = np.zeros(num_agents)
         self.terminated, self.truncated = np.zeros(num_agents, np.bool_), np.zeros(num_agents, np.bool_)

@@ -46,12 +46,11 @@ class SaveableEnv(Protocol):
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`, or is parked.
 
-    Every call returns new arrays, so nothing that was returned is ever overwritten. Observations have the dtype of
-    their space, rewards are float64 [N] (or [N, A], if the envs reward A agents), flags bool [N].
-
-    The adapter derives the seeds of all episodes from `base_seed`. Without an adapter, the first reset without a seed
-    takes the seeds of the first episodes.
+    Observations have the dtype of their space, rewards are float64 [N] (or [N, A], if the envs reward A agents), flags
+    bool [N].
     """
+
+    # Every call returns new arrays, so nothing that was returned is ever overwritten.
 
     are_saveable: bool  # whether each env is a `SaveableEnv`
 
@@ -157,6 +156,8 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._obs = map_tree(lambda leaf: np.empty((self.num_envs, *leaf_shape(leaf)), leaf.dtype), self._spaces)
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
+        # The adapter derives the seeds of all episodes from `base_seed`. Without an adapter, the first reset without a
+        # seed takes the seeds of the first episodes.
         if seed is None:
             if self.base_seed is None or not self._is_first_reset:
                 return [None] * self.num_envs

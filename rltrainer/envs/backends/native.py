@@ -35,13 +35,10 @@ class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """Steps N envs of EnvPool in its threads; an env spends one step on its reset (autoreset mode NEXT_STEP).
 
-    EnvPool fixes its seed when a pool is made, so a reset with a seed makes a new pool. Run with EnvPool 1.2.5, NumPy 2
-    and gymnasium 1.4. `options` are EnvPool's own, such as `num_threads`.
-
-    Raises:
-        MissingExtraError: EnvPool is not installed.
-        EnvError: EnvPool does not know the id or an option.
+    `options` are EnvPool's own, such as `num_threads`; a wrong one or an unknown id is an `EnvError`.
     """
+
+    # It was run with EnvPool 1.2.5, NumPy 2 and gymnasium 1.4.
 
     def __init__(self, task_id: str, num_envs: int, options: dict[str, Any]) -> None:
         self.num_envs, self._task_id, self._options = num_envs, task_id, options
@@ -66,7 +63,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 rule = "must be one integer for all envs, or None"
                 raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "seed", rule, seed))
             self.close_extras()
-            self._pool = self._make(seed)
+            self._pool = self._make(seed)  # EnvPool fixes its seed when a pool is made
         obs, info = self._pool.reset()
         return map_tree(np.array, obs), info  # a copy: the memory is EnvPool's
 

@@ -185,10 +185,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
         infos: dict[str, Any] = {}
         todo = due
         while todo:
-            workers, restarted = (
-                [worker for worker in self.group.alive if not todo.keys().isdisjoint(worker.envs)],
-                set[int](),
-            )
+            restarted: set[int] = set()
+            workers = [worker for worker in self.group.alive if not todo.keys().isdisjoint(worker.envs)]
             with self.group.ended_by_a_loss():
                 for worker in workers:
                     worker.call(self._when, "reset", [(i, todo[i]) for i in worker.envs if i in todo], options)
@@ -231,10 +229,12 @@ class WorkerVectorEnv(MaskedVectorEnv):
                 if result[1] is not None:
                     of_agents.append((worker, result[1]))
         if of_agents:
-            reward = _stack_rewards(of_agents, self.num_envs)
-            self._reward_shape = reward.shape
-        elif self._reward_shape is not None:  # all that rewarded agents were restarted
+            self._reward_shape = (self.num_envs, *of_agents[0][1].shape[1:])
+        if self._reward_shape is not None:  # perhaps without any in this step: workers may have been restarted
             reward = np.zeros(self._reward_shape)
+        for worker, values in of_agents:
+            check_reward_shape(worker.envs[0], values[0], of_agents[0][0].envs[0], reward.shape[1:])
+            reward[worker.rows] = values
         # In the step in which an episode is cut, its env reports a truncation, reward 0 and its last observation once
         # more: the adapter marks it `valid=False`, and the trajectory ends with the transition before.
         if cut := (restarted | self._cut) - self._parked:
@@ -321,13 +321,3 @@ def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: slice, num_e
             shape = (num_envs, *value.shape[1:])
             infos[key] = np.full(shape, None) if value.dtype == object else np.zeros(shape, value.dtype)
         infos[key][rows] = value
-
-
-def _stack_rewards(parts: list[tuple[EnvWorker, Any]], num_envs: int) -> Any:
-    """Arrange rewards of several agents [N, A]; raise a `SpaceError` if not all envs reward as many."""
-    first, values = parts[0]
-    reward = np.zeros((num_envs, *values.shape[1:]))
-    for worker, values in parts:
-        check_reward_shape(worker.envs[0], values[0], first.envs[0], reward.shape[1:])
-        reward[worker.rows] = values
-    return reward
