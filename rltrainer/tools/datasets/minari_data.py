@@ -19,7 +19,7 @@ from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.spaces import check_claims, leaf_spaces
 from rltrainer.tools.datasets.array_files import claimed_nbytes_of, members_of
 from rltrainer.tools.datasets.logged_rows import NAMES, check_claim, reading, to_buffer
-from rltrainer.tools.datasets.parquet_files import claimed_nbytes
+from rltrainer.tools.datasets.parquet_files import claimed_nbytes, opened
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked, is_int
 
@@ -68,9 +68,8 @@ def from_minari(
     with reading(origin, "a Minari data set", AssertionError):
         dataset = MinariDataset(folder)
         episodes = [_episode(origin, episode, observation_space) for episode in dataset.iterate_episodes()]
-    columns = {
-        name: map_tree(lambda *parts: np.concatenate(parts), *(each[name] for each in episodes)) for name in NAMES
-    }
+    parts = {column: [episode[column] for episode in episodes] for column in NAMES}
+    columns = {column: map_tree(lambda *each: np.concatenate(each), *trees) for column, trees in parts.items()}
     observation_space = dataset.observation_space if observation_space is None else observation_space
     action_space = dataset.action_space if action_space is None else action_space
     return to_buffer(origin, columns, 0, observation_space, action_space, device, seed)
@@ -126,7 +125,10 @@ def _check_folder(origin: str, folder: Path) -> None:
             members = [member for _, member in members_of(place, hdf5, hdf5)]
             claimed = sum(claimed_nbytes_of(member) for member in members if isinstance(member, h5py.Dataset))
     else:
-        claimed = sum(claimed_nbytes(f"{origin}: {file.name}", file) for file in sorted(folder.rglob("*.parquet")))
+        claimed = 0
+        for path in sorted(folder.rglob("*.parquet")):
+            with opened(f"{origin}: {path.name}", path) as parquet:
+                claimed += claimed_nbytes(parquet)
     check_claim(origin, folder, claimed, length)
 
 
@@ -193,8 +195,7 @@ def to_minari(
     if folder.exists():
         raise ReplayBufferError(f"to_minari: {folder}: expected nothing there, found a data set. Raise the version.")
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
-    found = _episodes(buffer, f"to_minari: {folder}")
-    episodes = [EpisodeBuffer(**columns, infos={}) for columns in found]
+    episodes = [EpisodeBuffer(**columns, infos={}) for columns in _episodes(buffer, f"to_minari: {folder}")]
     if not episodes:
         raise ReplayBufferError("to_minari.buffer: must hold an episode from its beginning; got none")
     texts = {

@@ -122,28 +122,24 @@ def _read_files(origin: str, path: Path, folder: Path, is_wanted: Wanted) -> tup
     files = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [path]
     if not files:
         raise ReplayBufferError(f"{origin}: expected Parquet files, found none in {folder.name}")
-
-    def shapes(columns: dict[str, Array]) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(array.shape[1:]) for name, array in sorted(columns.items())}
-
-    owner = origin.partition(":")[0]
-    parts = [_read_file(f"{owner}: {file}", file, is_wanted) for file in files]
-    for file, part in zip(files, parts, strict=True):
-        if shapes(part) != shapes(parts[0]):
-            expected, found = readable(shapes(parts[0])), readable(shapes(part))
-            text = f"expected columns as in {files[0].name}: {expected}, found {found}"
-            raise ReplayBufferError(f"{owner}: {file}: {text}")
+    parts, shapes = [], []
+    for each in files:
+        own = f"{origin.partition(':')[0]}: {each}"
+        parts.append(_read_file(own, each, is_wanted))
+        shapes.append({name: tuple(array.shape[1:]) for name, array in sorted(parts[-1].items())})
+        if shapes[-1] != shapes[0]:
+            text = f"expected columns as in {files[0].name}: {readable(shapes[0])}, found {readable(shapes[-1])}"
+            raise ReplayBufferError(f"{own}: {text}")
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return columns, sum(file.stat().st_size for file in files)
 
 
 def _read_file(origin: str, path: Path, is_wanted: Wanted) -> dict[str, Array]:
-    with _opened(origin, path) as file:
+    with opened(origin, path) as file:
         names = [name for name in file.schema_arrow.names if is_wanted(name)]
-        check_claim(origin, path, _claimed_nbytes(file, names), path.stat().st_size)
+        check_claim(origin, path, claimed_nbytes(file, names), path.stat().st_size)
         table = file.read(columns=names)
-        found: dict[str, Array] = {}
-        counts = Counter(table.column_names)
+        counts, found = Counter(table.column_names), dict[str, Array]()
         for name in names:
             if counts[name] != 1:
                 raise ReplayBufferError(f"{origin}: column {readable(name)}: expected one, found two")
@@ -152,7 +148,8 @@ def _read_file(origin: str, path: Path, is_wanted: Wanted) -> dict[str, Array]:
 
 
 @contextlib.contextmanager
-def _opened(origin: str, path: Path) -> Iterator[Any]:
+def opened(origin: str, path: Path) -> Iterator[Any]:
+    """Open a file with pyarrow; errors begin with `origin`."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -163,13 +160,9 @@ def _opened(origin: str, path: Path) -> Iterator[Any]:
         yield file
 
 
-def claimed_nbytes(origin: str, path: Path) -> int:
-    """Return the bytes that a file claims for all of its columns."""
-    with _opened(origin, path) as file:
-        return _claimed_nbytes(file, file.schema_arrow.names)
-
-
-def _claimed_nbytes(file: Any, names: list[str]) -> int:
+def claimed_nbytes(file: Any, names: list[str] | None = None) -> int:
+    """Return the bytes that an open file claims for some columns; None for all."""
+    names = file.schema_arrow.names if names is None else names
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
     known, parts = set(names), [path.split(".") for path in paths]
     # A leaf's path begins with its column's name and a dot; names may hold dots too.
@@ -219,18 +212,17 @@ def _shapes(origin: str, folder: Path, names: list[str]) -> dict[str, tuple[int,
     features = info.get("features") if isinstance(info, dict) else None
     if not isinstance(features, dict):
         raise ReplayBufferError(f"{origin}: meta/info.json: expected an object with features, found {readable(info)}")
-    unread = ("video", "image", "string")
-    found = {}
+    unread, found = ("video", "image", "string"), {}
     for name in names:
         match features.get(name):
             case {"dtype": str(dtype), "shape": list(shape)} if all(type(n) is int and n > 0 for n in shape):
-                found[name] = tuple(shape)
-                if dtype in unread:
-                    kinds = {name: each.get("dtype") for name, each in features.items() if isinstance(each, dict)}
-                    there = readable(sorted(name for name, kind in kinds.items() if kind not in unread))
-                    text = f"expected numbers, found {dtype}; keys that are numbers: {there}"
-                    raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
+                if dtype not in unread:
+                    found[name] = tuple(shape)
+                    continue
+                kinds = {name: each.get("dtype") for name, each in features.items() if isinstance(each, dict)}
+                there = readable(sorted(name for name, kind in kinds.items() if kind not in unread))
+                text = f"expected numbers, found {dtype}; keys that are numbers: {there}"
             case other:
                 text = f"expected a dtype and a shape, found {readable(other)}; there are {readable(sorted(features))}"
-                raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
+        raise ReplayBufferError(f"{origin}: feature {name!r}: {text}")
     return found

@@ -198,8 +198,8 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
 
     def _close(self, rows: Any) -> None:
         for i in rows:
-            if i in self._open:
-                self._open.pop(i).close()
+            if (video := self._open.pop(i, None)) is not None:
+                video.close()
 
     def _film(self, rows: Any) -> None:
         """Write the frames of envs whose episode is filmed, or begins to be."""
