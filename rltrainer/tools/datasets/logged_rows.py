@@ -24,6 +24,7 @@ AnySpace = Annotated[
     gym.Space[Any], instance_of(gym.Space, hint="Write gymnasium.spaces.Box(...), or take that of an env.")
 ]
 
+# Columns by their names in files: those of `from_arrays`, or D4RL's.
 NAMES = {
     "observations": ("observations",),
     "actions": ("actions",),
@@ -32,16 +33,15 @@ NAMES = {
     "truncations": ("truncations", "timeouts"),
     "next_observations": ("next_observations",),
 }
-"""Columns by their names in files: those of `from_arrays`, or D4RL's."""
 
 # Deflate makes at most 1032 bytes of one, other compressions fewer: so a short file cannot claim much.
 MAX_RATIO = 1032
+# Bytes that a file may claim whatever its length.
 FREE_NBYTES = 1 << 20
-"""Bytes that a file may claim whatever its length."""
+# Errors that packages raise about damaged files, besides classes of their own.
 USUAL_ERRORS: tuple[type[Exception], ...] = (
     OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError, EOFError,
 )  # fmt: skip
-"""Errors that packages raise about damaged files, besides classes of their own."""
 
 
 def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
@@ -122,10 +122,8 @@ def to_buffer(
     device: torch.device | str,
     seed: int | None,
 ) -> ReplayBuffer:
-    """Make a buffer of M transitions in time order: columns of `from_arrays` by name, whose leaves are arrays [M, ...].
-
-    Spaces that are None are inferred; the length of the files, `num_bytes`, bounds them.
-    """
+    """Make a buffer of columns of `from_arrays` by name, in time order, whose leaves are arrays [M, ...]."""
+    # Spaces that are None are inferred, and bounded by the length of the files, `num_bytes`.
     with telling(origin):
         checked("dataset", "observation_space", observation_space, AnySpace | None)
         checked("dataset", "action_space", action_space, AnySpace | None)
@@ -143,11 +141,8 @@ def to_buffer(
 
 
 def with_successors(origin: str, rows: dict[str, Any]) -> dict[str, Any]:
-    """Take the next row as each row's successor.
-
-    A truncated row, and a last row that is not terminated, have no known successor and are left out. The episode then
-    ends one transition earlier, by truncation, with a known observation.
-    """
+    """Take the next row as each row's successor; leave out rows whose successor is unknown."""
+    # They are truncated rows, and a last row that is not terminated.
     terminated, truncated = rows["terminations"], rows["truncations"].copy()
     num_rows = len(terminated)
     is_unknown = ~terminated & (truncated | (np.arange(num_rows) == num_rows - 1))
@@ -158,6 +153,7 @@ def with_successors(origin: str, rows: dict[str, Any]) -> dict[str, Any]:
     if len(kept) < num_rows:
         text = "%s: %d of %d transitions have no known successor and are left out; their episodes end before them"
         logging.getLogger("rltrainer").warning(text, origin, num_rows - len(kept), num_rows)
+    # Their episodes end one transition earlier, by truncation, with a known observation.
     before = np.flatnonzero(is_unknown & truncated) - 1
     before = before[before >= 0]
     truncated[before[~terminated[before]]] = True
@@ -210,16 +206,13 @@ def _flags(name: str, values: Any) -> Array:
 
 
 def infer_space(name: str, values: Tree, num_bytes: int) -> gym.Space[Any]:
-    """Return a space that holds observations or actions [M, ...] of files of `num_bytes`.
-
-    Floats give a Box without bounds, but for actions within [-1, 1], which has these; bytes of observations give an
-    image's Box, single integers from 0 on a Discrete.
-    """
+    """Return a space that holds observations or actions [M, ...] of files of `num_bytes`."""
     # A Box takes memory for a row even where there are no rows: a damaged file could claim any shape.
     check_claims([{"space": "Box", "shape": list(np.shape(leaf)[1:])} for leaf in leaves(values)], num_bytes)
     if name == "observation" and isinstance(values, dict):
         return gym.spaces.Dict([(key, infer_space(name, part, num_bytes)) for key, part in values.items()])
     array = np.asarray(values)
+    # Floats: a Box without bounds, but of actions within [-1, 1] with these. Bytes: an image. Integers: choices.
     if array.dtype.kind == "f":
         is_unit = name == "action" and array.size > 0 and bool((np.abs(array) <= 1).all())
         bound = np.float32(1 if is_unit else np.inf)

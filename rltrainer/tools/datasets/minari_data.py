@@ -76,7 +76,6 @@ def from_minari(
 
 
 def _episode(origin: str, episode: Any, space: gym.Space[Any] | None) -> dict[str, Tree]:
-    """Return an episode's rows as the columns of a file."""
     num_steps, seen = len(episode.rewards), _of_space(episode.observations, space)
     if num_steps == 0 or any(len(leaf) != num_steps + 1 for leaf in leaves(seen)):
         found = [len(leaf) for leaf in leaves(seen)]
@@ -101,7 +100,7 @@ def _of_space(values: Tree, space: gym.Space[Any] | None) -> Tree:
 
 
 def _check_folder(origin: str, folder: Path) -> None:
-    """Check a data set's metadata and claimed sizes before Minari, which trusts them, reads it."""
+    # Minari trusts metadata and claimed sizes, so they are checked before it reads them.
     with reading(origin, "metadata of Minari"), open_regular(folder / "metadata.json") as file:
         metadata: Any = read_json(read_text(file), allows_nan=True)
         if not isinstance(metadata, dict):
@@ -133,7 +132,7 @@ def _check_folder(origin: str, folder: Path) -> None:
 
 
 def _named(plain: Any) -> Any:
-    """Add the key that `check_claims` looks for to Minari's description of a space."""
+    # `check_claims` looks for the key "space" where Minari describes one with "type".
     if isinstance(plain, list):
         return [_named(each) for each in plain]
     if not isinstance(plain, dict):
@@ -216,10 +215,7 @@ def to_minari(
 
 
 def _episodes(buffer: ReplayBuffer, caller: str) -> Iterator[dict[str, Any]]:
-    """Yield the columns of a buffer's episodes [T, ...] in the order of storage; an unfinished one is truncated.
-
-    Episodes whose beginning was overwritten are left out; the caller's warning counts their transitions.
-    """
+    # In the order of storage; episodes whose beginning was overwritten are left out, and counted in a warning.
     ring, episodes = buffer._ring, stored_episodes(buffer._ring)
     episodes.warn_of_lost_beginnings(caller)
     obs_spaces = leaf_spaces(buffer.observation_space)

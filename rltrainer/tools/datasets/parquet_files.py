@@ -118,7 +118,7 @@ def from_lerobot(
 
 
 def _read_files(origin: str, path: Path, folder: Path, is_wanted: Wanted) -> tuple[dict[str, Array], int]:
-    """Return the wanted columns of a file, or of all in a folder in the order of their names, and the files' length."""
+    # Of a folder all files count, in the order of their names; the second value is their length.
     files = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [path]
     if not files:
         raise ReplayBufferError(f"{origin}: expected Parquet files, found none in {folder.name}")
@@ -177,7 +177,7 @@ def claimed_nbytes(file: Any, names: list[str] | None = None) -> int:
 
 
 def _arrays(origin: str, name: str, column: Any) -> Iterator[tuple[str, Array]]:
-    """Yield name and numbers of a column, leaf by leaf: [M], of lists [M, ...]."""
+    # Leaf by leaf: numbers are [M], lists [M, ...].
     from pyarrow import types
 
     def fail(found: object, expected: str = "numbers") -> NoReturn:

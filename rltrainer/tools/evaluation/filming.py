@@ -15,13 +15,14 @@ from rltrainer.errors import EnvError, MissingExtraError, ParamsError, RLTrainer
 from rltrainer.files.atomic_write import hidden_name, remove, remove_abandoned, replace_flushed
 
 DEFAULT_FPS = 30.0
+# Settings that make libraries draw without a display, by words of their errors.
 _HEADLESS = {
     r"GL|gl[A-Z]|OSMesa": "Set MUJOCO_GL=egl (a GPU) or MUJOCO_GL=osmesa (none; libosmesa6) before Python starts.",
     "video|pygame": "Set SDL_VIDEODRIVER=dummy before Python starts.",
 }
-"""Settings that make libraries draw without a display, by words of their errors."""
 _SDL = "SDL_VIDEODRIVER"
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", _SDL)
+# Arguments of ffmpeg by the ending of the file.
 FORMATS: dict[str, dict[str, Any]] = {
     # What players understand has an even width and height; a black line makes up for an odd one.
     ".mp4": {"output_params": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]},
@@ -32,10 +33,9 @@ FORMATS: dict[str, dict[str, Any]] = {
         "output_params": ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"],
     },
 }
-"""Arguments of ffmpeg by the ending of the file."""
 
+# A frame that is smaller in both directions is enlarged to about ENLARGED pixels: it would be too small to see.
 FEW_PIXELS = 32
-"""A frame that is smaller in both directions is enlarged to about ENLARGED pixels: it would be too small to see."""
 ENLARGED = 240
 
 
@@ -150,7 +150,7 @@ class VideoFile:
 
 
 def _as_shown(frame: Any) -> Any:
-    """Convert floats in [0, 1] to bytes and enlarge a tiny frame; leave anything else for `add` to refuse."""
+    # Floats in [0, 1] become bytes, and a tiny frame is enlarged; `add` refuses anything else.
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.size):
         return frame
     if frame.dtype.kind == "f":
@@ -202,7 +202,7 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
                 video.close()
 
     def _film(self, rows: Any) -> None:
-        """Write the frames of envs whose episode is filmed, or begins to be."""
+        # Rows whose episode is filmed, or begins to be.
         for i in rows:
             if i not in self._open and i < len(self._paths) and self._paths[i]:
                 self._open[i] = VideoFile(self._paths[i].pop(0), self._fps)
@@ -221,7 +221,8 @@ class _Filmed:
     _first: Any = None
 
     def reset(self, **options: Any) -> Any:
-        """Reset, and keep the first frame until a step follows: after the last episode of agents none does."""
+        """Reset, and keep the first frame until a step follows."""
+        # After the last episode of agents, a reset follows but no step.
         result = self._wrapped.reset(**options)
         self._first = rendered(self._wrapped.render)
         return result

@@ -174,10 +174,7 @@ def vector_of(
     wrap: Callable[[Any], Any] = lambda made: made,
     **env_kwargs: Any,
 ) -> Iterator[VectorEnv]:
-    """Make `num_envs` envs of an id or factory in this process and close them at the end; a given env stays open.
-
-    Each agent of a parallel env is a row. Errors begin with `owner`; `env_kwargs` belong to an id.
-    """
+    """Make `num_envs` envs of an id or factory in this process and close them at the end; a given env stays open."""
     is_made = isinstance(env, gym.Env) or is_parallel(env)
     if not is_made and not (isinstance(env, str) and env) and not callable(env):
         rule = "must be a gymnasium id, a factory of envs, or an env"

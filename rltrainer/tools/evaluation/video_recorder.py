@@ -111,7 +111,7 @@ class VideoRecorder(TrainerHook):
         self._envs = self._collector = None
 
     def _make_envs(self, ctx: TrainerContext) -> tuple[gym.vector.VectorEnv[Any, Any, Any], int]:
-        """Return what to film, and what its episodes' seeds derive from."""
+        # The second value is the seed from which those of the episodes derive.
         if self.env is not None:
             options: Any = {"render_mode": "rgb_array"} if isinstance(self.env, str) else {}
             return make_vec(self.env, 1, backend="sync", **options), self._seed

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Numbers of an action that are drawn; it may have any number.
 MAX_NUMBERS = 24
-"""Numbers of an action that are drawn; it may have any number."""
 NUM_BINS = 30
 
 
@@ -46,7 +46,7 @@ def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
 
 
 def _histogram(axes: "Axes", name: str, values: np.ndarray, is_terminated: np.ndarray) -> None:
-    """Draw how many episodes have which value, those that were truncated above the terminated ones."""
+    # Truncated episodes are stacked on the terminated ones.
     axes.set_xlabel(name)
     if not len(values):
         axes.text(0.5, 0.5, "no whole episode", ha="center", transform=axes.transAxes, color=GREY)
@@ -62,7 +62,7 @@ def _histogram(axes: "Axes", name: str, values: np.ndarray, is_terminated: np.nd
 
 
 def _actions(axes: "Axes", actions: ActionCoverage | None) -> None:
-    """Draw the share of each choice, or the range of each number within its bounds."""
+    # Choices: the share of each. Numbers: the range that is used, on the grey range of the bounds.
     axes.grid(False)
     if actions is None:
         axes.set_xlabel("action")

@@ -162,8 +162,8 @@ def _size(scores: Array) -> str:
     return f"{num_runs} run{'s' * (num_runs > 1)} of {num_tasks} task{'s' * (num_tasks > 1)}"
 
 
+# The side that each column is aligned to: numbers to the right.
 SIDES = "<<>>><"
-"""The side that each column is aligned to: numbers to the right."""
 
 
 def table(runs: Runs, value: str = "test/score", *, confidence: float = 0.95) -> str:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Up to so many, each is marked.
 FEW_POINTS = 40
-"""Up to so many, each is marked."""
 
 
 def learning_curve(run: AnyRun) -> "Figure":
@@ -105,12 +105,12 @@ def _draw_group(axes: "Axes", index: int, name: str, curves: list[Curve], confid
 
 
 NUM_COLUMNS = 3
+# The size of a small picture in inches, and what is left of it on the left, right, bottom and top.
 PANEL, MARGINS = (3.2, 2.1), (0.72, 0.12, 0.46, 0.26)
-"""The size of a small picture in inches, and what is left of it on the left, right, bottom and top."""
+# Small pictures in one; a log may have any number of names.
 MAX_PANELS = 60
-"""Small pictures in one; a log may have any number of names."""
+# Points of a small picture.
 MAX_PARTS = 500
-"""Points of a small picture."""
 
 
 def metrics(run: AnyRun, kind: str = "update") -> "Figure":

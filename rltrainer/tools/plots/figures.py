@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Blue, vermilion, green, purple and black of Okabe and Ito (2008): those that are dark enough for a line on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
-"""Blue, vermilion, green, purple and black of Okabe and Ito (2008): those that are dark enough for a line on white."""
+# Line styles, which change with the colour and tell pictures in grey, and a sixth line, from the first.
 LINES = ("solid", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (1.2, 1.2)))
-"""Line styles, which change with the colour and tell pictures in grey, and a sixth line, from the first."""
 GREY = "#595959"
+# Characters of a name.
 MAX_LABEL = 60
-"""Characters of a name."""
 
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": GREY, "axes.facecolor": "white", "axes.formatter.use_mathtext": False,

@@ -27,10 +27,10 @@ from rltrainer.validation.field_rules import AnyPath, checked, is_finite
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Counters.
 SKIPPED_KINDS = {"epoch"}
-"""Counters."""
+# Characters of a value among the params.
 MAX_TEXT = 2000
-"""Characters of a value among the params."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1a1a1a; background: #fff; margin: 2rem auto;
@@ -144,7 +144,7 @@ def _metrics(run: Run) -> Iterator[str]:
 
 
 def _picture(figure: "Figure", words: str) -> str:
-    """Return a figure within the page: sharp at any size, and as a picture unable to run anything."""
+    # SVG is sharp at any size; as the source of an image it cannot run scripts.
     file = io.BytesIO()
     with drawing():
         figure.savefig(file, format="svg", metadata={"Date": None})
@@ -173,7 +173,7 @@ def _table(title: str, told: Mapping[str, Any], *, is_open: bool = False) -> Ite
 
 
 def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield params' fields and their values as texts: `update.max_grad_norm`, and a live object's class."""
+    # Nested params become `update.max_grad_norm`, a live object the name of its class.
     for name, value in told.items():
         match value:
             case {"params": str(), "fields": dict(fields)}:
@@ -188,7 +188,7 @@ def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
 
 
 def _timing(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield how long each part of the work took up to the newest checkpoint, which knows, and speeds."""
+    # The newest checkpoint holds the seconds of each part of the work so far.
     if (checkpoint := run.newest_checkpoint) is not None:
         state = read_state(checkpoint / "trainer.safetensors", "trainer", CheckpointError)
         match state.get("timing"):
@@ -204,7 +204,7 @@ def _timing(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds as people read them: `3.73 s`, `2 min 5 s`, `27 h 46 min`."""
+    # As people read them: `3.73 s`, `2 min 5 s`, `27 h 46 min`.
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -17,17 +17,17 @@ from rltrainer.tools.recipes import recipe_of
 from rltrainer.tools.runs import Run, open_run
 
 Array: TypeAlias = NDArray[np.float64]
+# An opened run, or its folder.
 AnyRun: TypeAlias = Run | str | os.PathLike[str]
-"""An opened run, or its folder."""
+# Runs, which are grouped by their params, or groups of them by name.
 Runs: TypeAlias = AnyRun | Sequence[AnyRun] | Mapping[str, AnyRun | Sequence[AnyRun]]
-"""Runs, which are grouped by their params, or groups of them by name."""
 
+# Beyond, the difference of two numbers, or the square of one, may be infinite; no return and no loss is there.
 LARGEST = 1e150
-"""Beyond, the difference of two numbers, or the square of one, may be infinite; no return and no loss is there."""
+# Points of a curve of several runs; more would not be seen.
 MAX_POINTS = 300
-"""Points of a curve of several runs; more would not be seen."""
+# Fields of a trainer in which two runs of one algorithm may differ.
 OF_ONE_RUN = frozenset({"seed", "logger", "checkpoint", "verbose", "show_progress", "resume_from_log"})
-"""Fields of a trainer in which two runs of one algorithm may differ."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,19 @@ def as_runs(runs: AnyRun | Sequence[AnyRun]) -> list[Run]:
 def curve(run: Run, value: str) -> Curve | None:
     """Return the curve of a number, such as "test/return", or None if the log has none of it."""
     kind, _, name = value.partition("/")
-    rows = run.rows(kind)
-    return _curve(rows["step"], rows[name]) if name in rows else None
+    return curves(run, kind, name).get(name)
 
 
-def curves(run: Run, kind: str) -> dict[str, Curve]:
-    """Return the curves of all numbers of a kind of row, by name, but those that were never finite."""
-    rows = run.rows(kind)  # once: a log may have a million
-    found = {name: _curve(rows["step"], values) for name, values in rows.items() if name != "step"}
-    return {name: each for name, each in found.items() if each is not None}
-
-
-def _curve(step: NDArray[np.int64], values: Array) -> Curve | None:
-    """Return the curve of a column, None if nothing in it is finite; of the rows of one step the last counts."""
-    is_finite = np.abs(values) <= LARGEST
-    step, last = np.unique(step[is_finite][::-1], return_index=True)
-    return Curve(step.astype(np.float64), values[is_finite][::-1][last]) if len(step) else None
+def curves(run: Run, kind: str, only: str | None = None) -> dict[str, Curve]:
+    """Return the curves of all numbers of a kind of row, or of one, by name, but those that were never finite."""
+    rows, found = run.rows(kind), dict[str, Curve]()  # once: a log may have a million
+    for name in [each for each in rows if each != "step"] if only is None else {only} & rows.keys():
+        is_finite = np.abs(rows[name]) <= LARGEST
+        # Of the rows of one step the last counts, which is the first in reverse.
+        step, last = np.unique(rows["step"][is_finite][::-1], return_index=True)
+        if len(step):
+            found[name] = Curve(step.astype(np.float64), rows[name][is_finite][::-1][last])
+    return found
 
 
 def needed_curve(owner: str, run: Run, value: str) -> Curve:
@@ -80,11 +77,8 @@ def needed_curve(owner: str, run: Run, value: str) -> Curve:
 
 
 def on_common_steps(curves: Sequence[Curve]) -> tuple[Array, Array]:
-    """Return several runs' curves at the same steps: step [K] and value [K, R], where all of them have data.
-
-    Runs that ended sooner than others end all: nothing is made up of what they would have come to. [0] points if there
-    is no step that all of them know.
-    """
+    """Return several runs' curves at the same steps: step [K] and value [K, R], where all of them have data."""
+    # A run that ended sooner ends all: its later values are not guessed. Without a common step K is 0.
     first, last = max(each.step[0] for each in curves), min(each.step[-1] for each in curves)
     steps = np.unique(np.concatenate([each.step for each in curves]))
     steps = steps[(steps >= first) & (steps <= last)]
@@ -100,11 +94,7 @@ def step_unit(run: Run) -> str:
 
 
 def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
-    """Return opened runs by the name of their group.
-
-    Runs that are not in groups yet are grouped by algorithm, env and params, all but the seed; a group's name is that
-    of its algorithm, with what tells it from the others of this algorithm.
-    """
+    """Return opened runs by the name of their group, or group them by algorithm, env and params, all but the seed."""
     if isinstance(runs, Mapping):
         groups = {str(name): as_runs(of_name) for name, of_name in runs.items()}
     else:
@@ -116,21 +106,19 @@ def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
 
 
 def grouped_by_env(owner: str, runs: Runs) -> dict[str, dict[str, list[Run]]]:
-    """Return opened runs by env, and by the name of their group in it; see `grouped`.
-
-    Groups that have names already stay together, and so do runs of which one does not know its env: their env is the
-    one that all of them name, or "".
-    """
+    """Return opened runs by env, and by the name of their group in it; see `grouped`."""
     groups = grouped(owner, runs)
     every = [run for of_name in groups.values() for run in of_name]
     envs = {run.folder.path: env_name(run) for run in every}
     names = list(dict.fromkeys(envs.values()))
+    # Named groups stay together, as do runs of which one does not know its env: then it is the only one known, or "".
     if isinstance(runs, Mapping) or len(names) < 2 or None in names:
         return {(names[0] or "") if len(names) == 1 else "": groups}
     return {str(env): grouped(owner, [run for run in every if envs[run.folder.path] == env]) for env in names}
 
 
 def _by_params(runs: list[Run]) -> dict[str, list[Run]]:
+    # A group's name is that of its algorithm, and the fields that tell it from other groups of the algorithm.
     settings = [_settings(run) for run in runs]
     found: dict[str, list[Run]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -143,7 +131,7 @@ def _by_params(runs: list[Run]) -> dict[str, list[Run]]:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """Return what runs of one algorithm share, as texts by name."""
+    # The settings that runs of one group share, as texts by name.
     found: dict[str, Any] = {f"trainer.{name}": value for name, value in run.trainer.items() if name not in OF_ONE_RUN}
     found |= {f"algorithm.{name}": value for name, value in run.algorithm.items()}
     found = {name: value for name, value in found.items() if not (isinstance(value, dict) and "live" in value)}

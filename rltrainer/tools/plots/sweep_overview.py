@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Positive numbers that differ by so much are drawn on a logarithmic axis.
 MANY_TIMES = 30
-"""Positive numbers that differ by so much are drawn on a logarithmic axis."""
+# Up to so many numbers, of a list most likely, are drawn side by side, as what are no numbers is.
 FEW_VALUES = 5
-"""Up to so many numbers, of a list most likely, are drawn side by side, as what are no numbers is."""
+# Marker, colour and opacity of a trial.
 MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
-"""Marker, colour and opacity of a trial."""
 
 
 def sweep(result: SweepResult) -> "Figure":
@@ -60,7 +60,7 @@ def _draw(axes: "Axes", trials: Sequence[SweepTrial], places: Sequence[float]) -
 
 
 def _placed(axes: "Axes", values: Sequence[Any]) -> Sequence[float]:
-    """Return where values lie on the x axis, which is made for them: numbers where they are, others side by side."""
+    # Numbers lie where they are on the x axis; other values, and few numbers, stand side by side.
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if are_numbers and not len(set(values)) <= FEW_VALUES < len(values):
         if min(values) > 0 and max(values) / min(values) > MANY_TIMES:

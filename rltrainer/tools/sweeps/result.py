@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, readable
-from rltrainer.files.json_text import check_depth, read_json
-from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.files.json_text import check_depth
+from rltrainer.files.regular_file import neighbours_hint
 from rltrainer.loggers import RunFolder
+from rltrainer.loggers.log_state import read_json_file
 from rltrainer.spaces import check_claims
 from rltrainer.state.codec import PlainReader
 from rltrainer.state.registry import value_named
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
-from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, reading, require_optuna
+from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna
 from rltrainer.validation.field_rules import AnyPath, checked
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ class SweepResult:
         return self.swept.with_fields(**self.best.fields)
 
 
+# The file of what a sweep varies, and of its seeds.
 DESCRIBED = "sweep.json"
-"""The file of what a sweep varies, and of its seeds."""
+# Seeds of a trial that a file may claim.
 MAX_SEEDS = 10_000
-"""Seeds of a trial that a file may claim."""
 STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
@@ -89,12 +90,12 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     """
     require_optuna("rl.open_sweep")
     folder = Path(checked("open_sweep", "folder", folder, AnyPath))
-    try:
-        described, found = read_described(folder / DESCRIBED), read_trials(folder / STUDY)
-    except FileNotFoundError as error:
-        name, expected = Path(error.filename).name, "expected the folder of a sweep, as rl.sweep makes it"
-        missing = f"holds no {name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
-        raise CheckpointError(f"{folder}: {expected}; it {missing}") from error
+    for name in (DESCRIBED, STUDY):
+        if not (folder / name).exists():
+            missing = f"holds no {name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
+            text = f"expected the folder of a sweep, as rl.sweep makes it; it {missing}"
+            raise CheckpointError(f"{folder}: {text}")
+    described, found = read_json_file(folder / DESCRIBED, "what a sweep varies"), read_trials(folder / STUDY)
     match described:
         case {"make": dict(make), "seed": int(seed), "num_seeds": int(num_seeds)} if 0 < num_seeds <= MAX_SEEDS:
             seeds = range(seed, seed + num_seeds)
@@ -123,17 +124,8 @@ def run_paths(folder: Path, number: int, seeds: range) -> dict[int, Path]:
     return {seed: folder / f"trial-{number:03}" / f"seed-{seed}" for seed in seeds}
 
 
-def read_described(path: Path) -> Any:
-    """Return what a sweep is, as its file says."""
-    try:
-        with reading(path), open_regular(path) as file:
-            return read_json(read_text(file))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: expected what a sweep varies, as JSON ({error})") from error
-
-
 def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
-    """Return a trial's fields, or its draws if it ended before they were recorded."""
+    # A trial that ended before its fields were recorded has its draws alone.
     if (plain := trial.user_attrs.get(FIELDS)) is None:
         return dict(trial.params)
     where = f"{folder / STUDY}: the fields of trial {trial.number}"
@@ -150,7 +142,7 @@ def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
 
 
 def _with_names(plain: Any) -> Any:
-    """Replace live objects and unknown classes in plain data by their names."""
+    # Live objects and unknown classes become their names: no file makes a module be imported.
     match plain:
         case {"live": str(name)} | {"params": str(name), "own": _}:
             return name

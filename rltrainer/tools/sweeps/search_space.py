@@ -47,8 +47,8 @@ class LogUniform(Uniform):
             raise ParamsError(field_error_text("LogUniform", "low", rule, self.low, hint))
 
 
+# The range of a field: `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values.
 Range = Uniform | range | Sequence[Any]
-"""The range of a field: `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values."""
 
 
 def check_range(name: str, values: Any) -> None:
@@ -142,7 +142,6 @@ class SearchSpace:
         return plain
 
     def _check_names(self, names: list[str]) -> None:
-        """Raise a `ParamsError` if one is no field; the text names the nearest."""
         if not isinstance(self._make, AnyRecipe):
             self._check_arguments(self._make, names)
             return

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import optuna
 
 Sampler = Callable[..., Any]
+# Trials that come to their end before any is pruned.
 NUM_STARTUP_TRIALS = 5
-"""Trials that come to their end before any is pruned."""
 NAME = "sweep"
+# The file of a study in the folder of its sweep.
 STUDY = "study.log"
-"""The file of a study in the folder of its sweep."""
+# Attribute of a trial: the values of its varying fields, as plain data, which may differ from the draws.
 FIELDS = "fields"
-"""Attribute of a trial: the values of its varying fields, as plain data, which may differ from the draws."""
 
 
 class Study:
@@ -46,7 +46,12 @@ class Study:
             raise ParamsError(field_error_text("sweep", "pruner", "must be a pruner of Optuna's or None", pruner))
         # A sampler for each trial, seeded by its number: draws depend on the finished trials alone, also after a kill.
         first = self._sampler(0)
-        _mend(self.path)
+        if self.path.exists():
+            with reading(self.path), open_regular(self.path) as file:
+                text = file.read()
+            # A kill may leave an unfinished last line, to which Optuna would append.
+            if (whole := text.rfind(b"\n") + 1) < len(text):
+                os.truncate(self.path, whole)
         options: dict[str, Any] = {"direction": "maximize", "load_if_exists": True, "sampler": first}
         self._study = _load(self.path, functools.partial(optuna.create_study, **options))
 
@@ -126,11 +131,9 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise an `OSError` as a `CheckpointError` that names the file, except where the file is missing."""
+    """Raise an `OSError` as a `CheckpointError` that names the file."""
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
 
@@ -153,7 +156,6 @@ def require_optuna(owner: str = "rl.sweep") -> Any:
 
 
 def _load(path: Path, load: Callable[..., Any]) -> Any:
-    """Return the study in a file, as a function of Optuna's loads it."""
     optuna = require_optuna()
     try:
         # Optuna's own lock for each line is a file, which a kill leaves behind; the folder has one already.
@@ -177,7 +179,7 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
 
 
 def _problem_of(trial: "optuna.trial.FrozenTrial") -> str | None:
-    """Return what is wrong with the numbers of a trial that was read from a file, or None."""
+    # Optuna believes its file; a sweep and its pictures need scores that are numbers.
     values, noted = trial.values, trial.intermediate_values
     if values is None and trial.state.name == "COMPLETE":
         return "expected a score, found none"
@@ -189,12 +191,3 @@ def _problem_of(trial: "optuna.trial.FrozenTrial") -> str | None:
 
 def _is_score(value: object) -> bool:
     return is_int(value) or (isinstance(value, float) and not math.isnan(value))
-
-
-def _mend(path: Path) -> None:
-    """Drop a last line that a kill left unfinished; Optuna would append to it."""
-    text = b""
-    with contextlib.suppress(FileNotFoundError), reading(path), open_regular(path) as file:
-        text = file.read()
-    if (whole := text.rfind(b"\n") + 1) < len(text):
-        os.truncate(path, whole)

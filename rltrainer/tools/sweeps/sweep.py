@@ -14,11 +14,12 @@ from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escap
 from rltrainer.files.atomic_write import remove, replaced_file, write_errors
 from rltrainer.files.json_text import read_json, to_strict_json
 from rltrainer.loggers import RunFolder
+from rltrainer.loggers.log_state import read_json_file
 from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.runs.processes import Bar, Job, Processes, check_program
-from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, read_described, run_paths
+from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, run_paths
 from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
 from rltrainer.tools.sweeps.study import Study, open_study, require_optuna
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
@@ -176,14 +177,12 @@ def _as_make(make: str | Make) -> Make:
 
 
 def _check_same(path: Path, described: dict[str, Any]) -> None:
-    """Write what a sweep is; or compare it with what its folder was made for."""
-    try:
-        found = read_described(path)
-    except FileNotFoundError:
+    # The first call writes what the sweep is, later calls compare.
+    if not path.exists():
         with write_errors(path, CheckpointError), replaced_file(path) as file:
             file.write((to_strict_json(described) + "\n").encode())
         return
-    given = read_json(to_strict_json(described))
+    found, given = read_json_file(path, "what a sweep varies"), read_json(to_strict_json(described))
     for name, there, here in _differences(found, given):
         text = f"{name}: the folder's sweep has {readable(there)}, this one {readable(here)}"
         raise CheckpointError(f"{path}: {text}. Another sweep needs another folder.")

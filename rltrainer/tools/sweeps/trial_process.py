@@ -25,10 +25,10 @@ from rltrainer.trainers import Trainer
 from rltrainer.validation.field_rules import as_python, is_int
 
 PRUNED = "pruned by the sweep"
+# Errors of a disk that is full, over its quota, read-only by now, or broken.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""Errors of a disk that is full, over its quota, read-only by now, or broken."""
+# Seconds between two tries to take the folder of a trial whose process is still saving.
 TICK = 0.5
-"""Seconds between two tries to take the folder of a trial whose process is still saving."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,6 @@ class TrialJob:
         return _checked_score(made.state.score)
 
     def _make(self, seed: int, folder: RunFolder, pruning: "_Pruning") -> Trainer[Any, Any] | float:
-        """Return the trainer of a seed, which writes to the folder and reports its tests; or the score at once."""
         live: dict[str, Any] = {"run_folder": folder, "show_progress": False, "verbose": False}
         if isinstance(self.make, AnyRecipe):
             recipe = self.make.with_fields(**self.fields, seed=seed)
@@ -129,7 +128,7 @@ class _Pruning(TrainerHook):
 
 
 def _of_the_disk(error: BaseException) -> OSError | None:
-    """Return the error of a disk that is full or broken, if one led to this error."""
+    # An error of a full or broken disk may be anywhere in the chain of causes, which may be a ring.
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -141,7 +140,6 @@ def _of_the_disk(error: BaseException) -> OSError | None:
 
 
 def _checked_score(score: Any) -> float:
-    """Return a score as a finite number."""
     value = as_python(score)
     if not is_int(value) and not isinstance(value, float):
         rule = "must return a trainer, or a score"
@@ -152,7 +150,7 @@ def _checked_score(score: Any) -> float:
 
 
 def _take_folder(folder: Path) -> FolderLock:
-    """Take the folder of a trial; the process of a sweep that was killed may still be saving there."""
+    # The process of a sweep that was killed may still be saving there.
     folder.mkdir(parents=True, exist_ok=True)
     lock, deadline = FolderLock(folder), time.monotonic() + 2 * SECONDS_TO_SAVE
     while True:
