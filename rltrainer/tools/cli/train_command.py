@@ -161,9 +161,9 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         seeds = read_seeds(seed)
     except ValueError:
         raise click.BadParameter(f"{seed!r} is no seed: 3, 1..5, or 1,2,7", ctx, param_hint="--seed") from None
-    meant, words = ctx.meta["recipe"], ctx.meta["words"]
+    given = {key: text for key, text in values.items() if text is not None}
     try:
-        made, checkpoint = with_values(meant, {key: text for key, text in values.items() if text is not None})
+        made, checkpoint = with_values(ctx.meta["recipe"], given)
     except (TypeError, ValueError) as error:
         field = re.match(r"\w+\.(\w+): ", str(error))
         more = f". `--explain {field[1].replace('_', '-')}` says more." if field else ""
@@ -172,7 +172,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         raise click.UsageError("--plot and --record show test episodes: name their env, --env ENV", ctx)
     filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
     require_extras(is_drawn, filmed_env)
-    click.echo(f"rltrainer: {words}; {made.length}")
+    click.echo(f"rltrainer: {ctx.meta['words']}; {made.length}")
     if len(seeds) > 1:
         runs = _train_seeds(made, seeds, folder, checkpoint)
         picture = Path(folder) / f"{made.name.replace('/', '_')}.png"

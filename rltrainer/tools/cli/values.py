@@ -1,5 +1,6 @@
 """The words of a command as values of fields; whether a field takes them, its own rule says."""
 
+import contextlib
 import inspect
 import os
 import pkgutil
@@ -52,8 +53,15 @@ def read_value(text: str) -> Any:
             hint = did_you_mean(rest, get_args(Unit)).strip() or f"Units are {', '.join(get_args(Unit))}"
             raise ValueError(f"{text!r} is no interval, such as 600:second. {hint}")
         return Every(int(name), rest)  # type: ignore[arg-type]  # one of its units
-    known = registry.value_meant(text)
-    return _number(text) if known is None else known
+    if (known := registry.value_meant(text)) is not None:
+        return known
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            number = read(text)
+            # 1e5 env steps are as good a number of them as 100000.
+            is_whole = isinstance(number, float) and "e" in text.lower() and number.is_integer()
+            return int(number) if is_whole else number
+    return text
 
 
 def read_range(text: str) -> Range | None:
@@ -72,25 +80,11 @@ def read_range(text: str) -> Range | None:
 
 def read_seeds(text: str) -> list[int]:
     """Return the seeds of `3`, `1..5` or `1,2,7`."""
-    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
-        seeds = list(range(int(match[1]), int(match[2]) + 1))
-    else:
-        seeds = [int(part) for part in text.split(",")]
+    found = read_range(text)
+    seeds = list(found) if isinstance(found, range) else [int(part) for part in text.split(",")]
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ValueError(text)
     return seeds
-
-
-def _number(text: str) -> Any:
-    for read in (int, float):
-        try:
-            number = read(text)
-        except ValueError:
-            continue
-        # 1e5 env steps are as good a number of them as 100000.
-        is_whole = isinstance(number, float) and "e" in text.lower() and number.is_integer()
-        return int(number) if is_whole else number
-    return text
 
 
 def env_named(name: str) -> str | Callable[[], Any]:

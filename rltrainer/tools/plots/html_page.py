@@ -95,7 +95,7 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
     yield "<h2>Params</h2>"
     yield from _table("algorithm", run.algorithm, is_open=True)
     yield from _table("trainer", run.trainer)
-    yield from _table("runtime", run._fields("runtime"))
+    yield from _table("runtime", run.runtime)
     yield "<h2>Program</h2>"
     yield from _table("versions", run.versions, is_open=True)
     yield from _table("git", run.git or {})

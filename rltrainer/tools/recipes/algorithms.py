@@ -4,30 +4,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from rltrainer.algorithms import (
-    A2C,
-    BC,
-    C51,
-    CQL,
-    DDPG,
-    DQN,
-    IMPALA,
-    IQL,
-    PPO,
-    QRDQN,
-    REDQ,
-    REINFORCE,
-    SAC,
-    TD3,
-    TD3BC,
-    TQC,
-    TRPO,
-    Algorithm,
-    DiscreteCQL,
-    DiscreteSAC,
-    DoubleDQN,
-    RecurrentPPO,
-)
+from rltrainer import algorithms as known
+from rltrainer.algorithms import Algorithm
 from rltrainer.errors import ParamsError, RLTrainerError, field_error_text
 from rltrainer.nets import Actor, Policy
 from rltrainer.validation.suggestions import did_you_mean
@@ -35,13 +13,14 @@ from rltrainer.validation.suggestions import did_you_mean
 Space = gym.Space[Any]
 
 OFFLINE: dict[str, type[Algorithm]] = {
-    "bc": BC, "cql": CQL, "discrete_cql": DiscreteCQL, "iql": IQL, "td3bc": TD3BC,
+    "bc": known.BC, "cql": known.CQL, "discrete_cql": known.DiscreteCQL, "iql": known.IQL, "td3bc": known.TD3BC,
 }  # fmt: skip
 """Algorithms that recipes train from data only; the other off-policy ones can do so too."""
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    "a2c": A2C, "c51": C51, "ddpg": DDPG, "discrete_sac": DiscreteSAC, "double_dqn": DoubleDQN, "dqn": DQN,
-    "impala": IMPALA, "ppo": PPO, "qrdqn": QRDQN, "recurrent_ppo": RecurrentPPO, "redq": REDQ, "reinforce": REINFORCE,
-    "sac": SAC, "td3": TD3, "tqc": TQC, "trpo": TRPO, **OFFLINE,
+    "a2c": known.A2C, "c51": known.C51, "ddpg": known.DDPG, "discrete_sac": known.DiscreteSAC,
+    "double_dqn": known.DoubleDQN, "dqn": known.DQN, "impala": known.IMPALA, "ppo": known.PPO, "qrdqn": known.QRDQN,
+    "recurrent_ppo": known.RecurrentPPO, "redq": known.REDQ, "reinforce": known.REINFORCE, "sac": known.SAC,
+    "td3": known.TD3, "tqc": known.TQC, "trpo": known.TRPO, **OFFLINE,
 }  # fmt: skip
 
 
@@ -82,8 +61,7 @@ def name_of(algorithm: str | Algorithm | None) -> str | None:
     """Return the name of an algorithm that was made; a name, or None, as it is."""
     if not isinstance(algorithm, Algorithm):
         return algorithm
-    for name, cls in ALGORITHMS.items():
-        if type(algorithm) is cls:
-            return name
+    if (name := next((name for name, cls in ALGORITHMS.items() if type(algorithm) is cls), None)) is not None:
+        return name
     rule, hint = f"must be one of {', '.join(ALGORITHMS)}, or made by their classes", "Train yours by run_training."
     raise ParamsError(field_error_text("train", "algorithm", rule, algorithm, hint))

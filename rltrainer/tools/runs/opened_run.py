@@ -20,64 +20,53 @@ from rltrainer.state.state_file import read_state
 from rltrainer.validation.field_rules import AnyPath, checked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Run:
-    """A run in its folder, which may still be training; `open_run` makes one. Files are read on access."""
+    """A run in its folder, which may still be training; `open_run` makes one. Its log and models are read on access.
+
+    Attributes:
+        name: the name of the folder.
+        told: the contents of `params.json`.
+        trainer: the fields of the trainer's params as plain data; live objects are only named.
+        algorithm: the fields of the algorithm's params as plain data.
+        runtime: those of its runtime params, with a value for each "auto".
+        algorithm_class: the name of the algorithm's class.
+        versions: the versions of the packages that ran.
+        command: the command that began the run.
+        git: `commit`, and `dirty` if tracked files differed from it; None outside a repository.
+        env_id: the gymnasium id of the env; None where a factory or wrappers made it. None also for an id with a module
+            (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
+        env_kwargs: the arguments of the env beside its id, as plain data.
+    """
 
     folder: RunFolder
+    name: str = field(repr=False)
     told: Mapping[str, Any] = field(repr=False)
-    """The contents of `params.json`."""
+    trainer: dict[str, Any] = field(repr=False)
+    algorithm: dict[str, Any] = field(repr=False)
+    runtime: dict[str, Any] = field(repr=False)
+    algorithm_class: str | None = field(repr=False)
+    versions: dict[str, str | None] = field(repr=False)
+    command: str | None = field(repr=False)
+    git: dict[str, Any] | None = field(repr=False)
+    env_id: str | None = field(repr=False)
+    env_kwargs: dict[str, Any] = field(repr=False)
 
-    @property
-    def name(self) -> str:
-        """The name of the folder."""
-        return self.folder.path.name
+    def __init__(self, folder: RunFolder, told: Mapping[str, Any]) -> None:
+        def part(found: Any) -> dict[str, Any]:
+            return dict(found) if isinstance(found, Mapping) else {}  # a file may hold anything
 
-    @property
-    def trainer(self) -> dict[str, Any]:
-        """The fields of the trainer's params as plain data; live objects are only named."""
-        return self._fields("trainer")
-
-    @property
-    def algorithm(self) -> dict[str, Any]:
-        """The fields of the algorithm's params as plain data."""
-        return self._fields("algorithm")
-
-    @property
-    def algorithm_class(self) -> str | None:
-        """The name of the algorithm's class."""
-        return self._text("algorithm_class")
-
-    @property
-    def versions(self) -> dict[str, str | None]:
-        """The versions of the packages that ran."""
-        return self._part("versions")
-
-    @property
-    def command(self) -> str | None:
-        """The command that began the run."""
-        return self._text("command")
-
-    @property
-    def git(self) -> dict[str, Any] | None:
-        """`commit`, and `dirty` if tracked files differed from it; None outside a repository."""
-        return self._part("git") or None
-
-    @property
-    def env_id(self) -> str | None:
-        """The gymnasium id of the env; None where a factory or wrappers made it.
-
-        None also for an id with a module (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
-        """
-        found = self._part("env").get("id")
-        return found if isinstance(found, str) and ":" not in found else None
-
-    @property
-    def env_kwargs(self) -> dict[str, Any]:
-        """The arguments of the env beside its id, as plain data."""
-        plain = self._part("env").get("kwargs")
-        found = plain.get("dict") if isinstance(plain, Mapping) else None
-        return dict(found) if isinstance(found, Mapping) else {}
+        env, texts = part(told.get("env")), {name: told.get(name) for name in ("algorithm_class", "command")}
+        env_id = env.get("id")
+        vars(self).update({name: text if isinstance(text, str) else None for name, text in texts.items()})  # frozen
+        vars(self).update(
+            {name: part(part(told.get(name)).get("fields")) for name in ("trainer", "algorithm", "runtime")}
+        )
+        vars(self).update(
+            folder=folder, name=folder.path.name, told=told, versions=part(told.get("versions")),
+            git=part(told.get("git")) or None, env_kwargs=part(part(env.get("kwargs")).get("dict")),
+            env_id=env_id if isinstance(env_id, str) and ":" not in env_id else None,
+        )  # fmt: skip
 
     @cached_property
     def log(self) -> list[LogRow]:
@@ -139,18 +128,6 @@ class Run:
     def is_finished(self) -> bool:
         """True if the run has ended; see `stop_reason`."""
         return self.stop_reason is not None
-
-    def _text(self, name: str) -> str | None:
-        text = self.told.get(name)
-        return text if isinstance(text, str) else None
-
-    def _part(self, name: str) -> dict[str, Any]:
-        part = self.told.get(name)
-        return dict(part) if isinstance(part, Mapping) else {}
-
-    def _fields(self, name: str) -> dict[str, Any]:
-        fields = self._part(name).get("fields")
-        return dict(fields) if isinstance(fields, Mapping) else {}
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -44,7 +44,7 @@ class Parent:
             return "failed", traceback.format_exc()
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: a job holds what it uses."""
 
     def ask(self, question: Any) -> Any:
         """Return the answer to a question, or `OVER`."""
@@ -96,22 +96,21 @@ class Processes:
 
     def run(self, jobs: Iterator[tuple[int, Job]]) -> None:
         """Run them all in their order; the next one is asked for when there is a process for it."""
-        running, has_more = self._group.workers, True
         try:
-            while has_more or running:
-                while has_more and len(running) < self._limit:
-                    has_more = self._start(jobs)
-                for worker in self._group.ready(list(running), None) if running else ():
-                    self._receive(worker)
+            for number, job in jobs:
+                self._start(number, job)
+                self._receive_until_fewer_than(self._limit)
+            self._receive_until_fewer_than(1)
         except BaseException:
             self._group.end(SECONDS_TO_SAVE)  # a second interrupt ends them at once
             raise
 
-    def _start(self, jobs: Iterator[tuple[int, Job]]) -> bool:
-        """Start the next job; return False if there is none."""
-        if (following := next(jobs, None)) is None:
-            return False
-        number, job = following
+    def _receive_until_fewer_than(self, limit: int) -> None:
+        while len(running := self._group.workers) >= limit:
+            for worker in self._group.ready(list(running), None):
+                self._receive(worker)
+
+    def _start(self, number: int, job: Job) -> None:
         try:
             worker = Worker(self._context, f"{self._word} {number}", Parent, seconds_to_save=SECONDS_TO_SAVE)
         except EnvError as error:
@@ -119,7 +118,6 @@ class Processes:
         self._group.workers.append(worker)
         self._numbers[worker] = number
         worker.call("its run", "do", dumps(job))
-        return True
 
     def _receive(self, worker: Worker) -> None:
         """Take the next message of a process."""
@@ -146,12 +144,11 @@ class Bar:
     """One progress bar for all jobs, where it is wanted: a context."""
 
     def __init__(self, title: str, num_jobs: int, is_shown: bool) -> None:
-        self._title, self._num_jobs, self._is_shown = title, num_jobs, is_shown
-        self._shares: dict[int, float] = {}
+        layout = "{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}{postfix}]"
+        self._bar = make_bar(total=num_jobs, desc=title, bar_format=layout, disable=not is_shown)
+        self._is_shown, self._shares = is_shown, dict[int, float]()
 
     def __enter__(self) -> Self:
-        layout = "{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}{postfix}]"
-        self._bar = make_bar(total=self._num_jobs, desc=self._title, bar_format=layout, disable=not self._is_shown)
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -44,12 +44,9 @@ def run_seeds(
     make: Callable[[int], T], seeds: Iterable[int] = ..., *, num_processes: int | None = ..., show_progress: bool = ...
 ) -> list[SeedRun[T]]: ...
 def run_seeds(
-    make: Callable[[int], Any],
-    seeds: Iterable[int] = range(5),
-    *,
-    num_processes: int | None = None,
+    make: Callable[[int], Any], seeds: Iterable[int] = range(5), *, num_processes: int | None = None,
     show_progress: bool = True,
-) -> list[SeedRun[Any]]:
+) -> list[SeedRun[Any]]:  # fmt: skip
     """Run a program once for each seed, in processes of one thread.
 
     A failing seed prints its traceback and leaves the others alone. Ctrl-C ends all; runs with checkpoints are saved.
@@ -103,8 +100,8 @@ class _Outcomes(Listener):
         """Move the bar and show the mean of the best scores so far."""
         if score is not None:
             self._scores[number] = score
-        mean = {"mean_best_score": f"{statistics.mean(self._scores.values()):.4g}"} if self._scores else {}
-        self._bar.move(number, share, **mean)
+        mean = statistics.mean(self._scores.values()) if self._scores else None
+        self._bar.move(number, share, **({} if mean is None else {"mean_best_score": f"{mean:.4g}"}))
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
         """Record a finished seed."""

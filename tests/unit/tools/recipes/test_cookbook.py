@@ -1,6 +1,5 @@
 """The recipes that come with the package: whole, checked, buildable, and found by their names."""
 
-import dataclasses
 import re
 from typing import Any
 
