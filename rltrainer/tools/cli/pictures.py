@@ -3,22 +3,20 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers import RunFolder
+from rltrainer.tools import plots
 from rltrainer.tools.evaluation import record
 from rltrainer.tools.evaluation.filming import require_encoder, require_frames
 from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.opened_run import run_of
 from rltrainer.tools.sweeps import open_sweep
 from rltrainer.tools.sweeps.result import DESCRIBED
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None:
@@ -36,28 +34,22 @@ def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None
 
 def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:
     """Draw learning curves to a file, of a single run its page too; or the trials of a sweep."""
-    from rltrainer.tools import plots
-
     only = runs[0] if len(runs) == 1 else None
+    is_sweep = only is not None and (only / DESCRIBED).exists()
     if only is not None:
         RunFolder(only).refuse_links()
         refuse_links([only / "sweep.png"], CheckpointError)
-    if only is not None and (only / DESCRIBED).exists():
-        _save(plots.sweep(open_sweep(only)), path or only / "sweep.png")
-        return
-    picture = plots.learning_curves([open_run(run) for run in runs], value)
-    _save(picture, path or (Path("curves.png") if only is None else only / "learning_curve.png"))
-    if only is not None:
-        click.echo(f"{plots.page(only)}")
-
-
-def _save(picture: "Figure", path: Path) -> None:
+        path = path or only / ("sweep.png" if is_sweep else "learning_curve.png")
+    picture = plots.sweep(open_sweep(runs[0])) if is_sweep else plots.learning_curves(list(map(open_run, runs)), value)
+    path = path or Path("curves.png")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         picture.savefig(path)
     except ValueError as error:  # of a format that Matplotlib does not know
         raise ParamsError(field_error_text("plot", "path", "must end in .png, .svg or .pdf", str(path))) from error
     click.echo(f"{path}")
+    if only is not None and not is_sweep:
+        click.echo(f"{plots.page(only)}")
 
 
 def film(run: Path, env: Any, path: Path | None = None, num_episodes: int = 1, seed: int = 10_001) -> None:
