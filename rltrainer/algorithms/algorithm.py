@@ -230,12 +230,7 @@ class Algorithm(metaclass=Constructed):
         return plain
 
     def state_dict(self) -> State:
-        """Return everything that changes while training, and the construction for `rl.load`.
-
-        Raises:
-            NonFiniteError: see `check_faults`.
-            ParamsError: the algorithm holds state that would not be in it.
-        """
+        """Return everything that changes while training, and the construction for `rl.load`."""
         self.check_faults()
         part_state.check_all_is_saved(type(self).__name__, vars(self), self._parts())
         parts = {name: part_state.part_state(part) for name, part in self._parts().items()}
@@ -249,11 +244,7 @@ class Algorithm(metaclass=Constructed):
         return partial(part_state.load_parts, parts, state)
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned, in place.
-
-        Raises:
-            CheckpointError: the state is another algorithm's or of networks of other shapes; nothing was changed.
-        """
+        """Restore what `state_dict` returned, in place; a `CheckpointError` changes nothing."""
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
@@ -411,10 +402,7 @@ class Algorithm(metaclass=Constructed):
         return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
 
     def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
-        """Return the names of the columns that the updates read.
-
-        These may be more if older weights than the policy's may have acted (`has_stale_data`).
-        """
+        """Return the names of the columns that the updates read, more of them perhaps for data of older weights."""
         return self.columns
 
     def require_columns(self, owner: str, extra: Collection[str], has_stale_data: bool = False) -> None:

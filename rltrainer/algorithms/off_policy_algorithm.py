@@ -36,11 +36,9 @@ class OffPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def gradient_step(self, batch: Transitions, noise: Any) -> UpdateResult:
-        """Take one gradient step.
+        """Take one gradient step on transitions [B] with normalised observations and unscaled actions.
 
-        Args:
-            batch: transitions [B] with normalised observations and actions in the scale of the networks.
-            noise: what `sample_noise` returned for this step.
+        `noise` is what `sample_noise` returned for this step.
         """
 
     def sample_noise(self, batch: Transitions) -> Any:

@@ -71,10 +71,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def process(self, rollout: Rollout) -> OnPolicyBatch:
-        """Turn a rollout into values, advantages and returns [T, N].
-
-        Called once per update, without gradients, and in eval mode, as the policy acted.
-        """
+        """Turn a rollout into values, advantages and returns [T, N], without gradients, and in eval mode."""
 
     @abstractmethod
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
@@ -190,8 +187,7 @@ def minibatches(
 def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
     """Split 0 .. num - 1 in random order into K batches whose sizes differ by at most one, several times.
 
-    Returns:
-        index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real.
+    Each has an index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real.
     """
     # All at once, so that the random numbers do not depend on where an update step ends.
     num_batches = math.ceil(num / batch_size)

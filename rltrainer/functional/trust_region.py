@@ -10,11 +10,9 @@ Product = Callable[[Tensor], Tensor]
 
 
 def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: float = 1e-10) -> Tensor:
-    """Solve A x = b [P] for a symmetric positive definite A (Hestenes & Stiefel 1952), given its product with a vector.
-
-    All steps are taken, so that no device is waited for; a step after `tolerance`, of the squared norm of the residual,
-    changes nothing. P steps would be exact.
-    """
+    """Solve A x = b [P] for a symmetric positive definite A (Hestenes & Stiefel 1952), given its product."""
+    # All steps are taken, so that no device is waited for; a step after `tolerance`, of the squared norm of the
+    # residual, changes nothing. P steps would be exact.
     x, residual = torch.zeros_like(b), b
     direction, square = b, b @ b
     for _ in range(num_steps):
@@ -48,12 +46,9 @@ def fisher_product(
 
 
 def trust_region_step(product: Product, gradient: Tensor, max_kl: float, num_steps: int) -> Tensor:
-    """Return the step along the natural gradient to a KL divergence of `max_kl`, to second order.
+    """Return the step [P] along the natural gradient to a KL divergence of `max_kl`, to second order.
 
-    Args:
-        product: of the Fisher matrix A with a vector, its damping included.
-        gradient: of the objective [P].
-        num_steps: of conjugate gradients.
+    `product` is that of the Fisher matrix A, its damping included; `num_steps` are those of conjugate gradients.
     """
     # Schulman et al. 2015, Trust Region Policy Optimization, appendix C: sqrt(2 delta / s' A s) s, A s = g.
     direction = conjugate_gradient(product, gradient, num_steps)

@@ -54,12 +54,8 @@ def excluded(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def best_choice(preference: Tensor) -> Tensor:
-    """Return the index of the largest number of each row [B, A].
-
-    Raises:
-        NonFiniteError: a row holds NaN, on the CPU. On devices and in graphs, where a look at a number would wait, its
-            index is -1, no choice of any space.
-    """
+    """Return the index of the largest number of each row [B, A]; NaN is a `NonFiniteError`, or -1 on devices."""
+    # On devices and in graphs a look at a number would wait: the index of a row with NaN is no choice of any space.
     if _can_look_at(preference):
         return torch.from_numpy(np.asarray(_numbers(full_precision(preference).detach().numpy()).argmax(-1)))
     largest, index = preference.max(-1)

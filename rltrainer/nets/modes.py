@@ -39,11 +39,9 @@ def _back_at_exit(switched: list[nn.Module]) -> Iterator[None]:
 
 
 class EvalMode:
-    """Puts a policy into eval mode while it acts or its actions are valued, unless that makes no difference.
+    """Puts a policy into eval mode while it acts or its actions are valued, unless that makes no difference."""
 
-    The policy may be changed between two collections.
-    """
-
+    # The policy may be changed between two collections, so each switch looks at its tree.
     def __init__(self, policy: nn.Module) -> None:
         self._policy, self._tree = policy, ModuleTree([policy])
         self._seen, self._matters = self._tree.look(), _depends_on_mode(policy)

@@ -55,11 +55,7 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
 
 
 def load_module(name: str, module: nn.Module, saved: Any, strict: bool) -> IncompatibleKeys:
-    """Load a saved state, or the part of it that fits, into a network, and return the names that were left out.
-
-    Raises:
-        CheckpointError: see `check_module`; nothing was changed.
-    """
+    """Load a saved state, or the part of it that fits, into a network, and return the names that were left out."""
     left_out = IncompatibleKeys([], [], [])
     if not strict:
         saved = fitting_module_state(module, saved, "", left_out)
@@ -71,7 +67,6 @@ def load_module(name: str, module: nn.Module, saved: Any, strict: bool) -> Incom
 def fitting_module_state(module: nn.Module, saved: Any, prefix: str, left_out: IncompatibleKeys) -> Any:
     """Return a whole state of a network: the saved values that fit, and the present ones elsewhere.
 
-    A normaliser's mean, variance and count are taken together or not at all; bounds of actions stay the policy's.
     `left_out` gets the names, after `prefix`, of the values that do not fit.
     """
     if not isinstance(saved, dict):
@@ -80,6 +75,7 @@ def fitting_module_state(module: nn.Module, saved: Any, prefix: str, left_out: I
     fitting = {key for key in own if key in saved and _fits(module, key, own[key], saved[key])}
     for path, part in module.named_modules():
         inner = f"{path}." if path else ""
+        # A normaliser's mean, variance and count are taken together or not at all; bounds of actions stay the policy's.
         together = {f"{inner}{name}" for name, _ in part.named_buffers(recurse=False)}
         is_incomplete = isinstance(part, RunningMoments) and not together <= fitting
         if is_incomplete or _other_bounds(part, saved, inner):

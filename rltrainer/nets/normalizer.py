@@ -86,11 +86,6 @@ class ObsNormalizer(nn.Module):
         """Merge the statistics of a tree [M, ...]."""
         self._each(obs, lambda m, x: m.update(x))
 
-    def add_to_std(self, amount: float) -> None:
-        """Enlarge all standard deviations, so that no observation is divided by a very small one."""
-        for moments in running_moments(self):
-            moments.var.copy_((moments.var.sqrt() + amount).square())
-
     def reset(self) -> None:
         """Forget all samples."""
         for moments in running_moments(self):

@@ -1,6 +1,5 @@
 """An actor and a critic with a memory of the episode: recurrent cells, and the policy that is built of them."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, Unpack
@@ -21,13 +20,16 @@ from rltrainer.spaces import Space
 from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
+SQRT_2 = 2**0.5
+CellName = Literal["gru", "lstm"]
 
-class RecurrentCell(nn.Module, ABC):
+
+class RecurrentCell(nn.Module):
     """Maps a sequence of features [L, B, F] and the memory before it to the memory after each row; the output has H."""
 
+    name: ClassVar[CellName]
     num_gates: ClassVar[int]
-    # Parts of the memory, of H numbers each; the first is the output.
-    num_parts: ClassVar[int]
+    num_parts: ClassVar[int]  # of the memory, of H numbers each; the first is the output
 
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()
@@ -42,25 +44,20 @@ class RecurrentCell(nn.Module, ABC):
         """
         products = self.of_input(x.flatten(0, 1)).to(memory.dtype).view(*x.shape[:2], -1)
         keep = (~begins).to(memory.dtype).unsqueeze(-1)
-        memories, _ = self._operator(products, memory, keep, self.of_memory.weight, self.of_memory.bias)
+        # An exported graph gets the steps of the operator, which other programs lack.
+        operator = _STEPS[self.name] if is_exporting() else getattr(torch.ops.rltrainer, self.name)
+        memories: Tensor = operator(products, memory, keep, self.of_memory.weight, self.of_memory.bias)[0]
         return memories
 
     def output(self, memory: Tensor) -> Tensor:
         """Return the output [..., H] for a memory [..., S]."""
         return memory[..., : self.size]
 
-    @abstractmethod
-    def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the operator of the cell, see below; an exported graph gets its steps, as other programs lack it."""
-
 
 class GRU(RecurrentCell):
     """A gated recurrent unit (Cho et al. 2014), as `torch.nn.GRU`; its output is its memory."""
 
-    num_gates, num_parts = 3, 1
-
-    def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        return _gru(*args) if is_exporting() else torch.ops.rltrainer.gru(*args)
+    name, num_gates, num_parts = "gru", 3, 1
 
 
 class LSTM(RecurrentCell):
@@ -69,10 +66,7 @@ class LSTM(RecurrentCell):
     Its memory is its output beside its cell.
     """
 
-    num_gates, num_parts = 4, 2
-
-    def _operator(self, *args: Tensor) -> tuple[Tensor, Tensor]:
-        return _lstm(*args) if is_exporting() else torch.ops.rltrainer.lstm(*args)
+    name, num_gates, num_parts = "lstm", 4, 2
 
 
 # An operator takes products of the input [L, B, G * H], memory [B, S], keep [L, B, 1], weight [G * H, H] and bias of
@@ -190,13 +184,10 @@ def _register(name: str, forward: Any, backward: Any, num_saved: int) -> None:
     torch.library.register_autograd(f"rltrainer::{name}", gradients, setup_context=keep_for_backward, lib=_LIBRARY)
 
 
+_STEPS = {"gru": _gru, "lstm": _lstm}
 _LIBRARY = torch.library.Library("rltrainer", "FRAGMENT")  # type: ignore[no-untyped-call]
 _register("gru", _gru, _gru_backward, num_saved=5)
 _register("lstm", _lstm, _lstm_backward, num_saved=7)
-
-
-SQRT_2 = 2**0.5
-CellName = Literal["gru", "lstm"]
 
 
 class RecurrentActorCritic(Policy):

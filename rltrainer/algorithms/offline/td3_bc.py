@@ -8,6 +8,7 @@ from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.nets import DeterministicActorCritic
+from rltrainer.nets.normalizer import running_moments
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Scheduled
 
@@ -37,7 +38,9 @@ class TD3BC(TD3):
         """Take the statistics of the data; the epsilon becomes part of them, and of the policy's file."""
         super().prepare(buffer)
         if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.add_to_std(self.params.obs_std_eps)
+            # Section 5: an observation that hardly varies in the data must not be divided by a very small number.
+            for moments in running_moments(self.policy.obs_normalizer):
+                moments.var.copy_((moments.var.sqrt() + self.params.obs_std_eps).square())
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""

@@ -96,11 +96,7 @@ class TRPO(A2C):
 
     @torch.enable_grad()
     def improve_policy(self, batch: OnPolicyBatch) -> dict[str, Tensor]:
-        """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C).
-
-        Raises:
-            NonFiniteError: the gradient is not finite; the policy stays.
-        """
+        """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C)."""
         # The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if
         # that fails, the policy stays. Callbacks get the negative objective as the loss "actor".
         old, share = self.policy.distribution(batch.obs), batch.weight / batch.weight.sum()
