@@ -1,8 +1,8 @@
 """Terminated is not truncated: with the true values plugged in, every target is true, whatever the time limit.
 
 Two MDPs walk between the states 0 and 1 without chance, so that each target must be exact; the third has chance, and
-all its trajectories are enumerated, so that expectations are exact. Each test is tested: taking a time limit for the
-end of the MDP gives other numbers, which are worked out too.
+all its trajectories are enumerated, so that expectations are exact. Advantages and targets are tested against the
+mistake too: taking a time limit for the end of the MDP gives other numbers, which are worked out.
 """
 
 from collections.abc import Iterator
@@ -89,12 +89,10 @@ def wrongly(cells: Cells) -> Cells:
 def test_values_solve_the_bellman_equations() -> None:
     for chain, after_1 in ((CYCLE, 1.0), (ENDING, 0.0)):
         transition = torch.tensor([[0.0, 1.0], [after_1, 0.0]])
-        torch.testing.assert_close(
-            torch.linalg.solve(torch.eye(2) - GAMMA * transition, torch.tensor(chain.reward)), VALUE
-        )
-    torch.testing.assert_close(
-        torch.linalg.solve(torch.eye(2) - CHANCE_GAMMA * TRANSITION, CHANCE_REWARD), CHANCE_VALUE
-    )
+        found = torch.linalg.solve(torch.eye(2) - GAMMA * transition, torch.tensor(chain.reward))
+        torch.testing.assert_close(found, VALUE)
+    found = torch.linalg.solve(torch.eye(2) - CHANCE_GAMMA * TRANSITION, CHANCE_REWARD)
+    torch.testing.assert_close(found, CHANCE_VALUE)
 
 
 def advantages(cells: Cells, lambda_: float) -> tuple[Tensor, Tensor]:
@@ -146,16 +144,6 @@ def a2c_returns(cells: Cells, lambda_: float) -> Tensor:
 def test_a2c_sees_the_true_returns_of_a_stored_rollout(chain: Chain, limit: int, lambda_: float) -> None:
     cells = walk(chain, limit)
     assert torch.equal(a2c_returns(cells, lambda_), VALUE[cells.state])
-
-
-@where_time_runs_out
-@every_lambda
-def test_a2c_with_time_limits_as_ends_sees_bare_rewards(chain: Chain, limit: int, lambda_: float) -> None:
-    cells = walk(chain, limit)
-    truncated = cells.only_truncated
-    return_ = a2c_returns(wrongly(cells), lambda_)
-    assert torch.equal(return_[truncated], cells.reward[truncated])
-    assert not torch.equal(return_, VALUE[cells.state])
 
 
 def stored(cells: Cells, action_space: spaces.Space = STATES) -> rl.ReplayBuffer:
@@ -276,12 +264,11 @@ def all_paths(start: int, limit: int) -> Paths:
     return Paths(probability, state, reward, next_state, terminated, truncated, is_real)
 
 
-def expected(paths: Paths, lambda_: float, wrong: bool = False) -> tuple[Tensor, Tensor]:
+def expected(paths: Paths, lambda_: float) -> tuple[Tensor, Tensor]:
     """Return the expected advantage of each step [T], and the expected return of the start."""
     value, next_value = CHANCE_VALUE[paths.state], CHANCE_VALUE[paths.next_state]
     done = paths.terminated | paths.truncated
-    terminated = done if wrong else paths.terminated
-    advantage, return_ = gae(paths.reward, value, next_value, terminated, done, CHANCE_GAMMA, lambda_)
+    advantage, return_ = gae(paths.reward, value, next_value, paths.terminated, done, CHANCE_GAMMA, lambda_)
     advantage = torch.where(paths.is_real, advantage, 0.0)
     return (advantage * paths.probability).sum(1), (return_[0] * paths.probability).sum()
 
@@ -295,30 +282,3 @@ def test_expected_advantage_is_zero_and_expected_return_is_the_value(start: int,
     advantage, return_ = expected(paths, lambda_)
     torch.testing.assert_close(advantage, torch.zeros_like(advantage), atol=1e-9, rtol=0)
     torch.testing.assert_close(return_, CHANCE_VALUE[start])
-
-
-@every_start
-@every_limit
-@every_lambda
-def test_expected_advantage_with_time_limits_as_ends_is_negative(start: int, limit: int, lambda_: float) -> None:
-    """Before the limit lie gamma^1 times the values of the states that are reached: that is what goes missing."""
-    advantage, _ = expected(all_paths(start, limit), lambda_, wrong=True)
-    reached = torch.linalg.matrix_power(TRANSITION, limit)[start]
-    missing = CHANCE_GAMMA * (reached * CHANCE_VALUE).sum()
-    assert missing > 0.5
-    torch.testing.assert_close(advantage[-1], -missing)
-
-
-@pytest.mark.parametrize(
-    ("start", "limit", "return_"),
-    [
-        (0, 1, 1.0),
-        (1, 1, 0.2),
-        (0, 2, 1.48),  # 1 + 0.8 (1 / 2 + 0.2 / 2)
-        (1, 2, 0.8),  # 0.2 + 0.8 * 0.75
-    ],
-)
-def test_with_lambda_one_the_wrong_return_is_that_of_a_shorter_life(start: int, limit: int, return_: float) -> None:
-    _, wrong = expected(all_paths(start, limit), lambda_=1.0, wrong=True)
-    assert wrong.item() == pytest.approx(return_)
-    assert wrong < CHANCE_VALUE[start] - 1

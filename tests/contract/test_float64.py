@@ -17,17 +17,8 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.updates.optimizer import Optimizer, ScheduledValue
-from tests.contract.test_all_algorithms import (
-    ALL,
-    BOX,
-    DISCRETE,
-    OBS,
-    assert_same_state,
-    flat_state,
-    make,
-    obs_batch,
-    update,
-)
+from tests.contract import test_all_algorithms as contract
+from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, obs_batch, update
 
 FLOAT64 = rl.UpdatePlan(precision=rl.PrecisionParams(weights="float64"))
 IN_FLOAT32 = {"num_steps", "action_low", "action_high"}
@@ -42,7 +33,7 @@ def make_double(name: str) -> Any:
 
 def floats_of(algorithm: Any) -> dict[str, torch.Tensor]:
     """Return all floating-point tensors of a state, and those that are in none."""
-    state = flat_state(algorithm.state_dict())
+    state = contract.flat_state(algorithm.state_dict())
     for name, value in vars(algorithm).items():
         if isinstance(value, ScheduledValue):
             state[name] = value.value
@@ -248,9 +239,7 @@ def saved(tmp_path: Path, name: str = "sac") -> Path:
 
 def test_a_file_of_another_format_says_what_to_do(tmp_path: Path) -> None:
     path, algorithm = saved(tmp_path), make("sac")
-    text = (
-        r"SAC: expected weights in float32, found float64\. Call set_weight_dtype\(torch\.float64\) before, or make it"
-    )
+    text = r"SAC: expected weights in float32, found float64\. Call set_weight_dtype\(torch\.float64\) before, or make"
     with pytest.raises(CheckpointError, match=text):
         algorithm.load(path)
     with pytest.raises(CheckpointError, match=r"algorithm\.safetensors: expected weights in float32, found float64\."):

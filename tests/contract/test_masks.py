@@ -13,20 +13,12 @@ from tests import batches
 
 OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces.Box(-1.0, 1.0, (4,), np.float32))
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
-    "ppo": (rl.PPO, rl.ActorCritic),
-    "a2c": (rl.A2C, rl.ActorCritic),
-    "impala": (rl.IMPALA, rl.ActorCritic),
-    "trpo": (rl.TRPO, rl.ActorCritic),
-    "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic),
-    "reinforce": (rl.REINFORCE, rl.Actor),
-    "discrete_sac": (rl.DiscreteSAC, rl.DiscreteActorCritic),
-    "dqn": (rl.DQN, rl.QNetwork),
-    "double_dqn": (rl.DoubleDQN, rl.QNetwork),
-    "c51": (rl.C51, rl.CategoricalQNetwork),
-    "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork),
-    "discrete_cql": (rl.DiscreteCQL, rl.QNetwork),
-    "bc": (rl.BC, rl.Actor),
-}
+    **{name.lower(): (getattr(rl, name), rl.ActorCritic) for name in ("PPO", "A2C", "IMPALA", "TRPO")},
+    "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic), "reinforce": (rl.REINFORCE, rl.Actor),
+    "discrete_sac": (rl.DiscreteSAC, rl.DiscreteActorCritic), "dqn": (rl.DQN, rl.QNetwork),
+    "double_dqn": (rl.DoubleDQN, rl.QNetwork), "discrete_cql": (rl.DiscreteCQL, rl.QNetwork),
+    "c51": (rl.C51, rl.CategoricalQNetwork), "qr_dqn": (rl.QRDQN, rl.QuantileQNetwork), "bc": (rl.BC, rl.Actor),
+}  # fmt: skip
 FORBIDDEN = 1
 """The place of the action that no observation allows."""
 

@@ -67,9 +67,8 @@ def test_iql_offline_and_then_online_is_one_object() -> None:
     collector.collect(num_steps=20, random=True)
     rl.OfflineTrainer(algorithm, rl.OfflineTrainerParams(buffer=buffer, batch_size=4, **QUIET)).run()
     steps_offline = int(algorithm.actor_optimizer.method.num_steps)
-    online = rl.OffPolicyTrainerParams(
-        training_collector=collector, collection_step_num_env_steps=8, batch_size=4, **QUIET
-    )
+    sizes = {"collection_step_num_env_steps": 8, "batch_size": 4}
+    online = rl.OffPolicyTrainerParams(training_collector=collector, **sizes, **QUIET)
     assert rl.OffPolicyTrainer(algorithm, online).run().gradient_step == 16
     # The optimizers continued: 16 steps offline, 16 online; the offline data is still there.
     assert (steps_offline, int(algorithm.actor_optimizer.method.num_steps)) == (16, 32)

@@ -29,9 +29,7 @@ class ProbeEnv(gym.Env[Any, Any]):
         return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = self.reward(
-            2.0 * float(action) - 1.0 if self.action_space is DISCRETE else float(np.asarray(action)[0])
-        )
+        reward = self.reward(2.0 * action - 1.0 if self.action_space is DISCRETE else float(np.asarray(action)[0]))
         self.num_steps += 1
         return self._obs(), reward, self.num_steps >= self.length, False, {}
 

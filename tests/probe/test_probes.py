@@ -11,15 +11,8 @@ import torch
 import rltrainer as rl
 from rltrainer.collect.action_selection import random_action
 from tests.fakes import POLICY_OPTIONS
-from tests.probe.envs import (
-    ActionFromObs,
-    ActionFromReward,
-    ConstantReward,
-    Discounting,
-    FlagsFromObs,
-    ProbeEnv,
-    ValueFromObs,
-)
+from tests.probe import envs as probes
+from tests.probe.envs import ActionFromObs, Discounting, ProbeEnv
 
 GAMMA = 0.5
 SIGNS = torch.tensor([[-1.0], [1.0]])
@@ -48,118 +41,60 @@ def q_of_best(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     return algorithm.policy.critic(obs).amin(0).amax(1)
 
 
-def q_of_choice(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
-    policy = algorithm.policy
-    return policy.critic(obs).amin(0).gather(1, policy.unscale(policy.act(obs)).unsqueeze(1)).squeeze(1)
-
-
 def mean_of_quantiles(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     policy = algorithm.policy
     return policy.critic(obs, policy.unscale(policy.act(obs))).mean((0, 2))
 
 
-def on_policy(policy: type[Any], algorithm: type[Any], params: type[Any]) -> Callable[[Any, bool], Any]:
-    return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,)), quick(params))
-
-
-def off_policy(policy: type[Any], algorithm: type[Any], params: Any) -> Callable[[Any, bool], Any]:
+def maker(policy: type[Any], algorithm: type[Any], params: Any) -> Callable[[Any], Any]:
     options = POLICY_OPTIONS.get(algorithm, {})
-    return lambda envs, continuous: algorithm(policy.for_envs(envs, hidden_sizes=(16,), **options), params)
+    return lambda envs: algorithm(policy.for_envs(envs, hidden_sizes=(16,), **options), params)
+
+
+def quick_dqn(params: type[Any], **changes: Any) -> Any:
+    return quick(params, target_update_interval=20, **changes)
 
 
 def quick_sac(params: type[Any], **changes: Any) -> Any:
     return quick(params, critic_lr=1e-2, tau=0.05, temperature=0.01, learn_temperature=False, **changes)
 
 
-ALGORITHMS: dict[str, tuple[Callable[[Any, bool], Any], Value | None, bool]] = {
-    "ppo": (on_policy(rl.ActorCritic, rl.PPO, rl.PPOParams), state_value, False),
-    "ppo_box": (on_policy(rl.ActorCritic, rl.PPO, rl.PPOParams), state_value, True),
-    "a2c": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, False),
-    "a2c_box": (on_policy(rl.ActorCritic, rl.A2C, rl.A2CParams), state_value, True),
-    "impala": (on_policy(rl.ActorCritic, rl.IMPALA, rl.IMPALAParams), state_value, False),
-    "impala_box": (on_policy(rl.ActorCritic, rl.IMPALA, rl.IMPALAParams), state_value, True),
-    "trpo": (on_policy(rl.ActorCritic, rl.TRPO, rl.TRPOParams), state_value, False),
-    "trpo_box": (on_policy(rl.ActorCritic, rl.TRPO, rl.TRPOParams), state_value, True),
-    "recurrent_ppo": (on_policy(rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams), state_value, False),
-    "recurrent_ppo_box": (on_policy(rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams), state_value, True),
-    "reinforce": (on_policy(rl.Actor, rl.REINFORCE, rl.REINFORCEParams), None, False),
-    "reinforce_box": (on_policy(rl.Actor, rl.REINFORCE, rl.REINFORCEParams), None, True),
-    "dqn": (
-        off_policy(rl.QNetwork, rl.DQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)),
-        best_q,
-        False,
-    ),
-    "double_dqn": (
-        off_policy(rl.QNetwork, rl.DoubleDQN, quick(rl.DQNParams, target_update_interval=20, epsilon=0.5)),
-        best_q,
-        False,
-    ),
-    "c51": (
-        off_policy(rl.CategoricalQNetwork, rl.C51, quick(rl.C51Params, target_update_interval=20, epsilon=0.5)),
-        best_q,
-        False,
-    ),
-    "qr_dqn": (
-        off_policy(rl.QuantileQNetwork, rl.QRDQN, quick(rl.QRDQNParams, target_update_interval=20, epsilon=0.5)),
-        best_q,
-        False,
-    ),
-    "td3": (
-        off_policy(rl.DeterministicActorCritic, rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)),
-        q_of_policy,
-        True,
-    ),
-    "sac": (off_policy(rl.SquashedActorCritic, rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
-    "discrete_sac": (
-        off_policy(rl.DiscreteActorCritic, rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)),
-        q_of_best,
-        False,
-    ),
-    "ddpg": (
-        off_policy(rl.DeterministicActorCritic, rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)),
-        q_of_policy,
-        True,
-    ),
-    "tqc": (
-        off_policy(rl.SquashedActorCritic, rl.TQC, quick_sac(rl.TQCParams, num_dropped=1)),
-        mean_of_quantiles,
-        True,
-    ),
-    "redq": (
-        off_policy(rl.SquashedActorCritic, rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)),
-        q_of_policy,
-        True,
-    ),
+# By name: what makes the algorithm for envs, how it values observations, and whether its actions are a Box.
+ALGORITHMS: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
+    f"{name}{'_box' * is_box}": (maker(policy, algorithm, quick(params)), value, is_box)
+    for name, policy, algorithm, params, value in (
+        ("ppo", rl.ActorCritic, rl.PPO, rl.PPOParams, state_value),
+        ("a2c", rl.ActorCritic, rl.A2C, rl.A2CParams, state_value),
+        ("impala", rl.ActorCritic, rl.IMPALA, rl.IMPALAParams, state_value),
+        ("trpo", rl.ActorCritic, rl.TRPO, rl.TRPOParams, state_value),
+        ("recurrent_ppo", rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams, state_value),
+        ("reinforce", rl.Actor, rl.REINFORCE, rl.REINFORCEParams, None),
+    )
+    for is_box in (False, True)
 }
-OFFLINE: dict[str, tuple[Callable[[Any, bool], Any], Value, bool]] = {
-    "td3_bc": (
-        off_policy(rl.DeterministicActorCritic, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)),
-        q_of_policy,
-        True,
-    ),
-    "iql": (
-        off_policy(rl.GaussianActorCritic, rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)),
-        state_value,
-        True,
-    ),
+DETERMINISTIC, SQUASHED = rl.DeterministicActorCritic, rl.SquashedActorCritic
+ALGORITHMS |= {
+    "dqn": (maker(rl.QNetwork, rl.DQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
+    "double_dqn": (maker(rl.QNetwork, rl.DoubleDQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
+    "c51": (maker(rl.CategoricalQNetwork, rl.C51, quick_dqn(rl.C51Params, epsilon=0.5)), best_q, False),
+    "qr_dqn": (maker(rl.QuantileQNetwork, rl.QRDQN, quick_dqn(rl.QRDQNParams, epsilon=0.5)), best_q, False),
+    "discrete_sac": (maker(rl.DiscreteActorCritic, rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
+    "td3": (maker(DETERMINISTIC, rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
+    "ddpg": (maker(DETERMINISTIC, rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
+    "sac": (maker(SQUASHED, rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
+    "tqc": (maker(SQUASHED, rl.TQC, quick_sac(rl.TQCParams, num_dropped=1)), mean_of_quantiles, True),
+    "redq": (maker(SQUASHED, rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
+}
+CQL = quick_sac(rl.CQLParams, conservative_coef=0.01, num_sampled_actions=4)
+DISCRETE_CQL = quick_dqn(rl.DiscreteCQLParams, conservative_coef=0.2)
+IQL = quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)
+OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
+    "td3_bc": (maker(DETERMINISTIC, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy, True),
+    "iql": (maker(rl.GaussianActorCritic, rl.IQL, IQL), state_value, True),
     "sac": ALGORITHMS["sac"],
-    "discrete_cql": (
-        off_policy(
-            rl.QNetwork, rl.DiscreteCQL, quick(rl.DiscreteCQLParams, target_update_interval=20, conservative_coef=0.2)
-        ),
-        best_q,
-        False,
-    ),
-    "cql": (
-        off_policy(
-            rl.SquashedActorCritic, rl.CQL, quick_sac(rl.CQLParams, conservative_coef=0.01, num_sampled_actions=4)
-        ),
-        q_of_policy,
-        True,
-    ),
+    "discrete_cql": (maker(rl.QNetwork, rl.DiscreteCQL, DISCRETE_CQL), best_q, False),
+    "cql": (maker(SQUASHED, rl.CQL, CQL), q_of_policy, True),
 }
-
-
 WITH_VALUES = [name for name, (_, value, _) in ALGORITHMS.items() if value is not None]
 
 
@@ -171,7 +106,7 @@ def train(name: str, env: type[ProbeEnv]) -> Any:
     rl.seed(0)
     make, _, continuous = ALGORITHMS[name]
     envs = make_envs(env, continuous)
-    algorithm = make(envs, continuous)
+    algorithm = make(envs)
     run(algorithm, envs)
     return algorithm
 
@@ -199,7 +134,7 @@ def train_offline(name: str, env: type[ProbeEnv]) -> Any:
     rl.seed(0)
     make, _, continuous = OFFLINE[name]
     envs = make_envs(env, continuous)
-    algorithm = make(envs, continuous)
+    algorithm = make(envs)
     buffer = rl.ReplayBuffer(2000, envs.single_observation_space, envs.single_action_space, num_envs=8)
     rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=2000, random=True)
     options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
@@ -229,12 +164,12 @@ def assert_actions(algorithm: Any, obs: torch.Tensor, expected: list[float]) -> 
 
 @pytest.mark.parametrize("name", WITH_VALUES)
 def test_constant_reward(name: str) -> None:
-    assert values(name, train(name, ConstantReward), [[0.0]]) == pytest.approx([1.0], abs=0.1)
+    assert values(name, train(name, probes.ConstantReward), [[0.0]]) == pytest.approx([1.0], abs=0.1)
 
 
 @pytest.mark.parametrize("name", WITH_VALUES)
 def test_value_from_obs(name: str) -> None:
-    assert values(name, train(name, ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
+    assert values(name, train(name, probes.ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
 @pytest.mark.parametrize("name", WITH_VALUES)
@@ -244,7 +179,7 @@ def test_discounting(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_action_from_reward(name: str) -> None:
-    assert_actions(train(name, ActionFromReward), torch.zeros(1, 1), [1.0])
+    assert_actions(train(name, probes.ActionFromReward), torch.zeros(1, 1), [1.0])
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -255,9 +190,9 @@ def test_action_from_obs(name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_flags_from_obs(name: str, tmp_path: Path) -> None:
-    envs = rl.make_vec(FlagsFromObs, 8, backend="sync", seed=3)
+    envs = rl.make_vec(probes.FlagsFromObs, 8, backend="sync", seed=3)
     rl.seed(0)
-    algorithm = ALGORITHMS[name][0](envs, False)
+    algorithm = ALGORITHMS[name][0](envs)
     run(algorithm, envs)
     assert algorithm.policy.predict(SIGNS.numpy()).tolist() == [[0, 1], [1, 0]]
     assert state_value(algorithm, SIGNS).tolist() == pytest.approx([2.0, 2.0], abs=0.3)

@@ -76,9 +76,8 @@ def test_params_of_another_algorithm(algorithm_class: Any, policy: Any, params: 
     with pytest.raises(ParamsError) as caught:
         algorithm_class(policy, params)
     text = str(caught.value)
-    assert text.startswith(
-        f"{algorithm_class.__name__}.params: must be of class {own}; got {type(params).__name__}[gam"
-    )
+    name = algorithm_class.__name__
+    assert text.startswith(f"{name}.params: must be of class {own}; got {type(params).__name__}[gam")
     assert text.endswith(f"({type(params).__name__}). Write {own}(lr=..., ...).")
 
 
@@ -137,3 +136,20 @@ def test_an_algorithm_for_other_bounds_of_actions_is_not_loaded(tmp_path: Any, c
     with pytest.raises(CheckpointError, match=rf"{cls.__name__}.policy.action_low: expected \[-1.0\], found \[-2.0\]"):
         own.load(tmp_path / "other.safetensors")
     assert all(torch.equal(own.policy.state_dict()[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "params", "text"),
+    [
+        (rl.SAC, {"num_outputs": 3}, {}, "num_outputs: must be 1; got 3"),
+        (rl.TD3, {"num_outputs": 3}, {}, "num_outputs: must be 1; got 3"),
+        (rl.DDPG, {}, {}, "num_critics: must be 1; got 2"),
+        (rl.REDQ, {"num_critics": 1}, {}, r"num_critics: must be at least num_target_critics \(2\); got 1"),
+        (rl.TQC, {"num_outputs": 3}, {"num_dropped": 3}, r"num_outputs: must be more than num_dropped \(3\); got 3"),
+        (rl.TQC, {}, {"num_dropped": 0}, "num_outputs: must be more than 1, quantiles; got 1"),
+    ],
+)
+def test_critics_that_do_not_fit(cls: Any, options: dict[str, Any], params: dict[str, Any], text: str) -> None:
+    policy_class = cls.policy_class
+    with pytest.raises(ParamsError, match=rf"^{cls.__name__}.policy.{text} \(int\)"):
+        cls(policy_class.for_spaces(OBS_SPACE, BOX, hidden_sizes=(4,), **options), cls.params_class(**params))

@@ -87,9 +87,8 @@ def test_all_options_of_networks(tmp_path: Path) -> None:
     image = gym.spaces.Dict(cam=gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), far=BOX, near=BOX)
     net = rl.NetParams(hidden_sizes=[5, 4], activation=nn.ELU, norm="layer", keys=("near",))
     critic_net = rl.NetParams(hidden_sizes=(7,), dropout=0.1, encoder=lambda_free_encoder, keys=("cam", "far"))
-    policy = rl.SquashedActorCritic(
-        image, BOX, net, critic_net=critic_net, num_critics=3, num_outputs=2, normalize_obs=True
-    )
+    more: Any = {"num_critics": 3, "num_outputs": 2, "normalize_obs": True}
+    policy = rl.SquashedActorCritic(image, BOX, net, critic_net=critic_net, **more)
     policy.save(tmp_path / "policy")
     again: Any = rl.load_policy(tmp_path / "policy", classes=[lambda_free_encoder])
     assert again.net_params == policy.net_params
@@ -102,9 +101,7 @@ def lambda_free_encoder(space: Any) -> nn.Module | None:
 
 
 def test_params_with_schedules_and_optimizers_of_ours(tmp_path: Path) -> None:
-    params = rl.A2CParams(
-        lr=rl.CosineSchedule(1e-3, 1e-5), optimizer=rl.rms_prop, max_grad_norm=None, normalize_advantage=True
-    )
+    params = rl.A2CParams(lr=rl.CosineSchedule(1e-3, 1e-5), optimizer=rl.rms_prop, max_grad_norm=None)
     algorithm = rl.A2C(rl.ActorCritic(VECTOR, DISCRETE, hidden_sizes=(4,)), params)
     algorithm.save(tmp_path / "a2c")
     again = rl.load(tmp_path / "a2c")
@@ -223,9 +220,7 @@ def saved(path: Path, **options: Any) -> Path:
         ({"net": rl.NetParams(encoder=lambda_free_encoder)}, "NetParams.encoder", "lambda_free_encoder"),
     ],
 )
-def test_what_a_file_can_only_name_is_saved_and_asked_for(
-    options: dict[str, Any], field: str, name: str, tmp_path: Path
-) -> None:
+def test_what_a_file_can_only_name_is_asked_for(options: Any, field: str, name: str, tmp_path: Path) -> None:
     path = saved(tmp_path, **options)
     with pytest.raises(CheckpointError) as caught:
         rl.load(path)
@@ -315,15 +310,12 @@ def test_an_old_file_is_refused_by_its_version(tmp_path: Path, monkeypatch: pyte
         )
 
 
-def test_a_policy_is_no_algorithm(tmp_path: Path) -> None:
+def test_files_of_another_kind(tmp_path: Path) -> None:
     rl.Actor(VECTOR, DISCRETE).save(tmp_path / "actor")
     with pytest.raises(CheckpointError, match="actor: holds a policy without an algorithm. Load it with rl.load_p"):
         rl.load(tmp_path / "actor")
     with pytest.raises(CheckpointError, match="actor: expected a file of kind 'algorithm', found 'policy'"):
         rl.BC(rl.Actor(VECTOR, DISCRETE)).load(tmp_path / "actor")
-
-
-def test_a_buffer_is_neither(tmp_path: Path) -> None:
     rl.ReplayBuffer(3, VECTOR, DISCRETE).save(tmp_path / "data")
     with pytest.raises(CheckpointError, match="data: expected a file of kind 'algorithm' or 'policy', found 'replay_b"):
         rl.load_policy(tmp_path / "data")
@@ -353,9 +345,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}: is a folder, a checkpoint. Pass {tmp_path}/algorithm.safetensors"
     with pytest.raises(ParamsError, match="^load_policy.path: must be a path; got 3"):
         rl.load_policy(3)  # type: ignore[arg-type]
-
-
-def test_a_full_disk_or_a_folder_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="could not be written"):
         rl.Actor(VECTOR, DISCRETE).save(tmp_path)
 
@@ -378,9 +367,6 @@ def test_a_file_of_a_newer_release(tmp_path: Path) -> None:
 def test_a_device(tmp_path: Path) -> None:
     for device in ("cpu", torch.device("cpu")):
         assert rl.load(saved(tmp_path), device=device).device.type == "cpu"
-
-
-def test_a_device_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="^load.device: must be a device that PyTorch can use here; got 'gpu'"):
         rl.load(saved(tmp_path), device="gpu")
 

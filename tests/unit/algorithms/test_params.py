@@ -56,7 +56,20 @@ def test_json_of_the_defaults_needs_nothing_more(cls: type[Any]) -> None:
     assert cls.from_json(cls().to_json()) == cls()
 
 
-@pytest.mark.parametrize("name", ["gamma", "n_step"])
-def test_behaviour_cloning_refuses_what_it_would_not_use(name: str) -> None:
-    with pytest.raises(ParamsError, match=f"BCParams.{name}: must be left out; got 1"):
-        rl.BCParams(**{name: 1 if name == "gamma" else 10})
+@pytest.mark.parametrize(
+    ("cls", "values", "text"),
+    [
+        (rl.BCParams, {"gamma": 1}, "gamma: must be left out; got 1"),
+        (rl.BCParams, {"n_step": 10}, "n_step: must be left out; got 10"),
+        (rl.DDPGParams, {"target_noise": 0.4}, "target_noise: must be left out; got 0.4 .* TD3 adds to DDPG."),
+        (rl.DDPGParams, {"target_noise_clip": 1.0}, "target_noise_clip: must be left out; got 1.0 .* TD3 adds to DDPG"),
+        (rl.DDPGParams, {"actor_update_interval": 4}, "actor_update_interval: must be left out; got 4 .* TD3 adds to"),
+        (rl.TRPOParams, {"value_coef": 0.3}, "value_coef: must be left out; got 0.3 .*TRPO trains the critic apart"),
+        (rl.TRPOParams, {"entropy_coef": 0.3}, "entropy_coef: must be left out; got 0.3 .*TRPO trains the critic"),
+        (rl.IMPALAParams, {"c_bar": 2.0}, r"c_bar: must be at most rho_bar, 1; got 2.0 \(float\)"),
+    ],
+)
+def test_values_that_contradict_the_algorithm(cls: Any, values: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError, match=f"^{cls.__name__}.{text}"):
+        cls(**values)
+    assert rl.IMPALAParams(c_bar=2.0, rho_bar=3.0).c_bar == 2.0

@@ -116,16 +116,6 @@ def test_what_is_damaged_changes_nothing(path: str, value: Any, text: str, tmp_p
     assert_refused(algorithm, read_state(tmp_path / "file", "algorithm", CheckpointError), text)
 
 
-def test_a_policy_from_either_file(tmp_path: Path) -> None:
-    one = make_sac()
-    one.save(tmp_path / "algorithm")
-    one.policy.save(tmp_path / "policy")
-    for name in ("algorithm", "policy"):
-        policy = make_sac(seed=1).policy
-        assert policy.load(tmp_path / name) == ([], [], [])
-        assert same(dict(policy.state_dict()), dict(one.policy.state_dict()))
-
-
 def test_a_policy_with_another_head(tmp_path: Path) -> None:
     three, two = gym.spaces.Discrete(3), gym.spaces.Discrete(2)
     one, other = actor_critic(action=three), actor_critic(action=two, seed=1)

@@ -1,6 +1,7 @@
 """Losses and weighted means against numbers worked out by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -84,14 +85,6 @@ def test_expectile_by_hand() -> None:
     assert error.grad.tolist() == pytest.approx([2.8, -1.2, 0.0])
 
 
-def test_expectile_is_smallest_at_the_expectile() -> None:
-    assert expectile(torch.tensor([3.0, -3.0]), 0.5).tolist() == [4.5, 4.5]
-    # Of 0 and 1 the 0.7 expectile v solves 0.7 (1 - v) = 0.3 v: v = 0.7.
-    value = torch.tensor(0.7, requires_grad=True)
-    (gradient,) = torch.autograd.grad(expectile(torch.tensor([0.0, 1.0]) - value, 0.7).sum(), value)
-    assert gradient.item() == pytest.approx(0.0, abs=1e-6)
-
-
 def test_explained_variance_by_hand() -> None:
     target, weight = torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
     # Errors 0, 0, 1.5: their variance is 0.5, that of the target 2 / 3.
@@ -150,9 +143,7 @@ def test_projection_keeps_mass_and_mean_within_the_support() -> None:
         ([0.0], [0.5], [3.0], 3.0, 0.75),
     ],
 )
-def test_quantile_huber_by_hand(
-    current: list[float], tau: list[float], target: list[float], kappa: float, loss: float
-) -> None:
+def test_quantile_huber_by_hand(current: Any, tau: Any, target: list[float], kappa: float, loss: float) -> None:
     found = quantile_huber(torch.tensor(current), torch.tensor(tau), torch.tensor(target), kappa)
     assert found.item() == pytest.approx(loss)
 
@@ -166,17 +157,6 @@ def test_quantile_huber_is_per_distribution_and_has_a_gradient_for_each_quantile
     assert current.grad is not None
     # -mean over targets of weight * clip(error, -1, 1): -(.25 * .5 + .25 * 1) / 2, -(.25 * -.5 + .75 * 1) / 2
     assert current.grad[0, 0].tolist() == pytest.approx([-0.1875, -0.3125])
-
-
-def test_quantiles_of_a_sample_are_where_the_loss_is_least() -> None:
-    target = torch.linspace(0.0, 1.0, 1001)
-    current = torch.tensor([0.5, 0.5], requires_grad=True)
-    optimizer = torch.optim.SGD([current], lr=0.1)
-    for _ in range(300):
-        optimizer.zero_grad()
-        quantile_huber(current, torch.tensor([0.25, 0.75]), target, kappa=0.01).backward()
-        optimizer.step()
-    assert current.tolist() == pytest.approx([0.25, 0.75], abs=0.02)
 
 
 def test_midpoints_of_equal_shares() -> None:

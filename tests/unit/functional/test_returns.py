@@ -38,28 +38,12 @@ def test_gae_by_hand(lambda_: float) -> None:
     assert torch.equal(return_, advantage + VALUE)
 
 
-@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
-def test_gae_that_takes_truncation_for_termination_is_wrong(lambda_: float) -> None:
-    """The test of the test: with the mistake, env 0 gets env 1's numbers, and they differ."""
-    wrong, _ = gae(REWARD, VALUE, NEXT_VALUE, DONE, DONE, GAMMA, lambda_)
-    expected = torch.tensor(ADVANTAGE[lambda_])
-    assert torch.equal(wrong[:, 0], expected[:, 1])
-    assert not torch.equal(wrong[:, 0], expected[:, 0])
-
-
 def test_gae_never_looks_at_the_value_after_a_termination_and_changes_no_input() -> None:
     inputs = [REWARD, VALUE, NEXT_VALUE.masked_fill(TERMINATED, torch.nan), TERMINATED, DONE]
     before = [x.clone() for x in inputs]
     advantage, _ = gae(*inputs, GAMMA, 0.5)
     assert advantage.tolist() == ADVANTAGE[0.5]
     torch.testing.assert_close(inputs, before, equal_nan=True)
-
-
-def test_gae_with_lambda_one_is_the_discounted_sum_with_a_bootstrap() -> None:
-    no = torch.zeros(3, 1, dtype=torch.bool)
-    _, return_ = gae(column(1, 2, 4), column(7, 8, 9), column(8, 9, 16), no, no, 0.5, 1.0)
-    # 4 + 8 = 12; 2 + 6 = 8; 1 + 4 = 5
-    assert return_.squeeze(1).tolist() == [5.0, 8.0, 12.0]
 
 
 @pytest.mark.parametrize("few", [0, 100])

@@ -23,9 +23,7 @@ from rltrainer.functional.scores import (
 SCORES = [[0.0, 1.0], [2.0, 3.0], [4.0, 50.0]]
 
 
-@pytest.mark.parametrize(
-    ("statistic", "expected"), [(interquartile_mean, 2.5), (mean_score, 10.0), (median_score, 10.0)]
-)
+@pytest.mark.parametrize(("statistic", "expected"), [(interquartile_mean, 2.5), (mean_score, 10), (median_score, 10)])
 def test_aggregates(statistic: Callable[..., module.Array], expected: float) -> None:
     assert statistic(SCORES) == expected
     assert statistic(np.array([SCORES, np.multiply(SCORES, 2)])).tolist() == [expected, 2 * expected]

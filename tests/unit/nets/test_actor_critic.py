@@ -7,7 +7,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import Actor, ActorCritic, DiscreteActorCritic, NetParams, QNetwork
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -128,16 +127,3 @@ def test_the_critics_may_be_others_than_the_actor() -> None:
     policy = DiscreteActorCritic(OBS, spaces.Discrete(2), critic_net=NetParams(hidden_sizes=(8,)))
     assert [p.shape[-1] for p in policy.critic.parameters()] == [8, 8, 2, 2]
     assert policy.actor[1].out_features == 256
-
-
-@pytest.mark.parametrize("space", [OBS, spaces.Discrete(1), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)])
-def test_there_must_be_choices(space: Any) -> None:
-    text = "DiscreteActorCritic.action_space: must be Discrete, with at least two choices; got "
-    with pytest.raises(SpaceError, match=text):
-        DiscreteActorCritic(OBS, space)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
-def test_there_must_be_critics(value: Any) -> None:
-    with pytest.raises(ParamsError, match="DiscreteActorCritic.num_critics: must be a positive integer; got "):
-        DiscreteActorCritic(OBS, spaces.Discrete(2), num_critics=value)

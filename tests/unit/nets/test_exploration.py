@@ -67,9 +67,7 @@ def test_noise_follows_its_schedule(make: Any) -> None:
     ("exploration", "action", "space"),
     [(EpsilonGreedy(0.5), GREEDY, DISCRETE), (GaussianNoise(), MIDDLE, BOX), (OrnsteinUhlenbeckNoise(), MIDDLE, BOX)],
 )
-def test_all_randomness_is_the_generators(
-    exploration: Exploration, action: torch.Tensor, space: gym.Space[Any]
-) -> None:
+def test_all_randomness_is_the_generators(exploration: Exploration, action: torch.Tensor, space: Any) -> None:
     before = torch.get_rng_state()
     first = exploration(action, space, 0.0, generator(1))
     assert torch.equal(exploration(action, space, 0.0, generator(1)), first)

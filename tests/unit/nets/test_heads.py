@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import SpaceError
 from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, make_head
@@ -219,26 +219,3 @@ def test_log_probabilities_are_those_of_the_distribution(cls: Any) -> None:
     with torch.no_grad():
         expected = policy.distribution(obs).log_prob(policy.unscale(decision.action))
     torch.testing.assert_close(log_prob(), expected, rtol=1e-3, atol=1e-3)
-
-
-CHOICES = spaces.Discrete(2)
-OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
-    (BOUNDED, {"use_sde": 1}, r"use_sde: must be True or False; got 1 \(int\)"),
-    (BOUNDED, {"use_sde": True, "sde_sample_interval": 0}, "sde_sample_interval: must be a positive integer or None"),
-    (BOUNDED, {"sde_sample_interval": 4}, "sde_sample_interval: must be None without use_sde=True; got 4"),
-]  # fmt: skip
-IS_NO_BOX = r"use_sde: must be False where actions are no Box, but Discrete\(2\); got True \(bool\)"
-START = "log_std_init: is where the noise of use_sde=True starts; got -2.0"
-
-
-@pytest.mark.parametrize(
-    ("cls", "space", "options", "text"),
-    [
-        *((cls, *case) for cls in POLICIES for case in OPTIONS),
-        (rl.ActorCritic, CHOICES, {"use_sde": True}, IS_NO_BOX),
-        (rl.SquashedActorCritic, BOUNDED, {"log_std_init": -2.0}, START),
-    ],
-)
-def test_options_of_noise(cls: Any, space: Any, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError, match=f"^{cls.__name__}.{text}"):
-        cls.for_spaces(OBS_SPACE, space, **options)

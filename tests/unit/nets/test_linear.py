@@ -129,9 +129,7 @@ def test_the_maker_of_the_processor_decides(instructions: str, maker: str, libra
     assert faster_library(instructions, maker) == library
 
 
-def test_what_a_run_has_chosen_holds_on_another_machine(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_run_has_chosen_holds_on_another_machine(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     for here, elsewhere in (("torch", "onednn"), ("onednn", "torch")):
         monkeypatch.setattr(module, "_FASTER", here)
         assert choose_library("auto", "auto") == here

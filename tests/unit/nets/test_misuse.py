@@ -65,9 +65,7 @@ def test_what_only_the_critic_sees_may_be_missing() -> None:
 )  # fmt: skip
 def test_a_number_format_is_set_by_its_own_method(change: Any, name: str) -> None:
     policy = make()
-    text = (
-        rf"^ActorCritic: must keep its number format, .*; got {name}\. Write policy\.set_weight_dtype\(torch\.float64\)"
-    )
+    text = rf"^ActorCritic: must keep its number format, .*; got {name}\. Write policy\.set_weight_dtype\(torch\.float"
     with pytest.raises(ParamsError, match=text):
         change(policy)
     assert all(p.dtype == torch.float32 for p in policy.parameters())

@@ -115,9 +115,7 @@ def test_the_activation_is_made_once_per_layer_after_the_layers() -> None:
 
 @stateful
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_members_share_no_weights_and_no_statistics(
-    activation: Any, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_share_no_weights_and_no_statistics(activation: Any, one_by_one: bool, monkeypatch: Any) -> None:
     """Training one member on other inputs leaves the others as separate networks are."""
     monkeypatch.setattr(mlp, "MIN_PRODUCT", 0)
     monkeypatch.setattr(mlp, "is_large", lambda *_: one_by_one)

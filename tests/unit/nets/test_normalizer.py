@@ -119,9 +119,7 @@ def test_obs_normalizer_state_round_trip() -> None:
     assert restored.moments["2"].count.item() == 0
 
 
-def rewards(
-    reward: torch.Tensor, done: torch.Tensor, valid: torch.Tensor, starts: torch.Tensor | None = None
-) -> Rollout:
+def rewards(reward: Tensor, done: Tensor, valid: Tensor, starts: Tensor | None = None) -> Rollout:
     """A rollout [T, N] of which only the rewards matter; by default it continues the one before."""
     obs = torch.zeros(*reward.shape, 1)
     ended = done.flatten().nonzero().squeeze(1)

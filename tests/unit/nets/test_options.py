@@ -24,6 +24,7 @@ POLICIES: dict[Any, Any] = {
     rl.SquashedActorCritic: BOX,
     rl.GaussianActorCritic: BOX,
 }
+WITH_NOISE = [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic]
 every_policy = pytest.mark.parametrize("cls", POLICIES, ids=lambda cls: cls.__name__)
 
 
@@ -105,13 +106,45 @@ def test_hidden_sizes(cls: Any) -> None:
         (rl.ActorCritic, "normalize_obs", "yes", "must be True or False"),
         (rl.QNetwork, "dueling", 1, "must be True or False"),
         (rl.SquashedActorCritic, "num_critics", 0, "must be a positive integer"),
-        (rl.SquashedActorCritic, "num_critics", True, "must be a positive integer"),
         (rl.GaussianActorCritic, "num_critics", 1.0, "must be a positive integer"),
+        (rl.DiscreteActorCritic, "num_critics", 0, "must be a positive integer"),
+        (rl.RecurrentActorCritic, "cell", "rnn", "must be one of 'gru', 'lstm'"),
+        (rl.RecurrentActorCritic, "cell_size", 0, "must be a positive integer"),
+        (rl.RecurrentActorCritic, "share_cell", 1, "must be True or False"),
+        (rl.RecurrentActorCritic, "normalize_reward", "yes", "must be True or False"),
+        (rl.CategoricalQNetwork, "num_atoms", 1, "must be an integer of at least 2"),
+        (rl.CategoricalQNetwork, "v_min", float("nan"), "must be a finite number"),
+        (rl.CategoricalQNetwork, "v_max", None, "must be a finite number"),
+        (rl.CategoricalQNetwork, "v_max", -10.0, r"must be greater than v_min \(-10.0\)"),
+        (rl.QuantileQNetwork, "num_quantiles", 1, "must be an integer of at least 2"),
+        *((cls, "use_sde", 1, "must be True or False") for cls in WITH_NOISE),
+        *((cls, "sde_sample_interval", 0, "must be a positive integer or None") for cls in WITH_NOISE),
+        *((cls, "sde_sample_interval", 4, "must be None without use_sde=True") for cls in WITH_NOISE),
+        (rl.ActorCritic, "use_sde", True, r"must be False where actions are no Box, but Discrete\(2\)"),
+        (rl.SquashedActorCritic, "log_std_init", -2.0, "is where the noise of use_sde=True starts"),
     ],
 )
 def test_other_values(cls: Any, option: str, value: Any, rule: str) -> None:
     with pytest.raises(ParamsError, match=f"^{cls.__name__}.{option}: {rule}; got "):
-        cls(OBS, POLICIES[cls], **{option: value})
+        cls(OBS, POLICIES.get(cls, DISCRETE), **{option: value})
+
+
+NOT_DISCRETE = [OBS, spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)]
+
+
+@pytest.mark.parametrize(
+    ("cls", "space", "rule"),
+    [
+        *((rl.DiscreteActorCritic, x, ", with at least two choices") for x in (*NOT_DISCRETE, spaces.Discrete(1))),
+        (rl.CategoricalQNetwork, OBS, ""),
+        (rl.QuantileQNetwork, OBS, ""),
+    ],
+)
+def test_actions_must_be_choices(cls: Any, space: Any, rule: str) -> None:
+    with pytest.raises(SpaceError, match=f"^{cls.__name__}.action_space: must be Discrete{rule}; got "):
+        cls(OBS, space)
+    with pytest.raises(SpaceError, match=r"^RecurrentActorCritic.action_space: must be .* of one axis; got "):
+        rl.RecurrentActorCritic(OBS, spaces.Box(-1.0, 1.0, (2, 2)))
 
 
 @every_policy

@@ -107,9 +107,8 @@ def test_modes_and_statistics_are_left_as_they_were() -> None:
 
 def test_what_only_the_critic_sees_may_be_missing() -> None:
     space = spaces.Dict(near=OBS, far=spaces.Dict(a=OBS, b=spaces.Discrete(2)))
-    policy = policy_for(
-        BOX, space, net=rl.NetParams(keys=("near",)), critic_net=rl.NetParams(keys=("far",)), normalize_obs=True
-    )
+    nets = {"net": rl.NetParams(keys=("near",)), "critic_net": rl.NetParams(keys=("far",))}
+    policy = policy_for(BOX, space, **nets, normalize_obs=True)
     full = space.sample()
     np.testing.assert_array_equal(policy.predict({"near": full["near"]}), policy.predict(full))
     assert policy.predict({"near": np.zeros((4, 3))}).shape == (4, 2)

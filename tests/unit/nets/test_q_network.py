@@ -7,7 +7,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import CategoricalQNetwork, QNetwork, QuantileQNetwork
 from rltrainer.nets.q_network import DuelingHead
 
@@ -73,31 +72,6 @@ def test_values_of_another_critics_output(policy_class: Any, option: str, duelin
     assert output.shape == (4, 3, 5)
     assert torch.equal(policy.q_values(obs, output), policy.q_values(obs))
     assert policy.q_values(obs).shape == (4, 3)
-
-
-CASES: list[tuple[Any, dict[str, Any], str]] = [
-    *((cls, {option: 1}, f"{option}: must be an integer of at least 2; got 1 (int)") for cls, option in BOTH),
-    (CategoricalQNetwork, {"v_min": 1.0, "v_max": 1.0}, "v_max: must be greater than v_min (1.0); got 1.0 (float)"),
-    (CategoricalQNetwork, {"v_min": 2.0, "v_max": 1.0}, "v_max: must be greater than v_min (2.0); got 1.0 (float)"),
-    *(
-        (CategoricalQNetwork, {name: value}, f"{name}: must be a finite number; got {value!r}")
-        for name in ("v_min", "v_max")
-        for value in (float("nan"), float("inf"), "0", None)
-    ),
-]
-
-
-@pytest.mark.parametrize(("policy_class", "options", "text"), CASES)
-def test_options_that_break_their_rule(policy_class: Any, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        policy_class(OBS, spaces.Discrete(3), **options)
-    assert str(caught.value).startswith(f"{policy_class.__name__}.{text}")
-
-
-@pytest.mark.parametrize("policy_class", [cls for cls, _ in BOTH])
-def test_actions_must_be_choices(policy_class: Any) -> None:
-    with pytest.raises(SpaceError, match=f"{policy_class.__name__}.action_space: must be Discrete"):
-        policy_class(OBS, OBS)
 
 
 def test_a_state_brings_its_own_support() -> None:

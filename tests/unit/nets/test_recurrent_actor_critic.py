@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import ParamsError
 from rltrainer.nets.recurrent_actor_critic import GRU, LSTM
 
 L, B, F, H = 7, 3, 4, 5
@@ -183,22 +183,6 @@ def test_a_saved_policy_continues_with_the_same_memory(tmp_path: Path) -> None:
         assert torch.equal(one, other)
     with pytest.raises(ParamsError, match="RecurrentActorCritic.act: must be given a state; got None"):
         policy.act(rows[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"cell": "rnn"}, r"RecurrentActorCritic.cell: must be one of 'gru', 'lstm'; got 'rnn'"),
-        ({"cell_size": 0}, r"RecurrentActorCritic.cell_size: must be a positive integer; got 0"),
-        ({"share_cell": 1}, r"RecurrentActorCritic.share_cell: must be .*; got 1"),
-        ({"normalize_reward": "yes"}, r"RecurrentActorCritic.normalize_reward: must be"),
-    ],
-)
-def test_an_option_that_breaks_its_rule_is_named(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError, match=text):
-        rl.RecurrentActorCritic(OBS, TWO, **options)
-    with pytest.raises(SpaceError, match="RecurrentActorCritic.action_space"):
-        rl.RecurrentActorCritic(OBS, gym.spaces.Box(-1.0, 1.0, (2, 2)))
 
 
 @pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.REINFORCE, rl.DQN, rl.SAC, rl.BC])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.collect.test_collector import BOX, OBS_SPACE
 
@@ -41,9 +40,3 @@ def test_members_are_drawn_anew_for_each_step_and_without_repetition() -> None:
 def test_the_actor_is_trained_at_each_gth_step() -> None:
     algorithm, data = make(actor_update_interval=3), batch([1.0, 1.0], [0.9, 0.9])
     assert ["actor_loss" in algorithm.update(data).metrics for _ in range(6)] == [False, False, True] * 2
-
-
-def test_fewer_critics_than_a_target_takes_are_refused() -> None:
-    text = r"REDQ.policy.num_critics: must be at least num_target_critics \(2\); got 1 \(int\)"
-    with pytest.raises(ParamsError, match=text):
-        make(num_critics=1)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.collect.test_collector import BOX, OBS_SPACE
 
@@ -73,13 +72,6 @@ def test_td3s_actor_has_its_turn_at_every_third_step() -> None:
     assert [td3.sample_noise(data).is_actors_turn for _ in range(6)] == [False, False, True] * 2
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_critics_of_several_outputs_are_refused(name: str) -> None:
-    algorithm, policy = ALGORITHMS[name]
-    with pytest.raises(ParamsError, match=rf"{algorithm.__name__}.policy.num_outputs: must be 1; got 3 \(int\)"):
-        algorithm(policy.for_spaces(OBS_SPACE, BOX, num_outputs=3))
-
-
 def test_sac_without_its_actors_turn_trains_the_critics_only() -> None:
     class Delayed(rl.SAC):
         def sample_noise(self, batch: rl.Transitions) -> Any:
@@ -120,15 +112,3 @@ def test_actor_and_targets_are_trained_at_each_step() -> None:
     algorithm.update(batch([1.0, 2.0], [0.9, 0.9]))
     for network, weights in zip(networks, before, strict=True):
         assert not torch.equal(torch.nn.utils.parameters_to_vector(network.parameters()), weights)
-
-
-def test_a_second_critic_is_refused() -> None:
-    with pytest.raises(ParamsError, match=r"DDPG.policy.num_critics: must be 1; got 2 \(int\)"):
-        rl.DDPG(rl.DeterministicActorCritic.for_spaces(OBS_SPACE, BOX))
-
-
-@pytest.mark.parametrize("name", ["target_noise", "target_noise_clip", "actor_update_interval"])
-def test_what_td3_adds_is_refused(name: str) -> None:
-    value = getattr(rl.TD3Params(), name) * 2
-    with pytest.raises(ParamsError, match=f"DDPGParams.{name}: must be left out; got {value} .* TD3 adds to DDPG."):
-        rl.DDPGParams(**{name: value})

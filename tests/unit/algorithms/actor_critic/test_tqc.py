@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.collect.test_collector import BOX, OBS_SPACE
 
@@ -46,12 +45,3 @@ def test_critic_loss_td_error_and_actor_value() -> None:
 def test_nothing_dropped_is_all_of_them() -> None:
     algorithm = make(num_quantiles=4, num_dropped=0)
     assert algorithm.target_value(torch.rand(2, 5, 4), None).shape == (8, 5)
-
-
-def test_critics_of_too_few_quantiles_are_refused() -> None:
-    with pytest.raises(
-        ParamsError, match=r"TQC.policy.num_outputs: must be more than num_dropped \(3\); got 3 \(int\)"
-    ):
-        make(num_quantiles=3, num_dropped=3)
-    with pytest.raises(ParamsError, match=r"num_outputs: must be more than 1, quantiles; got 1 \(int\)"):
-        make(num_quantiles=1, num_dropped=0)

@@ -20,20 +20,9 @@ def rates(progress: float, **params: Any) -> list[float]:
     ]
 
 
-def test_the_defaults_are_the_papers_code() -> None:
-    assert rates(0.0) == [3e-4] * 3
+def test_lr_is_for_all_three_the_actors_along_a_cosine_and_each_can_have_its_own() -> None:
     # cos(pi / 3) = 1 / 2: three quarters are left.
     assert rates(1 / 3) == pytest.approx([0.75 * 3e-4, 3e-4, 3e-4])
-
-
-def test_lr_is_for_all_three() -> None:
-    assert rates(0.5, lr=1e-3) == pytest.approx([5e-4, 1e-3, 1e-3])
-
-
-def test_each_can_have_its_own() -> None:
     assert rates(0.5, lr=1.0, actor_lr=0.1, critic_lr=0.2, value_lr=0.3) == [0.1, 0.2, 0.3]
-
-
-def test_a_schedule_for_all_is_the_actors_too() -> None:
     assert rates(0.5, lr=rl.LinearSchedule(1.0, 0.5)) == [0.75] * 3
     assert rates(0.5, lr=rl.LinearSchedule(1.0, 0.5), actor_lr=rl.CosineSchedule(4.0)) == [2.0, 0.75, 0.75]

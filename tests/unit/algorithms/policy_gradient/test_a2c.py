@@ -6,7 +6,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
-from rltrainer.errors import ParamsError
 from tests.fakes import OBS_SPACE
 
 
@@ -47,16 +46,10 @@ def test_the_entropy_bonus_follows_its_schedule() -> None:
     progress = [0.0]
     algorithm.attach(rl.UpdatePlan(progress=lambda: progress[0]))
     cells = torch.zeros(4)
-    samples = OnPolicyBatch(
-        torch.zeros(1, 4, 2), cells.long().unsqueeze(0), *[cells.unsqueeze(0)] * 4, torch.ones(1, 4)
-    )
+    columns = [cells.unsqueeze(0)] * 4
+    samples = OnPolicyBatch(torch.zeros(1, 4, 2), cells.long().unsqueeze(0), *columns, torch.ones(1, 4))
     for progress[0], coef in ((0.0, 0.1), (0.75, 0.025), (1.0, 0.0)):
         algorithm._begin_update()
         metrics = algorithm.gradient_step(samples.flatten()).floats()
         bonus = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - metrics["loss"]
         assert bonus == pytest.approx(coef * metrics["entropy"], abs=1e-6)
-
-
-def test_a_coefficient_that_is_no_number_and_no_schedule_is_refused() -> None:
-    with pytest.raises(ParamsError, match=r"A2CParams.entropy_coef: must be .* got -0.1"):
-        rl.A2CParams(entropy_coef=-0.1)

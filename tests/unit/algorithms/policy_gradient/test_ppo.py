@@ -125,9 +125,8 @@ class OwnHeads(rl.ActorCritic):
 def test_a_policys_own_heads_are_asked(algorithm: Any) -> None:
     envs = rl.make_vec("CartPole-v1", num_envs=2, seed=1)
     own = algorithm(OwnHeads.for_envs(envs, hidden_sizes=(4,)))
-    collector = rl.Collector(
-        own.policy, envs, rl.RolloutBuffer(4, 2, envs.single_observation_space, envs.single_action_space)
-    )
+    buffer = rl.RolloutBuffer(4, 2, envs.single_observation_space, envs.single_action_space)
+    collector = rl.Collector(own.policy, envs, buffer)
     collector.collect(num_steps=8)
     rollout = collector.buffer.rollout()
     value = own.process(rollout).value
@@ -140,9 +139,7 @@ def test_a_policys_own_heads_are_asked(algorithm: Any) -> None:
     ("value_clip", "losses"),
     [(None, [1.0, 0.5625, 0.0]), (0.5, [1.0, 0.5625, 2.25])],
 )
-def test_the_value_loss_is_the_larger_of_the_plain_and_the_clipped_one(
-    value_clip: float | None, losses: list[float]
-) -> None:
+def test_the_value_loss_is_the_larger_of_the_plain_and_the_clipped_one(value_clip: Any, losses: list[float]) -> None:
     ppo = rl.PPO(rl.ActorCritic.for_spaces(VECTOR, DISCRETE, hidden_sizes=()), rl.PPOParams(value_clip=value_clip))
     zeros = torch.zeros(3)
     batch = OnPolicyBatch(zeros, zeros, zeros, torch.tensor([1.0, 1.0, 2.0]), zeros, zeros, torch.ones(3))

@@ -176,8 +176,6 @@ def test_collections_by_episodes_are_refused() -> None:
     algorithm, _ = collected()
     collector = rl.Collector(algorithm.policy, counting_envs(4))
     options: dict[str, Any] = {"collection_step_num_env_steps": None, "collection_step_num_episodes": 4}
-    with pytest.raises(
-        ParamsError,
-        match="^Recorder: rollouts must be of one length for batch_size=64. Collect env steps, not episodes,",
-    ):
+    text = "^Recorder: rollouts must be of one length for batch_size=64. Collect env steps, not episodes,"
+    with pytest.raises(ParamsError, match=text):
         params(collector, **options).create_trainer(algorithm)

@@ -1,5 +1,7 @@
 """PPO's `target_kl`: an update step ends before the first minibatch that is too far from the old policy."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -22,12 +24,10 @@ class Notes(rl.PPO):
         return change
 
 
-def make(
-    cls: type[rl.PPO] = rl.PPO, target_kl: float | None = None, lr: float = 0.01, optimizer: object = None
-) -> rl.PPO:
+def make(cls: Any = rl.PPO, target_kl: float | None = None, lr: float = 0.01, optimizer: Any = None) -> Any:
     rl.seed(1)
     policy = rl.ActorCritic(OBS, TWO, hidden_sizes=(8,))
-    algorithm = cls(policy, rl.PPOParams(lr=lr, target_kl=target_kl, optimizer=optimizer))  # type: ignore[arg-type]
+    algorithm = cls(policy, rl.PPOParams(lr=lr, target_kl=target_kl, optimizer=optimizer))
     algorithm.seed(2)
     return algorithm
 
@@ -50,27 +50,27 @@ def first_above(seen: list[float], limit: float) -> int:
 def test_the_update_ends_before_the_first_step_that_is_too_far() -> None:
     free = make(Notes)
     free.update(rollout(), 16, 5)
-    seen = free.seen  # type: ignore[attr-defined]
+    seen = free.seen
     target = sorted(seen)[10] / 1.5
     num_taken = first_above(seen, 1.5 * target)
     assert 2 < num_taken < 20, "else nothing is tested"
     bound = make(Notes, target)
     result = bound.update(rollout(), 16, 5)
-    assert bound.seen == seen[:num_taken]  # type: ignore[attr-defined]
+    assert bound.seen == seen[:num_taken]
     assert result.num_gradient_steps == num_taken
     assert result.floats()["approx_kl"] == pytest.approx(np.mean(seen[:num_taken]), rel=1e-5)
     assert set(result.metrics) == set(free.update(rollout(), 16, 1).metrics)
     # The steps that were taken are those of an update without the bound.
     short = make()
-    short.update_step_left = num_taken  # type: ignore[attr-defined]
-    short.continues = lambda batch: _counted(short)  # type: ignore[method-assign]
+    short.update_step_left = num_taken
+    short.continues = lambda batch: _counted(short)
     short.update(rollout(), 16, 5)
     assert torch.equal(weights(short), weights(bound))
 
 
 def _counted(algorithm: rl.PPO) -> bool:
-    algorithm.update_step_left -= 1  # type: ignore[attr-defined]
-    return bool(algorithm.update_step_left >= 0)  # type: ignore[attr-defined]
+    algorithm.update_step_left -= 1
+    return bool(algorithm.update_step_left >= 0)
 
 
 def test_who_listens_hears_of_steps_that_are_taken_only() -> None:

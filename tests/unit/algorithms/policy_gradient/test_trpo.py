@@ -99,9 +99,7 @@ def test_where_no_length_is_good_the_policy_stays() -> None:
 def test_a_step_that_is_not_finite_is_refused(bad: float) -> None:
     algorithm = bias_only()
     algorithm.policy.actor[2].linear.bias.data.copy_(torch.tensor([0.3, 0.1]))
-    with pytest.raises(
-        NonFiniteError, match="TRPO: the gradient of policy.actor is not finite .*; the step was not applied"
-    ):
+    with pytest.raises(NonFiniteError, match="TRPO: the gradient of policy.actor is not finite .* was not applied"):
         algorithm.improve_policy(cells_of(torch.tensor([0, 1]), torch.tensor([bad, -1e38])))
     assert algorithm.policy.actor[2].linear.bias.tolist() == pytest.approx([0.3, 0.1])
 
@@ -117,19 +115,9 @@ def test_frozen_layers_stay() -> None:
 
 
 def test_a_shared_encoder_is_refused() -> None:
-    with pytest.raises(
-        ParamsError, match=r"TRPO.policy: actor and critic must not share an encoder.*share_encoder=False"
-    ):
+    with pytest.raises(ParamsError, match="TRPO.policy: actor and critic must not share an enc.*share_encoder=False"):
         rl.TRPO(rl.ActorCritic(IMAGE, TWO, share_encoder=True))
     rl.TRPO(rl.ActorCritic(NO_OBS, TWO, share_encoder=True))  # that has no weights
-
-
-@pytest.mark.parametrize("name", ["value_coef", "entropy_coef"])
-def test_what_would_do_nothing_is_refused(name: str) -> None:
-    with pytest.raises(
-        ParamsError, match=f"TRPOParams.{name}: must be left out; got 0.3 .*TRPO trains the critic apart"
-    ):
-        rl.TRPOParams(**{name: 0.3})  # type: ignore[arg-type]
 
 
 def test_the_memory_of_parameters_is_never_replaced() -> None:

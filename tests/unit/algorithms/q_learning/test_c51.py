@@ -56,6 +56,5 @@ def test_dqn_on_distributions_trains_their_means() -> None:
 def test_defaults_are_the_papers() -> None:
     params = rl.C51Params()
     assert (params.lr, params.adam_eps, params.double) == (2.5e-4, 0.01 / 32, False)
-    assert rl.CategoricalQNetwork(OBS, spaces.Discrete(2)).support.tolist()[::25] == pytest.approx(
-        [-10.0, 0.0, 10.0], abs=1e-6
-    )
+    support = rl.CategoricalQNetwork(OBS, spaces.Discrete(2)).support
+    assert support.tolist()[::25] == pytest.approx([-10.0, 0.0, 10.0], abs=1e-6)

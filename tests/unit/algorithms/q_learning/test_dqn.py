@@ -98,10 +98,3 @@ def test_double_dqn_is_a_dqn_with_the_flag_whatever_its_params_say() -> None:
     assert rl.DoubleDQN(network(1.0, 2.0)).params == rl.DQNParams(double=True)
     assert rl.DoubleDQN(network(1.0, 2.0), rl.DQNParams(lr=0.1)).params == rl.DQNParams(lr=0.1, double=True)
     assert not rl.DQN(network(1.0, 2.0)).params.double
-
-
-def test_importance_weights_shrink_the_step() -> None:
-    algorithm = with_another_target(double=False)
-    batch = transitions(reward=torch.tensor([0.5, 5.0]), weight=torch.tensor([1.0, 0.5]))
-    # Errors 3.5 - 3 = .5 and 5 - 2 = 3: losses .125 and 2.5. The mean of w x is (.125 + 1.25) / 2, not / 1.5.
-    assert algorithm.gradient_step(batch).floats()["loss"] == pytest.approx(0.6875)

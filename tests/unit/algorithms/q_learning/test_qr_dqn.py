@@ -43,9 +43,3 @@ def test_a_double_one_takes_the_target_networks_quantiles_of_the_online_networks
     outputs = [[0.0, 1.0], [5.0, 9.0]], [[-1.0, 2.0], [-9.0, -9.0]]
     assert algorithm(*outputs).target(batch)[0].tolist() == [-1.0, 2.0]
     assert algorithm(*outputs, double=True).target(batch)[0].tolist() == [-9.0, -9.0]
-
-
-def test_defaults_are_the_papers() -> None:
-    params = rl.QRDQNParams()
-    assert (params.lr, params.adam_eps, params.double) == (5e-5, 0.01 / 32, False)
-    assert rl.QuantileQNetwork(OBS, spaces.Discrete(2)).num_outputs == 200
