@@ -61,7 +61,7 @@ SATELLITES = {
     "tools.cli.doctor": "a command of its own",
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",
-    "collect.async_team": "the processes, not the data that they bring",
+    "collect.async_worker": "the processes, not the data that they bring",
     "collect.action_selection": "the choice of actions, not the loop",
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",

@@ -16,7 +16,6 @@ from rltrainer.nets.exploration import allowed, has_state
 from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.state.codec import check_like
 from rltrainer.tree import Tree
-from rltrainer.types import Load
 
 MEMORY = "state"
 """The column of the memory that an action was chosen with."""
@@ -97,20 +96,19 @@ class ActionSelection:
             columns[name] = value() if callable(value) else value
         return columns
 
-    def prepare_load(self, memory: Tensor | None, exploration: Exploration | None) -> Load:
-        """Check that a saved memory is of this policy, and return a function that loads it."""
+    def check_memory(self, memory: Tensor | None, exploration: Exploration | None) -> None:
+        """Raise a `CheckpointError` unless a saved memory is of this policy, or of what explores instead."""
         initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
-        if memory is not None:
-            if initial is None:
-                text = f"{type(self.policy).__name__} has none, found {readable(memory)}"
-                raise CheckpointError(f"collector.memory: {text}")
+        if memory is not None and initial is None:
+            text = f"{type(self.policy).__name__} has none, found {readable(memory)}"
+            raise CheckpointError(f"collector.memory: {text}")
+        if memory is not None and initial is not None:
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
-            memory = memory.to(initial.device)
 
-        def load() -> None:
-            self.memory, self._initial = memory, initial
-
-        return load
+    def set_memory(self, memory: Tensor | None, exploration: Exploration | None) -> None:
+        """Take over a memory that was checked."""
+        self._initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
+        self.memory = memory if memory is None or self._initial is None else memory.to(self._initial.device)
 
     def _initial_memory(self, exploration: Exploration | None) -> Tensor | None:
         num_envs = self._adapter.num_envs

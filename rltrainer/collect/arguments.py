@@ -7,7 +7,6 @@ import gymnasium as gym
 from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Extra
-from rltrainer.envs import AgentsAsEnvs, EnvAdapter
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.nets import Policy
 from rltrainer.spaces import describe_mismatch
@@ -25,11 +24,6 @@ AnyBuffer = Annotated[
 ]
 
 
-def require_policy(owner: str, policy: object) -> None:
-    """Raise a `ParamsError` unless it is a policy."""
-    checked(owner, "policy", policy, AnyPolicy)
-
-
 def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
     """Return the two counts of a collection as Python's integers; a `ParamsError` unless one is given, and positive."""
     if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
@@ -41,19 +35,6 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
     if num_steps is not None:
         return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
     return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
-
-
-def required_limit(adapter: EnvAdapter, max_episode_steps: int | None, num_episodes: int | None) -> int | None:
-    """Return the steps after which a collection truncates an episode, or None; a team truncates its own."""
-    envs, is_limited = adapter.envs.unwrapped, num_episodes is not None and max_episode_steps is not None
-    if isinstance(envs, AgentsAsEnvs):
-        envs.max_episode_steps = max_episode_steps if is_limited else None
-        return None
-    if is_limited and (num_episodes or 0) > adapter.num_envs and not adapter.can_reset_one:
-        rule = f"must be None for {num_episodes} episodes in {adapter.num_envs} envs that cannot be reset one by one"
-        hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
-        raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, max_episode_steps, hint))
-    return max_episode_steps if is_limited else None
 
 
 def require_same_spaces(part: str, owner: Any, adapter: Any) -> None:

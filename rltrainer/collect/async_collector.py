@@ -4,7 +4,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
@@ -12,23 +12,21 @@ import gymnasium as gym
 import numpy as np
 from torch import nn
 
-from rltrainer.collect.arguments import check_counts, processed, require_buffer, require_policy, require_same_spaces
-from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, join_stats, mean_version, single_row
-from rltrainer.collect.async_team import MAX_CHUNK, CollectingTeam, TeamWriter, dumped
-from rltrainer.collect.async_worker import OWNER, ActingConfig, Request
+from rltrainer.collect.arguments import AnyPolicy, check_counts, processed, require_buffer, require_same_spaces
+from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, mean_version, single_row
+from rltrainer.collect.async_worker import MAX_CHUNK, OWNER, ActingConfig, CollectingTeam, Request, TeamWriter, dumped
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
-from rltrainer.collect.shared_weights import Publisher
-from rltrainer.collect.weight_sync import EACH_STEP, Counts, SyncState, WeightSync
+from rltrainer.collect.weight_sync import Counts, SharedWeights, SyncState, WeightSync, layout_of, tensors_of
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
-from rltrainer.seeding import Integer, derive_seed, draw_seed
-from rltrainer.state.codec import from_state, to_state
-from rltrainer.types import Load, Rollout, State
+from rltrainer.seeding import Integer, derive_seed
+from rltrainer.state.stateful import Stateful
+from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
 
 MakeEnvs = Annotated[
@@ -57,7 +55,7 @@ class AsyncState:
     num_samples: NonNegativeInt
 
 
-class AsyncCollector:
+class AsyncCollector(Stateful[AsyncState]):
     """Collects by worker processes that act with copies of the policy while the learner updates it.
 
     Each worker has envs of its own and a `Collector` for them. A collection takes equally many rows from all workers,
@@ -90,6 +88,7 @@ class AsyncCollector:
 
     Attributes:
         num_envs: N.
+        needs_reset: whether the next collection begins with a reset of all envs.
         version_lag: versions between the newest weights and those that chose the last collection's actions, in the
             mean.
 
@@ -99,6 +98,7 @@ class AsyncCollector:
         EnvError: the envs cannot be made.
     """
 
+    state_class, state_name = AsyncState, "collector"
     varies_in_length: ClassVar[bool] = False
 
     def __init__(
@@ -116,28 +116,27 @@ class AsyncCollector:
         start_method: StartMethod | None = None,
         info_keys: Sequence[str] = (),
     ) -> None:
-        require_policy(OWNER, policy)
+        checked(OWNER, "policy", policy, AnyPolicy)
         make_envs = checked(OWNER, "make_envs", make_envs, MakeEnvs)
         num_workers = checked(OWNER, "num_workers", num_workers, PositiveInt)
         self._max_ahead = checked(OWNER, "max_ahead", max_ahead, NonNegativeInt | None)
-        step_timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
+        self._timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
         start_method = checked(OWNER, "start_method", start_method, StartMethod | None)
         modules = checked(OWNER, "modules", modules, Modules | None)
         self._info_keys = checked_keys(OWNER, info_keys)
         self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
-        self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
-        # A training step syncs, then asks for rows, then updates: weights that are offered are still those of the sync.
-        bring = self._publisher.offer if sync_every in (None, EACH_STEP) else self._publisher.publish
-        self._sync = WeightSync(OWNER, sync_every, bring)
+        self._modules = {"policy": policy, **(modules or {})}
+        self._weights: SharedWeights | None = None  # until the first call that needs them
+        self._sync = WeightSync(OWNER, sync_every, self._publish)
         _for_workers(policy)
-        self._team = CollectingTeam(make_envs, num_workers, start_method, step_timeout, draw_seed())
+        self._team = CollectingTeam(make_envs, num_workers, start_method, self._timeout, self._sync.require)
         self.observation_space, self.action_space = self._team.spaces
         self.num_envs, self.frame_skip = num_workers * self._team.num_envs, self._team.frame_skip
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self._config: ActingConfig | None = None
         self._mode: tuple[bool, bool] | None = None
         self._rollout: Rollout | Arrays | None = None
-        self._token, self._is_broken, self._needs_reset = object(), True, True
+        self._token, self._is_broken, self.needs_reset = object(), True, True
         self.version_lag, self._num_samples = 0.0, 0
         self._utd_ratio: float | None = None
         try:
@@ -157,23 +156,18 @@ class AsyncCollector:
     def seed(self, seed: int) -> None:
         """Seed actions and envs of all workers, each with streams of its own."""
         seed = checked(f"{OWNER}.seed", "seed", seed, Integer)
-        seeds = [(derive_seed(seed, "worker", worker.number),) for worker in self._begun().workers]
+        seeds = [("seed", derive_seed(seed, "worker", worker.number)) for worker in self._begun().workers]
         self._forget_ahead()
-        self._team.call_each("its seed", "seed", seeds)
+        self._team.call_each("its seed", "call", seeds)
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
         """Reset all envs and drop rows that were not collected; arguments as of `Collector.reset`."""
         self._begun()
         self._forget_ahead()
-        self._team.call_all("a reset", "reset", first_episode)
-        self._needs_reset = False
+        self._team.call_all("a reset", "call", "reset", False, first_episode)
+        self.needs_reset = False
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
-
-    @property
-    def needs_reset(self) -> bool:
-        """Tell whether the next collection begins with a reset of all envs."""
-        return self._needs_reset
 
     def sync(self, counts: Counts | None = None) -> None:
         """Publish the policy's weights if they are due by a trainer's counters, at once without counters."""
@@ -184,8 +178,6 @@ class AsyncCollector:
             self._utd_ratio = counts["gradient_step"] / self._num_samples if self._num_samples else None
         if self._sync.sync(counts):
             self._forget_ahead()  # these rows were collected with the weights of another run
-        if counts is None:
-            self._publisher.give()
 
     @property
     def has_stale_data(self) -> bool:
@@ -197,7 +189,7 @@ class AsyncCollector:
         self._begun()
         self._forget_ahead()
         arrays = self._team.call_all("random actions", "collect_random", num_rows)
-        self._needs_reset = True
+        self.needs_reset = True
         return from_arrays(join_envs(arrays))
 
     def collect(
@@ -212,10 +204,9 @@ class AsyncCollector:
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
         started = time.perf_counter()
         self._begun()
-        self._sync.require()
-        if self._needs_reset:
+        if self.needs_reset:
             self.reset()
-        self._needs_reset = True  # unless all goes well
+        self.needs_reset = True  # unless all goes well
         self._rollout = None
         num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         request = Request(num_rows, num_episodes, random, explore)
@@ -223,13 +214,16 @@ class AsyncCollector:
             self._forget_ahead()
             parts = self._team.collect(request, stores=self.buffer is not None)
         else:
-            self._set_mode(random, explore)
+            if self._mode != (random, explore):  # rows that are ahead were collected in another one
+                self._forget_ahead()
+                self._mode = random, explore
             ahead = max(num_rows, MAX_CHUNK) if self._max_ahead is None else self._max_ahead
             parts = self._team.take(request, 0 if random else ahead)
         if self.buffer is not None:
-            self._store(join_envs([part.cells for part in parts]), process)
-        self._needs_reset = num_episodes is not None
-        stats = join_stats(parts, time.perf_counter() - started)
+            self._store(join_envs([part.arrays for part in parts]), process)
+        self.needs_reset = num_episodes is not None
+        stats = CollectStats.merge([part.stats for part in parts])
+        stats = replace(stats, collect_time=time.perf_counter() - started)
         self._num_samples += 0 if random else stats.num_collected_steps
         self.version_lag = self._sync.version - mean_version(parts)
         return stats
@@ -248,39 +242,33 @@ class AsyncCollector:
         told = {"policy_version": float(self._sync.version), "version_lag": self.version_lag}
         return told if self._utd_ratio is None else told | {"utd_ratio": self._utd_ratio}
 
-    def state_dict(self) -> State:
+    def get_state(self) -> AsyncState:
         """Return the states of all workers, once they have answered, and the version of their weights.
 
         Rows that were not collected are not in it: they were not counted, and are collected again.
         """
         self._begun().settle(keeps=True)
-        workers = self._team.call_all("the saving of its state", "state")
-        return dict(to_state(AsyncState(workers, self._sync.state, self._num_samples)))
+        workers = self._team.call_all("the saving of its state", "call", "state_dict")
+        return AsyncState(workers, replace(self._sync.state), self._num_samples)
 
-    def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned, as `prepare_load` says."""
-        self.prepare_load(state)()
-
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it; envs continue as those of a `Collector` do."""
-        found = from_state(AsyncState, state, "collector")
-        if len(found.workers) != len(self._begun().workers):
-            expected = f"expected those of {len(self._team.workers)} workers, found {len(found.workers)}"
+    def check_state(self, state: AsyncState) -> None:
+        """Check a state, in the workers too; envs continue as those of a `Collector` do."""
+        if len(state.workers) != len(self._begun().workers):
+            expected = f"expected those of {len(self._team.workers)} workers, found {len(state.workers)}"
             raise CheckpointError(f"collector.workers: {expected}")
         self._team.settle(keeps=True)
-        states = [(each,) for each in found.workers]
+        states = [(each,) for each in state.workers]
         for number, texts in enumerate(self._team.call_each("the check of a state", "check_state", states)):
             for text in texts:
-                warnings.warn(f"worker {number}: {text}", stacklevel=3)
+                warnings.warn(f"worker {number}: {text}", stacklevel=4)
 
-        def load() -> None:
-            self._forget_ahead()
-            self._team.call_all("the loading of a state", "load_state")
-            self._sync.load(found.weights)
-            self._num_samples, self._needs_reset = found.num_samples, False
-            self._is_broken = True  # the rows that were not collected are missing
-
-        return load
+    def set_state(self, state: AsyncState) -> None:
+        """Take over the state that was checked last."""
+        self._forget_ahead()
+        self._team.call_all("the loading of a state", "load_state")
+        self._sync.load(state.weights)
+        self._num_samples, self.needs_reset = state.num_samples, False
+        self._is_broken = True  # the rows that were not collected are missing
 
     @property
     def num_env_restarts(self) -> int:
@@ -309,13 +297,14 @@ class AsyncCollector:
 
     def _begun(self) -> CollectingTeam:
         """Return the team once all workers have the policy and the present settings."""
-        if self._publisher.weights is None:
-            weights = self._publisher.begin()
-            try:
-                self._team.begin(_for_workers(self.policy), weights, self._publisher.give, self._info_keys)
-            except BaseException:
-                self._publisher.weights = None  # after an interrupt the start is repeated
-                raise
+        if self._weights is None:
+            # From now on the modules must keep their tensors.
+            named = tensors_of(self._modules)
+            weights = SharedWeights(layout_of(named))
+            arguments = _for_workers(self.policy), weights.layout, self._info_keys
+            self._team.call_all("its start", "begin", *arguments, file=weights.file)
+            self._sources, self._weight_dtype = [tensor for _, tensor in named], self.policy.weight_dtype
+            self._weights = weights  # last: after an interrupt the start is repeated
         exploration, buffer, config = self.policy.exploration, self.buffer, self._config
         columns = None if buffer is None else buffer.extra
         is_known = config is not None and config.exploration is self.exploration and config.of_policy is exploration
@@ -323,39 +312,42 @@ class AsyncCollector:
             self._forget_ahead()
             config = ActingConfig(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
             dumped("exploration", (config.exploration, config.of_policy))
-            self._team.call_all("its settings", "configure", config, list(self._publisher.modules))
+            self._team.call_all("its settings", "configure", config, list(self._modules))
             self._config = config
         return self._team
 
-    def _set_mode(self, random: bool, explore: bool) -> None:
-        """Drop rows that were collected in another mode."""
-        if self._mode != (random, explore):
-            self._forget_ahead()
-            self._mode = random, explore
+    def _publish(self, version: int) -> None:
+        """Publish the present weights."""
+        assert self._weights is not None, "begun"
+        if self.policy.weight_dtype is not self._weight_dtype:
+            rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self.policy.weight_dtype}"
+            raise ParamsError(f"AsyncCollector.policy: {rule}. Make the trainer before anything is collected.")
+        self._weights.publish(self._sources, version, self.policy.progress(), self._timeout)
 
-    def _store(self, cells: Arrays, process: Process | None) -> None:
+    def _store(self, arrays: Arrays, process: Process | None) -> None:
         """Store rows that the workers have checked."""
+        buffer = self.buffer
         if self._is_broken:
-            cells["starts"] = np.ones_like(cells["starts"])
-        row = single_row(cells) if process is None and isinstance(self.buffer, ReplayBuffer) else None
-        if isinstance(self.buffer, ReplayBuffer) and row is not None:  # takes a fifth of the time of a rollout
-            if cells["starts"].any():
-                self.buffer.end_trajectory(cells["starts"])
-            self.buffer.add(*row, token=self._token)
-            self._rollout = cells  # made a rollout when it is asked for
-        elif self.buffer is not None:
-            rollout = from_arrays(cells) if process is None else processed(process, from_arrays(cells))
-            if isinstance(self.buffer, ReplayBuffer):
-                self.buffer.add_rollout(rollout, token=self._token)
+            arrays["starts"] = np.ones_like(arrays["starts"])
+        rollout: Rollout | Arrays = arrays  # made a rollout when it is asked for
+        row = single_row(arrays) if process is None and isinstance(buffer, ReplayBuffer) else None
+        if isinstance(buffer, ReplayBuffer) and row is not None:  # takes a fifth of the time of a rollout
+            if arrays["starts"].any():
+                buffer.end_trajectory(arrays["starts"])
+            buffer.add(*row, token=self._token)
+        elif buffer is not None:
+            rollout = from_arrays(arrays) if process is None else processed(process, from_arrays(arrays))
+            if isinstance(buffer, ReplayBuffer):
+                buffer.add_rollout(rollout, token=self._token)
             else:
-                self.buffer.hold(rollout)
-                rollout = self.buffer.rollout()
-            self._rollout = rollout
+                buffer.hold(rollout)
+                rollout = buffer.rollout()
+        self._rollout = rollout
         self._is_broken = False
 
     def _forget_ahead(self) -> None:
         """Drop rows that were not collected: the next collection continues no trajectory."""
-        if self._team.workers and self._publisher.weights is not None:
+        if self._team.workers and self._weights is not None:
             self._is_broken |= self._team.settle(keeps=False)
 
 

@@ -1,43 +1,45 @@
-"""The worker process of an `AsyncCollector`: a collector of its own, with a copy of the policy."""
+"""The worker processes of an `AsyncCollector`: the program of each, a collector of its own, and the team of them."""
 
 import operator
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 from torch import nn
 
 from rltrainer import seeding
-from rltrainer.collect.async_rows import Rows, to_arrays
+from rltrainer.collect.async_rows import Arrays, RowQueue, Rows, as_numpys_own, to_arrays
 from rltrainer.collect.collector import Collector
-from rltrainer.collect.shared_weights import Layout, SharedWeights, check_layout, layout_of
-from rltrainer.collect.weight_sync import tensors_of
+from rltrainer.collect.weight_sync import Layout, SharedWeights, check_layout, layout_of, tensors_of
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.envs.vector_env import close_envs
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.nets import Exploration, Policy
+from rltrainer.processes.channel import dumps
 from rltrainer.processes.program import Link
+from rltrainer.processes.worker import START_HINT, Worker, WorkerGroup, WorkerLostError, check_busy, make_context
 from rltrainer.types import Load, State
 
 OWNER = "AsyncCollector"
 HERE = os.path.realpath(__file__)
+MAX_CHUNK = 16
+"""Rows that a worker collects at most before it sends them and looks for new weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActingConfig:
     """Settings of the learner's collector, by which a worker acts and stores."""
 
-    exploration: Exploration | None
-    """Replaces the policy's own, which is `of_policy`."""
+    exploration: Exploration | None  # replaces the policy's own, which is `of_policy`
     of_policy: Exploration | None
-    columns: Extra | None
-    """Of the buffer; None where nothing is stored."""
-    keeps_env_action: bool
-    """Store the actions that the envs received, not those that were sampled."""
+    columns: Extra | None  # of the buffer; None where nothing is stored
+    keeps_env_action: bool  # store the actions that the envs received, not those that were sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +58,16 @@ class CollectingProgram:
     `make_envs`, pickled, makes the vector env; `seed` is that of all global generators of the process.
     """
 
-    collector: Collector
-
     def __init__(self, link: Link, make_envs: bytes, number: int, seed: int) -> None:
         self._link, self._make_envs, self._number, self._seed = link, make_envs, number, seed
         self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self._load: Load = lambda: None
+        self._progress = 0.0
 
     def close(self) -> None:
         """Close the envs; never raises."""
         if self._envs is not None:
-            self.collector.close() if hasattr(self, "collector") else self._envs.close()
+            close_envs(self._envs)
 
     def make(self) -> tuple[Any, ...]:
         """Make the envs; return their spaces, number and frame skip, and where this code comes from."""
@@ -85,12 +86,12 @@ class CollectingProgram:
         assert self._envs is not None, "the first call makes the envs"
         self._policy: Policy = self._link.load(policy)
         self._policy.progress = lambda: self._progress
-        self.collector = Collector(self._policy, _Pulsing(self._envs, self._link.pulse), info_keys=info_keys)
-        self.collector.adapter.branch_seed("worker", self._number)
+        self._collector = Collector(self._policy, _Pulsing(self._envs, self._link.pulse), info_keys=info_keys)
+        self._collector.adapter.branch_seed("worker", self._number)
 
     def configure(self, config: ActingConfig, modules: Sequence[str]) -> None:
         """Explore and store as the learner's collector does; find the modules that weights come for."""
-        collector = self.collector
+        collector = self._collector
         collector.exploration, self._policy.exploration = config.exploration, config.of_policy
         if config.columns is None:
             collector.buffer = collector.rollout_buffer = None
@@ -102,45 +103,37 @@ class CollectingProgram:
         check_layout(self._weights.layout, layout_of(targets), f"{OWNER}.modules")
         self._targets, self._serial = [tensor for _, tensor in targets], 0
 
-    def collect(self, request: Request) -> tuple[Rows, int]:
-        """Collect with the newest weights; return the rows, and how many envs were restarted so far."""
-        collector, policy = self.collector, self._policy
+    def collect(self, request: Request) -> Rows:
+        """Collect with the newest weights."""
+        collector, policy = self._collector, self._policy
         if self._weights.serial != self._serial:
             self._serial, policy.version, self._progress = self._weights.take(self._targets)
         num_steps = None if request.num_rows is None else request.num_rows * collector.num_envs
         stats = collector.collect(num_steps, request.num_episodes, request.random, request.explore)
-        arrays = None if collector.buffer is None else to_arrays(collector.rollout())
-        return Rows(arrays, stats, policy.version), collector.num_env_restarts
+        arrays = {} if collector.buffer is None else to_arrays(collector.rollout())
+        return Rows(arrays, stats, policy.version, collector.num_env_restarts)
 
-    def collect_random(self, num_rows: int) -> dict[str, Any]:
+    def collect_random(self, num_rows: int) -> Arrays:
         """Collect random actions, which are not counted; see `Collector.collect_random`."""
-        return to_arrays(self.collector.collect_random(num_rows))
+        return to_arrays(self._collector.collect_random(num_rows))
 
-    def reset(self, first_episode: bool) -> None:
-        """Reset all envs."""
-        self.collector.reset(first_episode=first_episode)
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the collector."""
+        return getattr(self._collector, name)(*arguments)
 
     def record_episodes(self, folder: str, first_env: int) -> None:
         """Record the episodes of the envs, whose indices begin with `first_env`."""
-        self._writer = self.collector.adapter.record_episodes(folder, first_env)
+        self._writer = self._collector.adapter.record_episodes(folder, first_env)
 
     def write_episodes(self, is_last: bool) -> None:
         """Write what was recorded, and record no more if that was all."""
         self._writer.close() if is_last else self._writer.flush()
 
-    def seed(self, seed: int) -> None:
-        """Seed the collector."""
-        self.collector.seed(seed)
-
-    def state(self) -> State:
-        """Return the collector's state."""
-        return self.collector.state_dict()
-
     def check_state(self, state: State) -> list[str]:
         """Check a state, and keep what loads it; return the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._load = self.collector.prepare_load(state)
+            self._load = self._collector.prepare_load(state)
         return [str(each.message) for each in caught]
 
     def load_state(self) -> None:
@@ -150,7 +143,7 @@ class CollectingProgram:
     def _module(self, path: str) -> nn.Module:
         """Return the module at an attribute's path from the collector."""
         try:
-            module = operator.attrgetter(path)(self.collector)
+            module = operator.attrgetter(path)(self._collector)
         except AttributeError as error:
             raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
         if isinstance(module, nn.Module):
@@ -176,3 +169,158 @@ class _Pulsing(gym.vector.VectorWrapper):
         result = self.env.reset(**options)
         self._pulse[0] += 1
         return result
+
+
+class CollectingWorker(Worker):
+    """A process that collects; `queue` holds its rows that are not taken yet."""
+
+    start_hint = START_HINT
+
+    def __init__(self, context: Any, make_envs: bytes, number: int, seed: int, timeout: float | None) -> None:
+        self.number, self.queue, self.num_env_restarts = number, RowQueue(), 0
+        super().__init__(context, f"worker {number}", CollectingProgram, (make_envs, number, seed), timeout)
+
+    def ask(self, request: Request) -> None:
+        """Let it collect; `receive` waits for the rows."""
+        what = f"{request.num_episodes} episodes" if request.num_rows is None else f"{request.num_rows} rows"
+        self.call(f"the collection of {what}", "collect", request)
+
+    def receive(self, watch: Callable[[], None] = lambda: None) -> Any:
+        """Wait for the result; see `Worker.receive`."""
+        result = super().receive(watch)
+        if isinstance(result, Rows):
+            self.num_env_restarts, result.arrays = result.num_env_restarts, as_numpys_own(result.arrays)
+        return result
+
+    def enqueue(self, watch: Callable[[], None] = lambda: None) -> None:
+        """Wait for the rows that it was asked for, and queue them."""
+        rows = self.receive(watch)
+        if isinstance(rows, Rows) and rows.arrays:  # an interrupt may have left it with something else to answer
+            self.queue.put(rows)
+
+
+class CollectingTeam(WorkerGroup[CollectingWorker]):
+    """Worker processes that collect, each in envs of its own.
+
+    Args:
+        make_envs: makes the vector env of a worker.
+        timeout: seconds that one step or reset of envs may take; None for any time.
+        before_asking: called before a worker is asked for rows, for which it takes weights.
+
+    Attributes:
+        spaces: of observations and actions of one env.
+        num_envs, frame_skip: of one worker's envs.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[], Any],
+        num_workers: int,
+        start_method: str | None,
+        timeout: float | None,
+        before_asking: Callable[[], None],
+    ) -> None:
+        super().__init__(OWNER)
+        self._before_asking, seed = before_asking, seeding.draw_seed()
+        context, pickled = make_context(start_method, OWNER), dumped("make_envs", make_envs)
+        try:
+            for number in range(num_workers):
+                worker_seed = seeding.derive_seed(seed, "worker", number)
+                self.workers.append(CollectingWorker(context, pickled, number, worker_seed, timeout))
+            made = self.call_all("the making of the envs", "make")
+            *first, code = made[0]
+            for number, (*other, _) in enumerate(made):
+                if other != first:
+                    raise SpaceError(f"{OWNER}.make_envs: worker {number} has {other}, worker 0 has {first}")
+            self.spaces, self.num_envs, self.frame_skip = first
+            if code != HERE:
+                raise EnvError(f"the workers imported {code}, not {HERE}: use start_method='spawn'")
+        except BaseException:
+            self.end(grace=0.5)
+            raise
+
+    def collect(self, request: Request, stores: bool) -> list[Rows]:
+        """Let all workers collect at the same time, and wait for them; episodes are shared among all envs."""
+        workers, n = self.alive, self.num_envs
+        requests = [request] * len(workers)
+        if request.num_episodes is not None:
+            share, rest = divmod(request.num_episodes, n * len(workers))
+            quotas = [n * share + min(max(rest - n * worker.number, 0), n) for worker in workers]
+            if stores and not all(quotas):
+                rule = f"must give each of {len(workers)} workers an episode"
+                raise ParamsError(field_error_text(f"{OWNER}.collect", "num_episodes", rule, request.num_episodes))
+            requests = [replace(request, num_episodes=quota) for quota in quotas]
+        asked = [(worker, each) for worker, each in zip(workers, requests, strict=True) if each.num_episodes != 0]
+        self._before_asking()
+        for worker, each in asked:
+            worker.ask(each)
+        return self.gather([worker for worker, _ in asked])
+
+    def take(self, request: Request, ahead: int) -> list[Rows]:
+        """Take so many rows from all workers, which continue meanwhile and afterwards, up to `ahead` rows."""
+        num_rows = request.num_rows or 0
+        timeout: float | None = 0.0  # what has come already is taken first, and then waited for
+        with self.ended_by_a_loss():
+            while timeout == 0.0 or any(worker.queue.num_rows < num_rows for worker in self.workers):
+                self._ask(request, num_rows, ahead)
+                for worker in self.ready([worker for worker in self.workers if worker.is_busy], timeout):
+                    worker.enqueue()
+                timeout = None
+            rows = [worker.queue.take(num_rows) for worker in self.workers]
+            self._ask(request, 0, ahead)
+        return rows
+
+    def _ask(self, request: Request, num_rows: int, ahead: int) -> None:
+        """Let idle workers collect what is missing of so many rows, and what they may be ahead."""
+        for worker in self.alive:
+            if not worker.is_busy:
+                missing = num_rows - worker.queue.num_rows
+                size = min((ahead + 1) // 2, MAX_CHUNK) if ahead else missing
+                if 0 < size <= missing + ahead:
+                    self._before_asking()
+                    worker.ask(replace(request, num_rows=size))
+
+    def settle(self, keeps: bool) -> bool:
+        """Wait for rows that were asked for; keep all rows, or drop them. Return whether any were dropped."""
+        drops, watch = False, partial(check_busy, self.workers)
+        for worker in self.alive:
+            if worker.is_busy:
+                try:
+                    with self.ended_by_a_loss():
+                        worker.enqueue(watch)
+                except WorkerLostError:
+                    raise
+                except RLTrainerError:
+                    if keeps:
+                        raise
+                    drops = True
+            if not keeps:
+                drops |= worker.queue.num_rows > 0
+                worker.queue.clear()
+        return drops
+
+
+class TeamWriter:
+    """Lets all workers of a team write the episodes that they have recorded, once they have ended their calls."""
+
+    def __init__(self, team: CollectingTeam) -> None:
+        self._team = team
+
+    def flush(self, is_last: bool = False) -> None:
+        """Write them, also of rows that are not collected yet."""
+        self._team.settle(keeps=True)
+        self._team.call_all("the writing of its episodes", "write_episodes", is_last)
+
+    def close(self) -> None:
+        """Write them, and record no more."""
+        self.flush(is_last=True)
+
+
+def dumped(field: str, value: Any) -> bytes:
+    """Return a value as the bytes that travel to the workers, or raise a `ParamsError` that names the field."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        hint = "Define its functions and classes at the top level of a module."
+        raise ParamsError(f"{OWNER}.{field}: must be able to travel to worker processes ({why}). {hint}") from error

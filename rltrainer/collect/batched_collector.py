@@ -10,23 +10,21 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.collect.collector import Collector
+from rltrainer.collect.collector import Collector, CollectorState
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
-from rltrainer.collect.faults import NOTHING_STORED, FaultChecker, check_obs, check_rollout, check_step, stuck_error
+from rltrainer.collect.faults import FaultChecker, check_obs
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
-from rltrainer.envs.adapter.observations import all_finite, take_rows
+from rltrainer.envs.adapter.observations import take_rows
 from rltrainer.envs.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
-from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.params import Params
 from rltrainer.tree import map_tree
-from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, checked, instance_of
 
 MAX_SHORT_EPISODES = 1000
@@ -97,70 +95,19 @@ class EnvQueue:
         return num_live if self._params.max_batch_size is None else min(self._params.max_batch_size, num_live)
 
 
-class StreamFaultChecker(FaultChecker):
-    """Names faults by the steps that each env has taken; see `FaultChecker`."""
-
-    time_limit = "BatchedCollector(..., max_trajectory_length=...)"
-    _adapter: StreamAdapter
-
-    def __init__(self, adapter: StreamAdapter, episodes: EpisodeCounter) -> None:
-        super().__init__(adapter, episodes)
-        self._steps_before: Any = 0
-
-    def begin(self, queued: list[int]) -> None:
-        """Note where a collection begins: each env's first steps are the queued ones."""
-        self._steps_before = self._adapter.num_steps - np.array(queued)
-
-    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
-        """Raise the first fault of a collection, if it has one."""
-        check_rollout(buffer.rollout(), self._steps_before, self._actions, NOTHING_STORED)
-
-    def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
-        """Raise the fault that made a policy or env fail, if there is one."""
-        if buffer is None:
-            return
-        if buffer.num_rows:
-            self.name_fault(buffer, num_steps_before)
-        self.check_begun(np.arange(self._adapter.num_envs), NOTHING_STORED)
-
-    def check_begun(self, envs: Rows, hint: str = "") -> None:
-        """Check the observations that envs [K] act on next."""
-        if not all_finite(self._adapter.obs):
-            for env in envs.tolist():
-                check_obs(self._adapter.obs, self._only(env), int(self._adapter.num_steps[env]), True, hint)
-
-    def check_arrived(self, step: EnvStep, env_action: Array, counted: Array) -> None:
-        """Check steps that are not stored; `counted` [N] marks their envs."""
-        acts = all_finite(env_action) if self._adapter.to_env.clips_samples else self._actions.holds(env_action)
-        if acts and all_finite(step.reward) and all_finite(step.next_obs):
-            return
-        for env in np.flatnonzero(counted).tolist():
-            num_steps = int(self._adapter.num_steps[env])
-            check_step(step, env_action, self._only(env), num_steps, self._actions)
-            check_obs(step.next_obs, self._only(env), num_steps, False, "")
-
-    def check_masks_of(self, envs: Rows) -> None:
-        """Raise an `EnvError` if the action mask of one of the envs [K] that act now allows no action."""
-        for env in envs[self.is_stuck()[envs]][:1].tolist():
-            raise stuck_error(env, int(self._adapter.num_steps[env]) + 1)
-
-    def check_progress(self, num_dropped: int) -> None:
-        """Raise an `EnvError` if a collection by episodes finds only too short ones."""
-        if num_dropped >= MAX_SHORT_EPISODES and not len(self._episodes.lengths):
-            limit = self._episodes.min_length
-            text = f"{num_dropped} episodes, and no other, were shorter than min_trajectory_length={limit}"
-            raise EnvError(f"BatchedCollector.collect: {text}")
-
-    def _only(self, env: int) -> Array:
-        return np.isin(np.arange(self._adapter.num_envs), env)
-
-
 @dataclasses.dataclass
 class StreamState:
-    """State of a batched collector beside that of a collector: the steps that each env has taken, for errors."""
+    """The steps that each env has taken, for errors, and the episodes that were too short."""
 
     num_steps: list[NonNegativeInt]
     num_dropped: NonNegativeInt
+
+
+@dataclasses.dataclass(kw_only=True)
+class BatchedState(CollectorState):
+    """State of a batched collector."""
+
+    streams: StreamState
 
 
 AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
@@ -191,10 +138,9 @@ class BatchedCollector(Collector):
         SpaceError, ParamsError: see `Collector`; or the envs cannot be stepped each by itself.
     """
 
-    adapter_class = StreamAdapter
+    state_class, adapter_class = BatchedState, StreamAdapter
     varies_in_length: ClassVar[bool] = True
     adapter: StreamAdapter
-    _checker: StreamFaultChecker
 
     def __init__(
         self,
@@ -227,6 +173,9 @@ class BatchedCollector(Collector):
         super().__init__(policy, envs, buffer, exploration, device=device, sync_every=sync_every)
         self._waiting = EnvQueue(self.inference)
         self._filter = MinLengthFilter(self.num_envs, shortest)
+        self._episodes = EpisodeCounter(self.num_envs, shortest, self._reader)
+        limit = "BatchedCollector(..., max_trajectory_length=...)"
+        self._checker = FaultChecker(self.adapter, self._episodes, limit)
 
     @property
     def num_dropped_episodes(self) -> int:
@@ -246,30 +195,29 @@ class BatchedCollector(Collector):
         """Write into this buffer from now on; see `Collector.attach_buffer`."""
         super().attach_buffer(buffer)
         # Steps that are under way have no place in this one.
-        self._action, self._extra, self._needs_reset = None, {}, True
+        self._action, self._extra, self.needs_reset = None, {}, True
 
-    def state_dict(self) -> State:
+    def get_state(self) -> BatchedState:
         """Return the state; steps that are under way are not part of it, and do not count."""
         streams = StreamState(self.adapter.num_steps.tolist(), self._episodes.num_dropped)
-        return super().state_dict() | {"streams": to_state(streams)}
+        return BatchedState(**vars(super().get_state()), streams=streams)
 
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return what loads it; see `Collector.prepare_load`."""
-        rest = {name: part for name, part in state.items() if name != "streams"}
-        streams = from_state(StreamState, state.get("streams"), "collector.streams")
-        if len(streams.num_steps) != self.num_envs:
-            text = f"expected the steps of {self.num_envs} envs, found those of {len(streams.num_steps)}"
+    def check_state(self, state: CollectorState) -> None:
+        """Check a state; see `Collector.check_state`."""
+        assert isinstance(state, BatchedState), "of `state_class`"
+        if len(state.streams.num_steps) != self.num_envs:
+            text = f"expected the steps of {self.num_envs} envs, found those of {len(state.streams.num_steps)}"
             raise CheckpointError(f"collector.streams.num_steps: {text}")
-        load_rest = super().prepare_load(rest)
+        super().check_state(state)
 
-        def load() -> None:
-            load_rest()
-            self._filter.restart(self._episodes.running_length.tolist())
-            self._waiting.clear()
-            self.adapter.num_steps[:] = streams.num_steps
-            self._episodes.num_dropped = streams.num_dropped
-
-        return load
+    def set_state(self, state: CollectorState) -> None:
+        """Take over a state; see `Collector.set_state`."""
+        assert isinstance(state, BatchedState), "of `state_class`"
+        super().set_state(state)
+        self._filter.restart(self._episodes.running.lengths.tolist())
+        self._waiting.clear()
+        self.adapter.num_steps[:] = state.streams.num_steps
+        self._episodes.num_dropped = state.streams.num_dropped
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
@@ -280,7 +228,12 @@ class BatchedCollector(Collector):
         # A rollout is of one policy: no more steps are sent than it takes.
         is_limited = num_steps is not None and not isinstance(self.buffer, ReplayBuffer)
         num_dropped, num_answers = episodes.num_dropped, 0
-        self._begin()
+        if adapter.is_fresh:
+            waiting.clear()
+        if not isinstance(self.buffer, ReplayBuffer):
+            self._filter.drop()
+        # The first steps that are stored of each env are the queued ones.
+        checker.begin(adapter.num_steps - np.array(self._filter.counts), adapter.num_steps)
         try:
             while not episodes.is_complete if num_steps is None else num_left > 0:
                 num_live = self._advance()
@@ -296,7 +249,10 @@ class BatchedCollector(Collector):
                     num_answers += 1
                     self._take_in(step)
                 if num_steps is None:
-                    checker.check_progress(episodes.num_dropped - num_dropped)
+                    num_short = episodes.num_dropped - num_dropped
+                    if num_short >= MAX_SHORT_EPISODES and not len(episodes.lengths):
+                        text = f"{num_short} episodes, and no other, were shorter than min_trajectory_length="
+                        raise EnvError(f"BatchedCollector.collect: {text}{self.min_trajectory_length}")
                     checker.warn_of_long_episode(num_answers)
             self._advance()
             self.num_rows += num_rows
@@ -305,21 +261,14 @@ class BatchedCollector(Collector):
                 self.rollout_buffer.pad(adapter.obs)
                 episodes.num_valid = len(self.rollout_buffer)
 
-    def _begin(self) -> None:
-        """Prepare for a collection."""
-        if self.adapter.is_fresh:
-            self._waiting.clear()
-        if not isinstance(self.buffer, ReplayBuffer):
-            self._filter.drop()
-        self._checker.begin(self._filter.counts)
-
     def _advance(self) -> int:
         """Queue envs that have answered, or let them begin an episode; return how many are still to act."""
         adapter, is_open = self.adapter, self._episodes.open
         if (begun := adapter.advance(is_open)) is not None:
             self._selection.forget(begun)
             if self.rollout_buffer is None:
-                self._checker.check_begun(begun)
+                is_begun = np.isin(np.arange(self.num_envs), begun)
+                check_obs(adapter.obs, is_begun, adapter.num_steps, is_first=True)
         waiting = adapter.waiting if is_open is None else adapter.waiting[is_open[adapter.waiting]]
         self._waiting.add(waiting.tolist(), time.monotonic())
         return self.num_envs if is_open is None else int(is_open.sum())
@@ -328,7 +277,7 @@ class BatchedCollector(Collector):
         """Decide for envs [K], and let them take the step."""
         adapter, selection = self.adapter, self._selection
         if self.policy.has_mask:
-            self._checker.check_masks_of(envs)
+            self._checker.check_masks(adapter.num_steps, envs)
         rows = torch.from_numpy(envs).to(adapter.device)
         memory = selection.recall(rows)
         try:
@@ -354,7 +303,7 @@ class BatchedCollector(Collector):
         counted = self._episodes.add(step.reward, step.finished, step.valid)
         assert counted is not None, "a stream says which envs it is of"
         if buffer is None:
-            self._checker.check_arrived(step, self._action, counted)
+            self._checker.check_row(step, self._action, counted, adapter.num_steps)
             return
         envs = adapter.stepped
         terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
@@ -362,11 +311,6 @@ class BatchedCollector(Collector):
         extra = {name: self._extra[name][envs] for name in self._selection.columns}
         stored = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
         self._filter.add(buffer, envs, stored, valid, terminated | truncated)
-
-    def _count_episodes(self) -> None:
-        self._agents = None  # these envs cannot be stepped one by one
-        self._episodes = EpisodeCounter(self.num_envs, self.min_trajectory_length, self._reader)
-        self._checker = StreamFaultChecker(self.adapter, self._episodes)
 
     def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
         return self.adapter.last_info(env)

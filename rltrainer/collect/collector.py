@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,13 +19,12 @@ from rltrainer.collect.arguments import (
     require_buffer,
     require_one_agent,
     require_same_spaces,
-    required_limit,
 )
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
 from rltrainer.collect.episode_infos import reader_of, with_infos
-from rltrainer.collect.faults import FaultChecker
+from rltrainer.collect.faults import FaultChecker, check_obs
 from rltrainer.collect.weight_sync import Counts, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
@@ -37,29 +36,24 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
-from rltrainer.state.codec import from_state, to_state
+from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree
-from rltrainer.types import Load, Rollout, State
+from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CollectorState:
     """State of a collector."""
 
-    generator: Any
-    """Its bytes."""
+    generator: Any  # its bytes
     adapter: dict[str, Any]
-    """See `AdapterState`."""
     num_rows: NonNegativeInt
     needs_reset: bool
-    memory: Any = None
-    """[N, S], or None."""
-    weights: SyncState = field(default_factory=SyncState)
-    """Of a copy that acts."""
+    memory: Any = None  # [N, S], or None
+    weights: SyncState | None = None  # of a copy that acts
     episodes: RunningEpisodes | None = None
-    is_stored: bool = False
-    """Whether the buffers hold the steps that led to where the envs are."""
+    is_stored: bool = False  # whether the buffers hold the steps that led to where the envs are
 
     def problem(self) -> str | None:
         """Return the error of a state that was read from a file, or None."""
@@ -68,7 +62,7 @@ class CollectorState:
         return None
 
 
-class Collector:
+class Collector(Stateful[CollectorState]):
     """Steps a policy in a vector env and writes the data into a buffer.
 
     A collection goes into a rollout first; a `ReplayBuffer` receives it at the end, once it is known to be finite. So
@@ -90,6 +84,7 @@ class Collector:
 
     Attributes:
         num_rows: steps that each env has taken since its first episode began.
+        needs_reset: whether the next collection begins with a reset of all envs.
         keeps_env_action: whether the buffer gets the actions that the envs received, not the samples.
         frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
 
@@ -99,6 +94,8 @@ class Collector:
             that the policy cannot fill.
     """
 
+    state_class: ClassVar[type[Any]] = CollectorState
+    state_name = "collector"
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     varies_in_length: ClassVar[bool] = False
 
@@ -119,7 +116,7 @@ class Collector:
         self.max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt | None)
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
         self.adapter = self.adapter_class(with_infos(envs, info_keys), self._acting.device)
-        self.num_envs, self.frame_skip = self.adapter.num_envs, frame_skip(envs)
+        self.envs, self.num_envs, self.frame_skip = self.adapter.envs, self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
         self._selection = ActionSelection(self._acting, self.adapter)
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
@@ -128,15 +125,12 @@ class Collector:
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
-        self.num_rows, self._needs_reset = 0, True
+        self.num_rows, self.needs_reset = 0, True
         self._processed: Rollout | None = None
         self._eval_mode = EvalMode(self._acting)
-        self._count_episodes()
-
-    @property
-    def envs(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """The vector env."""
-        return self.adapter.envs
+        self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
+        self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs), agents=self._agents)
+        self._checker = FaultChecker(self.adapter, self._episodes)
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""
@@ -167,7 +161,7 @@ class Collector:
             self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
         self._episodes.restart()
-        self._needs_reset, self._token = False, TrajectoryToken()
+        self.needs_reset, self._token = False, TrajectoryToken()
         if reset_buffer and self.buffer is not None:
             self.buffer.clear()
 
@@ -212,33 +206,43 @@ class Collector:
             TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
-        asks = num_episodes is not None or self._agents is not None
-        self._limit = required_limit(self.adapter, self.max_episode_steps, num_episodes) if asks else None
+        self._limit = self.max_episode_steps if num_episodes is not None else None
+        if self._agents is not None:  # a team truncates its own episodes
+            self._agents.max_episode_steps, self._limit = self._limit, None
+        elif self._limit and (num_episodes or 0) > self.num_envs and not self.adapter.can_reset_one:
+            rule = f"must be None for {num_episodes} episodes in {self.num_envs} envs that cannot be reset one by one"
+            hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
+            raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self._limit, hint))
         started = time.perf_counter()
         if self._weights is not None:
             self._weights.require()
-        if self.adapter.is_away and not self._needs_reset:
-            self._resume()
+        if self.adapter.is_away and not self.needs_reset:
+            # Envs that do not come back to where the loaded state was saved begin another episode.
+            lost = self.adapter.resume(self._episodes.running.returns)
+            self._episodes.forget(lost)
+            self._selection.forget(lost)
+            self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
         is_due = num_episodes is not None and not self.adapter.is_fresh
-        if self._needs_reset or is_due or not self.adapter.is_current:
+        if self.needs_reset or is_due or not self.adapter.is_current:
             self.reset()
         self._episodes.start(num_episodes)
         if self.rollout_buffer is not None:
             self.rollout_buffer.begin(self._token)
         num_rows_before, self._processed = self.num_rows, None
+        self._checker.begin(num_rows_before)
         switched = self._eval_mode.switch()
         # Until all is stored: the next collection must not continue one that failed half-way.
-        self._needs_reset, is_stored = True, False
+        self.needs_reset, is_stored = True, False
         try:
             self._selection.begin(self.exploration, random, explore)
             try:
                 self._step_envs(num_steps)
                 self._checker.check_policy(self.policy)
             except Exception as error:
-                self._checker.name_cause(self.rollout_buffer, num_rows_before)
+                self._checker.name_cause(self.rollout_buffer)
                 raise_named(error, self.num_rows)
                 raise
-            self._store(num_rows_before, process)
+            self._store(process)
             is_stored = True
         finally:
             for module in switched:
@@ -246,7 +250,7 @@ class Collector:
             if not is_stored and self.rollout_buffer is not None:
                 self.rollout_buffer.clear()
         # Envs past their quota are in the middle of episodes that do not count.
-        self._needs_reset = num_episodes is not None
+        self.needs_reset = num_episodes is not None
         num_env_steps = (self.num_rows - num_rows_before) * self.num_envs if num_episodes is None else None
         return self._episodes.stats(num_env_steps, time.perf_counter() - started)
 
@@ -262,8 +266,10 @@ class Collector:
         spaces = (adapter.observation_space, adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
         checker = FaultChecker(adapter, EpisodeCounter(self.num_envs))
-        self._needs_reset = True
-        required_limit(adapter, None, None)  # of a team that an earlier collection limited
+        checker.begin(before)
+        self.needs_reset = True
+        if self._agents is not None:  # an earlier collection may have limited a team's episodes
+            self._agents.max_episode_steps = None
         with adapter.aside(derive_seed(seed, "env")), env_named(before):
             adapter.reset()
             try:
@@ -281,16 +287,11 @@ class Collector:
                     buffer.add(adapter.obs, sample, step.reward, step.next_obs, *end, step.valid)
                     EnvAdapter.advance(adapter)
             except Exception as error:
-                checker.name_cause(buffer, before)
+                checker.name_cause(buffer)
                 raise_named(error, self.num_rows)
                 raise
-            checker.check_collected(buffer, before, holds_samples=True)
+            checker.check_collected(buffer, holds_samples=True)
         return buffer.rollout()
-
-    @property
-    def needs_reset(self) -> bool:
-        """Tell whether the next collection begins with a reset of all envs."""
-        return self._needs_reset
 
     def rollout(self) -> Rollout:
         """Return the data of the last collection [T, N]; a `ParamsError` without a buffer."""
@@ -302,45 +303,37 @@ class Collector:
         """Return further values for rows of training: none."""
         return {}
 
-    def state_dict(self) -> State:
+    def get_state(self) -> CollectorState:
         """Return the state of generator, envs, memory, running episodes and counters; the buffer has its own."""
-        continues = not self._needs_reset
-        return {
-            "generator": self.generator.get_state(),
-            "adapter": self.adapter.state_dict(continues),
-            "num_rows": self.num_rows,
-            "needs_reset": self._needs_reset,
-            "memory": self._selection.memory,
-            "episodes": to_state(self._episodes.running()) if continues else None,
-            "is_stored": continues and self._token.is_stored(self.rollout_buffer, self.buffer),
-            **({} if self._weights is None else {"weights": to_state(self._weights.state)}),
-        }
+        continues = not self.needs_reset
+        return CollectorState(
+            generator=self.generator.get_state(),
+            adapter=self.adapter.state_dict(continues),
+            num_rows=self.num_rows,
+            needs_reset=self.needs_reset,
+            memory=self._selection.memory,
+            weights=None if self._weights is None else replace(self._weights.state),
+            episodes=self._episodes.get_state() if continues else None,
+            is_stored=continues and self._token.is_stored(self.rollout_buffer, self.buffer),
+        )
 
-    def load_state_dict(self, state: State) -> None:
-        """Restore a `state_dict`; see `prepare_load`."""
-        self.prepare_load(state)()
+    def check_state(self, state: CollectorState) -> None:
+        """Check a state; envs that cannot be brought there will begin a new episode, with a warning."""
+        check_generator("collector.generator", self.generator, state.generator)
+        self._selection.check_memory(state.memory, self.exploration)
+        self._load_adapter = self.adapter.prepare_load(state.adapter)
+        self._episodes.check_state(state.episodes)
 
-    def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return a function that loads it; the next collection continues the episodes.
-
-        Envs that cannot be brought there start a new episode, with a warning; other envs are a `CheckpointError`.
-        """
-        found = from_state(CollectorState, state, "collector")
-        check_generator("collector.generator", self.generator, found.generator)
-        load_memory = self._selection.prepare_load(found.memory, self.exploration)
-        load_adapter = self.adapter.prepare_load(found.adapter)
-        load_episodes = self._episodes.prepare_load(found.episodes)
-
-        def load() -> None:
-            set_generator(self.generator, found.generator)
-            self.num_rows, self._needs_reset = found.num_rows, found.needs_reset
-            self._token = TrajectoryToken(found.is_stored)
-            for each in (load_episodes, load_memory, load_adapter):
-                each()
-            if self._weights is not None:
-                self._weights.load(found.weights)
-
-        return load
+    def set_state(self, state: CollectorState) -> None:
+        """Take over a state; the next collection continues the episodes."""
+        set_generator(self.generator, state.generator)
+        self.num_rows, self.needs_reset = state.num_rows, state.needs_reset
+        self._token = TrajectoryToken(state.is_stored)
+        self._episodes.set_state(state.episodes)
+        self._selection.set_memory(state.memory, self.exploration)
+        self._load_adapter()
+        if self._weights is not None:
+            self._weights.load(state.weights or SyncState())
 
     @property
     def num_env_restarts(self) -> int:
@@ -359,13 +352,6 @@ class Collector:
         """Close the envs; never raises."""
         self.adapter.close()
 
-    def _resume(self) -> None:
-        """Bring the envs to where they were when the loaded state was saved."""
-        lost = self.adapter.resume(self._episodes.running_return)
-        self._episodes.forget(lost)
-        self._selection.forget(lost)
-        self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
-
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
         """Step until the count is reached, a row at a time: one step of all envs."""
@@ -375,7 +361,7 @@ class Collector:
         must_look = buffer is None
         while not episodes.is_complete if stop is None else self.num_rows < stop:
             if must_look:
-                self._checker.check_first_obs(self.num_rows)
+                check_obs(adapter.obs, episodes.open, self.num_rows, is_first=True)
             if self.policy.has_mask:
                 self._checker.check_masks(self.num_rows)
             memory = selection.memory
@@ -383,7 +369,8 @@ class Collector:
                 decision = selection.decide(adapter.obs_tensor, self.generator)
                 env_action = adapter.to_env(decision.action)
             except NonFiniteError as error:
-                self._checker.name_uncounted(self.num_rows)
+                # A policy that acts on all envs may fail because of one past its quota, which is not counted.
+                check_obs(adapter.obs, None, self.num_rows, is_first=False)
                 raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
             self.num_rows += 1
             step = adapter.step(env_action, self._limit)
@@ -404,18 +391,12 @@ class Collector:
             if stop is None:
                 self._checker.warn_of_long_episode(self.num_rows - first)
 
-    def _count_episodes(self) -> None:
-        self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
-        self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs), agents=self._agents)
-        self._checker = FaultChecker(self.adapter, self._episodes)
-
-    def _store(self, num_rows_before: int, process: Process | None) -> None:
+    def _store(self, process: Process | None) -> None:
         """Check the rollout, and store it in the replay buffer, if there is one."""
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return
-        is_replay = isinstance(buffer, ReplayBuffer)
-        self._checker.check_collected(rollout_buffer, num_rows_before, holds_samples=not is_replay)
+        self._checker.check_collected(rollout_buffer, holds_samples=not isinstance(buffer, ReplayBuffer))
         if process is not None:
             self._processed = processed(process, rollout_buffer.rollout())
         if not isinstance(buffer, ReplayBuffer):
@@ -427,7 +408,7 @@ class Collector:
             else:
                 buffer.add_rollout(self.rollout(), token=self._token)
         except SpaceError:
-            self._checker.name_fault(rollout_buffer, num_rows_before)  # by env and step
+            self._checker.name_fault(rollout_buffer)  # by env and step
             raise
 
 

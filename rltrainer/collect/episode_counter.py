@@ -10,7 +10,6 @@ from rltrainer.collect.episode_infos import InfoReader
 from rltrainer.envs import AgentsAsEnvs
 from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN
 from rltrainer.errors import CheckpointError
-from rltrainer.types import Load
 
 Array = np.ndarray[Any, Any]
 
@@ -51,40 +50,29 @@ class EpisodeCounter:
 
     def restart(self) -> None:
         """Forget the running episodes: all envs were reset."""
-        self._running = RunningEpisodes(np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64))
+        self.running = RunningEpisodes(np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64))
 
-    @property
-    def running_return(self) -> Array:
-        """The returns of the running episodes so far [N] or [N, A]."""
-        return self._running.returns
-
-    @property
-    def running_length(self) -> Array:
-        """The steps of the running episodes so far [N]."""
-        return self._running.lengths
-
-    def running(self) -> RunningEpisodes | None:
+    def get_state(self) -> RunningEpisodes | None:
         """Return the running episodes; None if none has a step."""
-        now = self._running
-        return RunningEpisodes(now.returns.copy(), now.lengths.copy()) if now.lengths.any() else None
+        running = self.running
+        return RunningEpisodes(running.returns.copy(), running.lengths.copy()) if running.lengths.any() else None
 
-    def prepare_load(self, running: RunningEpisodes | None) -> Load:
-        """Check that saved episodes are of as many envs, and return a function that continues them."""
-        if running is None:
-            return self.restart
-        if len(running.lengths) != self.num_envs:
-            text = f"expected those of {self.num_envs} envs, found those of {len(running.lengths)}"
+    def check_state(self, state: RunningEpisodes | None) -> None:
+        """Raise a `CheckpointError` unless episodes are of as many envs."""
+        if state is not None and len(state.lengths) != self.num_envs:
+            text = f"expected those of {self.num_envs} envs, found those of {len(state.lengths)}"
             raise CheckpointError(f"collector.episodes: {text}")
-        copied = RunningEpisodes(running.returns.copy(), running.lengths.copy())  # a file is mapped read-only
 
-        def load() -> None:
-            self._running = copied
-
-        return load
+    def set_state(self, state: RunningEpisodes | None) -> None:
+        """Continue episodes that were checked."""
+        if state is None:
+            self.restart()
+        else:
+            self.running = RunningEpisodes(state.returns.copy(), state.lengths.copy())  # a file is mapped read-only
 
     def forget(self, rows: Array) -> None:
         """Forget the running episodes of some envs [K], which start a new one."""
-        self._running.returns[rows], self._running.lengths[rows] = 0.0, 0
+        self.running.returns[rows], self.running.lengths[rows] = 0.0, 0
 
     def start(self, num_episodes: int | None) -> None:
         """Begin a collection; with `num_episodes`, shared among the envs as evenly as possible."""
@@ -106,9 +94,12 @@ class EpisodeCounter:
         Returns which steps count [N], or None if all do: valid, and of an env whose quota is not used up.
         """
         counted = valid if self.open is None else self.open.copy() if valid is None else self.open & valid
-        if reward.shape != self._running.returns.shape:
-            self._begin_with(reward.shape)
-        returns, lengths = self._running.returns, self._running.lengths
+        if reward.shape != self.running.returns.shape:  # the first rewards tell the number of agents
+            if self.running.lengths.any():
+                text = f"expected those of rewards {reward.shape}, found {self.running.returns.shape}"
+                raise CheckpointError(f"collector.episodes.returns: {text}")
+            self.running.returns = np.zeros(reward.shape)
+        returns, lengths = self.running.returns, self.running.lengths
         if counted is None:
             returns += reward
             lengths += 1
@@ -122,7 +113,10 @@ class EpisodeCounter:
         if finished is not None:
             ended = finished if counted is None else finished[counted[finished]]
             if self.min_length > 1:
-                ended = self._drop_short(ended)
+                is_short = lengths[ended] < self.min_length
+                self.num_dropped += int(is_short.sum())
+                self.num_valid -= int(lengths[ended[is_short]].sum())
+                ended = ended[~is_short]
             num_before = sum(map(len, self._ended_lengths)) if self._teams is not None else 0
             self._ended_returns.append(returns[ended])
             self._ended_lengths.append(lengths[ended])
@@ -136,21 +130,6 @@ class EpisodeCounter:
                     self._teams.end(finished, ended, num_before, self._quota)
                 self.open = self._quota > 0
         return counted
-
-    def _begin_with(self, shape: tuple[int, ...]) -> None:
-        """Take the number of agents from the first rewards."""
-        if self._running.lengths.any():
-            text = f"expected those of rewards {shape}, found {self._running.returns.shape}"
-            raise CheckpointError(f"collector.episodes.returns: {text}")
-        self._running.returns = np.zeros(shape)
-
-    def _drop_short(self, ended: Array) -> Array:
-        """Return the envs [K] whose episode was long enough, and count the others."""
-        lengths = self._running.lengths[ended]
-        is_short = lengths < self.min_length
-        self.num_dropped += int(is_short.sum())
-        self.num_valid -= int(lengths[is_short].sum())
-        return ended[~is_short]
 
     @property
     def is_complete(self) -> bool:
@@ -171,11 +150,12 @@ class EpisodeCounter:
         """Return the statistics since `start`; without a number of env steps, only those that count were taken."""
         infos = {} if self._infos is None else self._infos.by_key(self._ended_infos)
         if self._teams is not None:
-            self._teams.write_returns(infos)
+            for number, value in self._teams.returns.items():
+                infos[TEAM_RETURN][number] = value
         return CollectStats(
             num_collected_steps=self.num_valid,
             num_env_steps=self.num_valid if num_env_steps is None else num_env_steps,
-            returns=np.concatenate([np.zeros((0, *self._running.returns.shape[1:])), *self._ended_returns]),
+            returns=np.concatenate([np.zeros((0, *self.running.returns.shape[1:])), *self._ended_returns]),
             lengths=self.lengths,
             collect_time=seconds,
             infos=infos,
@@ -183,7 +163,7 @@ class EpisodeCounter:
 
     def longest(self) -> tuple[int, int]:
         """Return the env of a collection by episodes whose running episode is the longest, and its steps."""
-        lengths = self._running.lengths
+        lengths = self.running.lengths
         lengths = lengths if self.open is None else np.where(self.open, lengths, 0)
         return int(lengths.argmax()), int(lengths.max())
 
@@ -201,7 +181,7 @@ class TeamQuotas:
         self._took_part = np.zeros((num_teams, self._size), np.bool_)
         self._reader = infos if infos is not None and TEAM_RETURN in infos.keys else None
         self._last_counted = np.full(num_teams, -1)  # the number of the running team's last counted episode
-        self._returns: dict[int, float] = {}
+        self.returns: dict[int, float] = {}  # by the number of the episode whose infos get it
 
     @property
     def waiting(self) -> Array:
@@ -226,15 +206,10 @@ class TeamQuotas:
                 values = self._reader.of_ended(rows)[:, self._reader.keys.index(TEAM_RETURN)]
                 has_value = ~np.isnan(values)
                 if has_value.any() and not np.isin(rows[has_value], counted).any():
-                    self._returns[int(self._last_counted[team])] = float(values[has_value][0])
+                    self.returns[int(self._last_counted[team])] = float(values[has_value][0])
                 self._last_counted[team] = -1
             self._share(quota, rows, self._took_part[team])
             self._took_part[team] = False
-
-    def write_returns(self, infos: dict[str, Array]) -> None:
-        """Write the returns of teams into the infos of their last counted episodes."""
-        for number, value in self._returns.items():
-            infos[TEAM_RETURN][number] = value
 
     def _share(self, quota: Array, rows: Array, took_part: Array) -> None:
         """Share the quotas of those rows of a team that took no part among the others: to the shortest first."""

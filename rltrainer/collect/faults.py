@@ -7,7 +7,7 @@ an observation, reward or action of step 5 was returned by that step or given to
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -31,32 +31,38 @@ LONG_EPISODE, LONG_WAIT = 10_000, 10.0
 """A collection warns of an episode that has taken so many steps and so many seconds."""
 LOOK_EVERY = 100
 """Rows between two checks for such an episode."""
+Steps = int | Array
+"""Steps that each env has taken: as many of all envs, or [N] int64."""
 NOTHING_STORED = "; nothing of this collection was stored"
 
 
 class FaultChecker:
     """Names faults while envs are stepped: env, step, leaf and value.
 
-    Stored data is checked as a whole, at the end of a collection; other rows when they come.
+    Stored data is checked as a whole, at the end of a collection; other rows when they come. `time_limit` is the
+    argument that limits an episode, as a user writes it.
     """
 
-    time_limit: ClassVar[str] = "Collector(..., max_episode_steps=...)"
-    """The argument that limits an episode, as a user writes it."""
-
-    def __init__(self, adapter: EnvAdapter, episodes: EpisodeCounter) -> None:
-        self._adapter, self._episodes = adapter, episodes
+    def __init__(
+        self, adapter: EnvAdapter, episodes: EpisodeCounter, time_limit: str = "Collector(..., max_episode_steps=...)"
+    ) -> None:
+        self._adapter, self._episodes, self._time_limit = adapter, episodes, time_limit
         self._actions = ValueRange(adapter.action_space)
         self._has_warned, self._began = False, 0.0
         self._num_changes = adapter.num_obs_changes
         sizes = num_choices(adapter.action_space) or [1]
         self._first_flags = np.cumsum([0, *sizes[:-1]])
 
-    def check_collected(self, buffer: RolloutBuffer, num_steps_before: int, holds_samples: bool) -> None:
-        """Check a collection, before which each env had taken so many steps; its actions too if they are samples."""
+    def begin(self, num_before: Steps, num_now: Array | None = None) -> None:
+        """Begin a collection; `num_now` [N] is counted on where envs are stepped each by itself."""
+        self._num_before, self._num_now = num_before, num_now
+
+    def check_collected(self, buffer: RolloutBuffer, holds_samples: bool) -> None:
+        """Check a collection, its actions too if they are samples."""
         # A replay buffer checks the choices itself, for 3 us a step.
         checks_actions = holds_samples and not self._adapter.to_env.clips_samples
         if not buffer.is_finite() or (checks_actions and not buffer.holds_actions(self._actions)):
-            self.name_fault(buffer, num_steps_before)
+            self.name_fault(buffer)
 
     def check_policy(self, policy: Policy) -> None:
         """Raise a `ParamsError` if the policy has changed observations in place before they were stored."""
@@ -66,55 +72,55 @@ class FaultChecker:
             hint = "Copy first: obs = obs.clone()."
             raise ParamsError(f"{text}, its encoder or its exploration changed in place{NOTHING_STORED}. {hint}")
 
-    def name_fault(self, buffer: RolloutBuffer, num_steps_before: int) -> None:
+    def name_fault(self, buffer: RolloutBuffer) -> None:
         """Raise the first fault of a collection, if it has one."""
-        check_rollout(buffer.rollout(), num_steps_before, self._actions, NOTHING_STORED)
+        check_rollout(buffer.rollout(), self._num_before, self._actions, NOTHING_STORED)
 
-    def name_cause(self, buffer: RolloutBuffer | None, num_steps_before: int) -> None:
+    def name_cause(self, buffer: RolloutBuffer | None) -> None:
         """Raise the fault that made a policy or env fail, if there is one: a NaN has many effects."""
         if buffer is None:  # each row was checked when it came
             return
         if buffer.num_rows:
-            self.name_fault(buffer, num_steps_before)
-        num_steps = num_steps_before + buffer.num_rows
+            self.name_fault(buffer)
+        num_steps = self._num_before + buffer.num_rows if self._num_now is None else self._num_now
         check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
 
-    def name_uncounted(self, num_steps: int) -> None:
-        """Raise the fault of an env past its quota: a policy that acts on all may fail by it."""
-        check_obs(self._adapter.obs, None, num_steps, False, "")
-
-    def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: int) -> None:
-        """Check a row that is not stored; `num_steps` are the steps each env has taken, this one included."""
+    def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: Steps) -> None:
+        """Check a row that is not stored, of which `counted` [N] steps count, this one included in `num_steps`."""
         clips = self._adapter.to_env.clips_samples
         acts = all_finite(env_action) if clips else self._actions.holds(to_array(env_action))
         if acts and all_finite(step.reward) and all_finite(step.next_obs):
             return
-        check_step(step, env_action, counted, num_steps, self._actions)
-        # An env that spent the step on its reset will act on the observation that the reset returned.
+        action, reward = to_array(env_action)[None], to_array(step.reward)[None]
+        valid = np.ones(action.shape[:2], np.bool_) if counted is None else counted[None]
+        before = np.broadcast_to(num_steps - 1, action.shape[1])
+        _raise_first(_action_faults(action, reward, valid, before, self._actions), "")
+        # An env that spent the step on its reset will act on the observation that the reset returned. Of envs that are
+        # stepped by themselves, the others hold what earlier steps returned.
         still_open = self._episodes.open
-        check_obs(step.next_obs, None if still_open is None else counted | still_open, num_steps, False, "")
+        if self._num_now is None:
+            counted = None if still_open is None else counted | still_open
+        check_obs(step.next_obs, counted, num_steps, False)
 
-    def check_first_obs(self, num_steps: int) -> None:
-        """Check the first observations of episodes that are not stored."""
-        check_obs(self._adapter.obs, self._episodes.open, num_steps, True, "")
+    def check_masks(self, num_steps: Steps, acting: Array | None = None) -> None:
+        """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask.
 
-    def check_masks(self, num_steps: int) -> None:
-        """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask."""
-        is_stuck = self.is_stuck()
+        `acting` are those envs [K]; None are all whose steps count.
+        """
+        mask = to_array(self._adapter.obs[ACTION_MASK])
+        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
+        is_stuck = np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
         if not is_stuck.any():
             return
+        if acting is not None:
+            is_stuck &= np.isin(np.arange(len(is_stuck)), acting)
         if self._adapter.resetting is not None:  # these act on final observations, and their actions have no effect
             is_stuck[self._adapter.resetting] = False
         if self._episodes.open is not None:
             is_stuck &= self._episodes.open
-        for env in np.flatnonzero(is_stuck)[:1]:
-            raise stuck_error(env, num_steps + 1)
-
-    def is_stuck(self) -> Any:
-        """Return which envs allow nothing [N] bool."""
-        mask = to_array(self._adapter.obs[ACTION_MASK])
-        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
-        return np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
+        for env in np.flatnonzero(is_stuck)[:1].tolist():
+            text = f'env {env}, step {_of_env(num_steps, env) + 1}: obs["{ACTION_MASK}"] allows no action'
+            raise EnvError(f"{text}. An episode must end where nothing can be done{NOTHING_STORED}.")
 
     def warn_of_long_episode(self, num_rows: int) -> None:
         """Warn once of an episode that may never end, in a collection of so many rows, or answers of envs, so far."""
@@ -128,31 +134,18 @@ class FaultChecker:
             self._has_warned = True
             text = "collect(num_episodes=...): env %d is %d steps and %.0f seconds into an episode and still waits for "
             hint = "its end. Give it a time limit: %s, or gymnasium.wrappers.TimeLimit."
-            logging.getLogger("rltrainer").warning(text + hint, env, num_steps, seconds, self.time_limit)
+            logging.getLogger("rltrainer").warning(text + hint, env, num_steps, seconds, self._time_limit)
 
 
-def stuck_error(env: int, number: int) -> EnvError:
-    """Return the error of an env that allows nothing in its step of this number."""
-    text = f'env {env}, step {number}: obs["{ACTION_MASK}"] allows no action'
-    return EnvError(f"{text}. An episode must end where nothing can be done{NOTHING_STORED}.")
-
-
-def check_rollout(rollout: Rollout, num_steps_before: int | Array, actions: ValueRange, hint: str) -> None:
+def check_rollout(rollout: Rollout, num_before: Steps, actions: ValueRange, hint: str) -> None:
     """Raise the first fault of a collection [T, N], a `NonFiniteError` or `SpaceError`, with `hint` after its text.
 
-    Each env had taken so many steps before it, or [N] int64. Actions in a Box, which are samples, need only be finite.
+    Actions in a Box, which are samples, need only be finite.
     """
-    _raise_first(_faults(rollout, np.broadcast_to(num_steps_before, rollout.reward.shape[1]), actions), hint)
+    _raise_first(_faults(rollout, np.broadcast_to(num_before, rollout.reward.shape[1]), actions), hint)
 
 
-def check_step(step: EnvStep, env_action: Any, counts: Array | None, num_steps: int, actions: ValueRange) -> None:
-    """Check the action and reward of the last of so many steps; `counts` as in `check_obs`."""
-    action, reward = to_array(env_action)[None], to_array(step.reward)[None]
-    valid = np.ones(action.shape[:2], np.bool_) if counts is None else counts[None]
-    _raise_first(_action_faults(action, reward, valid, np.full(action.shape[1], num_steps - 1), actions), "")
-
-
-def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, hint: str) -> None:
+def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool, hint: str = "") -> None:
     """Check one observation of all envs [N, ...], which a reset or a step returned after so many steps.
 
     `counts` [N] bool says which envs are checked, None all.
@@ -161,7 +154,8 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: int, is_first: bool, h
         values = to_array(leaf)
         index = _first_bad(values, np.ones(len(values), np.bool_) if counts is None else counts)
         if index is not None:
-            when = f"reset after {num_steps} steps" if is_first else f"step {num_steps}"
+            number = _of_env(num_steps, index[0])
+            when = f"reset after {number} steps" if is_first else f"step {number}"
             raise NonFiniteError(f"env {index[0]}, {when}: {name} = {values[index]}{hint}")
 
 
@@ -225,6 +219,10 @@ def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
 
 def _first(bad: Array) -> tuple[int, ...] | None:
     return tuple(np.argwhere(bad)[0].tolist()) if bad.any() else None
+
+
+def _of_env(num_steps: Steps, env: int) -> int:
+    return num_steps if isinstance(num_steps, int) else int(num_steps[env])
 
 
 def _expanded(counts: Array, values: Array) -> Array:

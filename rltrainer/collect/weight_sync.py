@@ -3,22 +3,30 @@
 Versions are counted from 0, the weights of a run's first collection; `Policy.version` of the copy says which it has.
 """
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import errno
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rltrainer.data.storage import require_device
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.interval import Every, as_every
 from rltrainer.nets import Policy
+from rltrainer.processes.shared_arrays import SharedArrays
 from rltrainer.validation.field_rules import NonNegativeInt
 
 Counts = Mapping[str, float]
 """A trainer's counters by their unit."""
+Layout = list[tuple[str, tuple[int, ...], torch.dtype]]
+"""Name, shape and dtype of each tensor."""
 EACH_STEP = Every(1, "training_step")
 
 
@@ -56,6 +64,8 @@ class WeightSync:
     def sync(self, counts: Counts | None) -> bool:
         """Publish the weights if they are due by a trainer's counters, or at once without counters.
 
+        Weights that are due at each training step are published by `require`, as not each of them collects.
+
         Returns whether the counters are those of a run that begins: its versions count from 0.
         """
         begins = counts is not None and counts.get("training_step") == 0
@@ -75,7 +85,9 @@ class WeightSync:
             state.version += is_due
         if is_due:
             self._is_published = False
-        self.require()
+        # A training step syncs, then collects, then updates: its collection still finds the weights of its sync.
+        if counts is None or self._every != EACH_STEP:
+            self.require()
         return begins
 
     def require(self) -> None:
@@ -131,3 +143,96 @@ def acting_policy(
         return policy, None
     copied = CopyElsewhere(policy, there)
     return copied.copy, WeightSync(owner, every, copied.publish)
+
+
+class SharedWeights:
+    """The newest weights, in memory that processes share.
+
+    The lock is the kernel's on the file: a process that dies with it loses it, and no worker acts with half of a
+    version.
+
+    Args:
+        layout: of the tensors.
+        file: the descriptor that another process made; None makes the memory.
+    """
+
+    def __init__(self, layout: Layout, file: int | None = None) -> None:
+        self.layout = layout
+        sizes = (dtype.itemsize * math.prod(shape) for _, shape, dtype in layout)
+        self._memory = SharedArrays(
+            {
+                "numbers": np.dtype((np.int64, (2,))),  # serial and version
+                "progress": np.dtype((np.float64, (1,))),
+                "weights": tuple(np.dtype((np.uint8, (size,))) for size in sizes),
+            },
+            file,
+        )
+        arrays = self._memory.arrays
+        self.file, self._numbers, self._progress = self._memory.file, arrays["numbers"], arrays["progress"]
+        self._views = [
+            torch.from_numpy(array).view(dtype).view(shape)
+            for array, (_, shape, dtype) in zip(arrays["weights"], layout, strict=True)
+        ]
+
+    @torch.no_grad()
+    def publish(self, sources: Sequence[Tensor], version: int, progress: float, timeout: float | None) -> None:
+        """Write weights for all workers.
+
+        Args:
+            sources: the tensors of the layout, on any device.
+            version: theirs.
+            progress: the share of the training done, on which schedules of exploration depend.
+            timeout: seconds after which a worker that still reads is an `EnvError`; None for any time.
+        """
+        with _locked(self.file, timeout, is_shared=False):
+            torch._foreach_copy_(self._views, list(sources))
+            self._numbers[:], self._progress[0] = (self.serial + 1, version), progress
+
+    @torch.no_grad()
+    def take(self, targets: Sequence[Tensor]) -> tuple[int, int, float]:
+        """Copy the newest weights; return their serial, their version, and the progress of the training."""
+        with _locked(self.file, None, is_shared=True):
+            torch._foreach_copy_(list(targets), self._views)
+            return self.serial, int(self._numbers[1]), float(self._progress[0])
+
+    @property
+    def serial(self) -> int:
+        """The number of publications; a version may have several, as after a checkpoint was loaded."""
+        return int(self._numbers[0])
+
+
+def check_layout(expected: Layout, found: Layout, owner: str) -> None:
+    """Raise a `ParamsError` that names the first tensor of a copy that differs from its source."""
+    mine, other = {name: rest for name, *rest in expected}, {name: rest for name, *rest in found}
+    for name in [*mine, *other]:
+        if mine.get(name) != other.get(name):
+            here, there = (table.get(name, "nothing") for table in (mine, other))
+            rule = "must have the same tensors here and in the workers"
+            raise ParamsError(f"{owner}: {rule}; {name}: {here} here, {there} there")
+
+
+@contextlib.contextmanager
+def _locked(file: int, timeout: float | None, is_shared: bool) -> Iterator[None]:
+    """Hold the lock on a file, which readers share."""
+    import fcntl  # Windows has none: there rltrainer imports, and has no workers that share weights
+
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.lockf(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+        if timeout is not None and time.monotonic() > until:
+            raise EnvError(f"a worker process reads its weights for more than {timeout:g} seconds")
+        time.sleep(2e-5)  # a copy of the weights takes some hundred microseconds
+    try:
+        yield
+    finally:
+        fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+def layout_of(tensors: Sequence[tuple[str, Tensor]]) -> Layout:
+    """Return the layout of named tensors."""
+    return [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors]

@@ -85,7 +85,7 @@ def fingerprint(trainer: Any, log: Path) -> Any:
         None if trainer.params.logger is None else json.dumps(trainer.params.logger.state_dict(), default=str),
         log.read_bytes() if log.exists() else b"",
         [optimizer.method.lr for optimizer in trainer.algorithm._optimizers()],
-        [(c.adapter._clock.state(), c._needs_reset, c.adapter.is_fresh) for c in collectors],
+        [(c.adapter._clock.state(), c.needs_reset, c.adapter.is_fresh) for c in collectors],
         torch.get_rng_state().sum().item(),
         (trainer.state.phase, trainer.state.runtime),
         trainer.algorithm.plan.runtime,

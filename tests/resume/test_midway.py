@@ -213,7 +213,7 @@ def test_an_env_that_does_not_come_back_is_named(env_class: Any, backend: str, t
         assert other.rollout().starts.all()
         assert all(b > a for a, b in zip(episodes, other.state_dict()["adapter"]["clock"]["episode"], strict=True))
         buffer: Any = other.buffer
-        assert torch.equal(torch.from_numpy(other._episodes.running_length), torch.ones(2, dtype=torch.int64))
+        assert torch.equal(torch.from_numpy(other._episodes.running.lengths), torch.ones(2, dtype=torch.int64))
         assert int(buffer._ring.pending_end.sum()) == 0
         cells = buffer._ring._slots_at(buffer._ring.written - 2)
         assert (buffer._ring.final.index.reshape(-1)[cells] > 0).all(), "the traces of before are closed"
@@ -232,7 +232,7 @@ def test_only_the_env_that_does_not_come_back_starts_anew(tmp_path: Path) -> Non
         with pytest.warns(UserWarning, match=r"envs \[1\] did not come back"):
             rows(other, [1])
         assert other.rollout().starts.tolist() == [False, True, False]
-        assert other._episodes.running_length[1] == 1
+        assert other._episodes.running.lengths[1] == 1
         rows(one, [1])
         assert torch.equal(one.rollout().obs[:, [0, 2]], other.rollout().obs[:, [0, 2]])
 
@@ -255,7 +255,7 @@ def test_agents_of_a_copy_that_does_not_come_back_start_anew(tmp_path: Path) -> 
         assert torch.equal(one.rollout().obs[:, :2], other.rollout().obs[:, :2])
         rows(other, [1])
         assert other.rollout().valid.all()
-        assert other._episodes.running_length.tolist() == [5, 5, 1, 1]
+        assert other._episodes.running.lengths.tolist() == [5, 5, 1, 1]
 
 
 def test_a_copy_that_lost_its_episode_comes_back_in_the_next_resume(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_copy_that_lost_its_episode_comes_back_in_the_next_resume(tmp_path: Pa
 def test_a_wrapper_that_remembers_more_than_an_episode(make: MakeEnvs, text: str, tmp_path: Path) -> None:
     with collector_in(make) as one, collector_in(make) as other:
         rows(one, [80])
-        while 0 in one._episodes.running_length:
+        while 0 in one._episodes.running.lengths:
             rows(one, [1])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -518,7 +518,7 @@ def test_batched_collection_goes_on_without_loss(tmp_path: Path) -> None:
                 stats = one.collect(num_steps=count)
                 num_steps += -(-count // 3) * 3
                 lengths += stats.lengths.tolist()
-            running = one._episodes.running_length.sum()
+            running = one._episodes.running.lengths.sum()
         buffer: Any = collectors[-1].buffer
         assert_nothing_is_lost_or_doubled(buffer, num_steps)
         assert sum(lengths) + running == num_steps

@@ -167,7 +167,7 @@ def test_workers_stop_when_they_are_ahead(make: Make) -> None:
         collector._team.settle(keeps=True)  # the learner sleeps: workers end what they are at
         collector._team._ask(REQUEST, 0, 10)
         collector._team.settle(keeps=True)
-        taken = np.array([state["num_rows"] for state in collector._team.call_all("its state", "state")])
+        taken = np.array([state["num_rows"] for state in collector._team.call_all("its state", "call", "state_dict")])
         assert (taken <= 3 * step + 10).all()
         assert (taken > 3 * step).all()
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect.shared_weights import SharedWeights, layout_of
-from rltrainer.collect.weight_sync import CopyElsewhere, SyncState, WeightSync, tensors_of
+from rltrainer.collect.weight_sync import CopyElsewhere, SharedWeights, SyncState, WeightSync, layout_of, tensors_of
 from rltrainer.errors import EnvError, ParamsError
 from tests.unit.collect.async_parts import Constant, seven_training_steps, wide
 
@@ -25,6 +24,8 @@ def brought(every: int | rl.Every | None, counts: list[Any], state: SyncState | 
     result: list[int | None] = []
     for count in counts:
         sync.sync(count)
+        if every is None:  # those of each training step wait for a collection
+            sync.require()
         result.append(found.pop() if found else None)
     return result
 
@@ -161,7 +162,7 @@ def test_on_its_own_device_the_policy_itself_acts() -> None:
     policy = Constant.for_envs(envs)
     collector = rl.Collector(policy, envs, device="cpu", sync_every=rl.Every(5, "training_step"))
     assert collector._acting is policy
-    assert "weights" not in collector.state_dict()
+    assert collector.state_dict()["weights"] is None
 
 
 def test_a_device_that_is_none() -> None:
