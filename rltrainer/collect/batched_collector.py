@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -15,7 +15,7 @@ from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
 from rltrainer.collect.faults import FaultChecker, check_obs
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.storage import Array, to_array
+from rltrainer.data.storage import to_array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import take_rows
@@ -166,14 +166,15 @@ class BatchedCollector(Collector):
         self.inference = inference or InferenceParams()
         self.min_trajectory_length, self.max_trajectory_length = shortest, longest
         keys = checked_keys(name, info_keys)
-        self._reader = InfoReader(self._last_info, keys) if keys else None
         # Of the steps that are under way [N, ...]: actions as they are stored, and further columns.
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
         super().__init__(policy, envs, buffer, exploration, device=device, sync_every=sync_every)
         self._waiting = EnvQueue(self.inference)
-        self._filter = MinLengthFilter(self.num_envs, shortest)
-        self._episodes = EpisodeCounter(self.num_envs, shortest, self._reader)
+        # The first steps of each env's episode, stored once it has `min_trajectory_length`, dropped if it ends before.
+        self._queued: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        reader = InfoReader(self.adapter.last_info, keys) if keys else None
+        self._episodes = EpisodeCounter(self.num_envs, shortest, reader)
         limit = "BatchedCollector(..., max_trajectory_length=...)"
         self._checker = FaultChecker(self.adapter, self._episodes, limit)
 
@@ -186,11 +187,6 @@ class BatchedCollector(Collector):
         """Return its numbers for the log."""
         return {"num_dropped_episodes": self.num_dropped_episodes} if self.min_trajectory_length > 1 else {}
 
-    def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Reset all envs, as soon as all have answered; see `Collector.reset`."""
-        super().reset(reset_buffer, first_episode)
-        self._filter.restart([0] * self.num_envs)
-
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; see `Collector.attach_buffer`."""
         super().attach_buffer(buffer)
@@ -202,19 +198,17 @@ class BatchedCollector(Collector):
         streams = StreamState(self.adapter.num_steps.tolist(), self._episodes.num_dropped)
         return BatchedState(**vars(super().get_state()), streams=streams)
 
-    def check_state(self, state: CollectorState) -> None:
+    def check_state(self, state: BatchedState) -> None:  # type: ignore[override]  # of `state_class`
         """Check a state; see `Collector.check_state`."""
-        assert isinstance(state, BatchedState), "of `state_class`"
         if len(state.streams.num_steps) != self.num_envs:
             text = f"expected the steps of {self.num_envs} envs, found those of {len(state.streams.num_steps)}"
             raise CheckpointError(f"collector.streams.num_steps: {text}")
         super().check_state(state)
 
-    def set_state(self, state: CollectorState) -> None:
+    def set_state(self, state: BatchedState) -> None:  # type: ignore[override]  # of `state_class`
         """Take over a state; see `Collector.set_state`."""
-        assert isinstance(state, BatchedState), "of `state_class`"
         super().set_state(state)
-        self._filter.restart(self._episodes.running.lengths.tolist())
+        self._queued.clear()
         self._waiting.clear()
         self.adapter.num_steps[:] = state.streams.num_steps
         self._episodes.num_dropped = state.streams.num_dropped
@@ -224,16 +218,17 @@ class BatchedCollector(Collector):
         """Let envs act until so many steps are received, or the episodes are complete."""
         adapter, episodes, waiting, checker = self.adapter, self._episodes, self._waiting, self._checker
         num_rows = -(-(num_steps or 0) // self.num_envs)
-        num_left, most = num_rows * self.num_envs, self.num_envs
-        # A rollout is of one policy: no more steps are sent than it takes.
-        is_limited = num_steps is not None and not isinstance(self.buffer, ReplayBuffer)
+        num_left, is_replay = num_rows * self.num_envs, isinstance(self.buffer, ReplayBuffer)
+        # A rollout is of one policy: no more steps are sent than it takes, and none are left from the last one.
+        is_limited = num_steps is not None and not is_replay
         num_dropped, num_answers = episodes.num_dropped, 0
         if adapter.is_fresh:
             waiting.clear()
-        if not isinstance(self.buffer, ReplayBuffer):
-            self._filter.drop()
+        if adapter.is_fresh or not is_replay:
+            self._queued.clear()
         # The first steps that are stored of each env are the queued ones.
-        checker.begin(adapter.num_steps - np.array(self._filter.counts), adapter.num_steps)
+        num_queued = np.array([len(self._queued[n]) for n in range(self.num_envs)])
+        checker.begin(adapter.num_steps - num_queued, adapter.num_steps)
         try:
             while not episodes.is_complete if num_steps is None else num_left > 0:
                 num_live = self._advance()
@@ -243,7 +238,8 @@ class BatchedCollector(Collector):
                     self._act(np.array(envs))
                     num_live -= len(envs) if is_limited else 0
                 timeout = waiting.seconds_left(num_live, time.monotonic())
-                step = adapter.receive(timeout, most if num_steps is None else num_left, self.max_trajectory_length)
+                most = self.num_envs if num_steps is None else num_left
+                step = adapter.receive(timeout, most, self.max_trajectory_length)
                 if step is not None:
                     num_left -= len(adapter.stepped)
                     num_answers += 1
@@ -299,67 +295,27 @@ class BatchedCollector(Collector):
 
     def _take_in(self, step: EnvStep) -> None:
         """Count and store the steps that were received."""
-        adapter, buffer = self.adapter, self.rollout_buffer
+        adapter, buffer, shortest = self.adapter, self.rollout_buffer, self.min_trajectory_length
+        envs = adapter.stepped
+        before = self._episodes.running.lengths[envs] if shortest > 1 else None
         counted = self._episodes.add(step.reward, step.finished, step.valid)
         assert counted is not None, "a stream says which envs it is of"
         if buffer is None:
             self._checker.check_row(step, self._action, counted, adapter.num_steps)
             return
-        envs = adapter.stepped
         terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
         obs, next_obs = take_rows(adapter.obs, envs), take_rows(step.next_obs, envs)
         extra = {name: self._extra[name][envs] for name in self._selection.columns}
         stored = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
-        self._filter.add(buffer, envs, stored, valid, terminated | truncated)
-
-    def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        return self.adapter.last_info(env)
-
-
-class MinLengthFilter:
-    """Hands steps on to a buffer, but not those of episodes shorter than `min_length` steps.
-
-    An episode's first steps are queued until there are so many; if it ends before, they are dropped.
-    """
-
-    def __init__(self, num_envs: int, min_length: int) -> None:
-        self.min_length = min_length
-        self._length = [0] * num_envs  # of the running episodes
-        self._steps: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
-
-    @property
-    def counts(self) -> list[int]:
-        """The number of queued steps of each env."""
-        return [len(steps) for steps in self._steps]
-
-    def restart(self, lengths: Sequence[int]) -> None:
-        """Continue episodes of these lengths [N], of which nothing is queued."""
-        self._length = list(lengths)
-        self.drop()
-
-    def drop(self) -> None:
-        """Drop the queued steps; those after them are stored if their episode gets long enough."""
-        for steps in self._steps:
-            steps.clear()
-
-    def add(self, buffer: RolloutBuffer, envs: Array, step: tuple[Any, ...], valid: Array, done: Array) -> None:
-        """Store steps, or queue or drop them.
-
-        Args:
-            buffer: what they are for.
-            envs, step: the arguments of `RolloutBuffer.add_steps`, for envs [K].
-            valid, done: [K] bool, which steps count, and with which an episode ends.
-        """
-        if self.min_length == 1:
-            buffer.add_steps(envs, *step)
+        if before is None:
+            buffer.add_steps(envs, *stored)
             return
+        lengths, done = before + valid, terminated | truncated
         for k, env in enumerate(envs.tolist()):
-            self._length[env] += int(valid[k])
-            self._steps[env].append(map_tree(lambda leaf, k=k: leaf[k : k + 1], step))
-            if self._length[env] >= self.min_length:
-                for queued in self._steps[env]:
-                    buffer.add_steps(envs[k : k + 1], *queued)
-                self._steps[env].clear()
-            if done[k]:
-                self._steps[env].clear()
-                self._length[env] = 0
+            queued = self._queued[env]
+            queued.append(map_tree(lambda leaf, k=k: leaf[k : k + 1], stored))
+            if lengths[k] >= shortest:
+                for each in queued:
+                    buffer.add_steps(envs[k : k + 1], *each)
+            if lengths[k] >= shortest or done[k]:
+                queued.clear()

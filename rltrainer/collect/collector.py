@@ -23,7 +23,7 @@ from rltrainer.collect.arguments import (
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
-from rltrainer.collect.episode_infos import reader_of, with_infos
+from rltrainer.collect.episode_infos import EpisodeInfos, checked_keys
 from rltrainer.collect.faults import FaultChecker, check_obs
 from rltrainer.collect.weight_sync import Counts, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -115,7 +115,8 @@ class Collector(Stateful[CollectorState]):
         self.exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
         self.max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt | None)
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
-        self.adapter = self.adapter_class(with_infos(envs, info_keys), self._acting.device)
+        keys = checked_keys("Collector", info_keys)
+        self.adapter = self.adapter_class(EpisodeInfos(envs, keys) if keys else envs, self._acting.device)
         self.envs, self.num_envs, self.frame_skip = self.adapter.envs, self.adapter.num_envs, frame_skip(envs)
         require_same_spaces("policy", policy, self.adapter)
         self._selection = ActionSelection(self._acting, self.adapter)
@@ -129,7 +130,8 @@ class Collector(Stateful[CollectorState]):
         self._processed: Rollout | None = None
         self._eval_mode = EvalMode(self._acting)
         self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
-        self._episodes = EpisodeCounter(self.num_envs, infos=reader_of(self.envs), agents=self._agents)
+        reader = self.envs.reader if isinstance(self.envs, EpisodeInfos) else None
+        self._episodes = EpisodeCounter(self.num_envs, infos=reader, agents=self._agents)
         self._checker = FaultChecker(self.adapter, self._episodes)
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
@@ -217,11 +219,7 @@ class Collector(Stateful[CollectorState]):
         if self._weights is not None:
             self._weights.require()
         if self.adapter.is_away and not self.needs_reset:
-            # Envs that do not come back to where the loaded state was saved begin another episode.
-            lost = self.adapter.resume(self._episodes.running.returns)
-            self._episodes.forget(lost)
-            self._selection.forget(lost)
-            self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
+            self._resume()
         is_due = num_episodes is not None and not self.adapter.is_fresh
         if self.needs_reset or is_due or not self.adapter.is_current:
             self.reset()
@@ -351,6 +349,13 @@ class Collector(Stateful[CollectorState]):
     def close(self) -> None:
         """Close the envs; never raises."""
         self.adapter.close()
+
+    def _resume(self) -> None:
+        """Bring the envs to where they were when the loaded state was saved."""
+        lost = self.adapter.resume(self._episodes.running.returns)
+        self._episodes.forget(lost)
+        self._selection.forget(lost)
+        self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:

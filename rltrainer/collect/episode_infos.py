@@ -22,13 +22,17 @@ TAKEN = ("return", "length", "score", "env_steps_per_second")
 """Names that the rows of a log have already."""
 
 
-def _are_keys(value: Any) -> bool:
-    is_sequence = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return is_sequence and all(isinstance(key, str) and key for key in value)
-
-
 Keys = Annotated[
-    Sequence[str], Rule("a sequence of keys, such as ('is_success',)", _are_keys, "Write a tuple or list.")
+    Sequence[str],
+    Rule(
+        "a sequence of keys, such as ('is_success',)",
+        lambda value: (
+            isinstance(value, Sequence)
+            and not isinstance(value, str | bytes)
+            and all(isinstance(key, str) and key for key in value)
+        ),
+        "Write a tuple or list.",
+    ),
 ]
 
 
@@ -118,16 +122,6 @@ def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def with_infos(envs: VectorEnv, keys: Sequence[str]) -> VectorEnv:
-    """Return envs whose episodes' infos are read, or the same without any key."""
-    return EpisodeInfos(envs, keys) if (keys := checked_keys("Collector", keys)) else envs
-
-
 def with_success(envs: VectorEnv, keys: Sequence[str]) -> EpisodeInfos:
     """Return envs of which these keys are read, and success where they report it."""
     return EpisodeInfos(envs, keys, optional=[key for key in OF_SUCCESS if key not in keys])
-
-
-def reader_of(envs: VectorEnv) -> InfoReader | None:
-    """Return the reader of a collector's envs, if they have one."""
-    return envs.reader if isinstance(envs, EpisodeInfos) else None
