@@ -36,6 +36,7 @@ class ActionSelection:
         self.columns: tuple[str, ...] = ()
         self.policy, self._adapter = policy, adapter
         self._initial = self._initial_memory(None)
+        self._before: Tensor | None = None  # the memory that the last decision was made with
         # Set at the start of every collection.
         self._acting: Exploration | None = None
         self._replacing: Exploration | None = None
@@ -57,7 +58,7 @@ class ActionSelection:
 
     def decide(self, obs: Tree, generator: torch.Generator, envs: Tensor | None = None) -> Decision:
         """Decide for observations [N, ...], or of some envs [K], and keep the memory."""
-        memory = self.memory if envs is None else self.recall(envs)
+        memory = self._before = self.memory if envs is None or self.memory is None else self.memory[envs]
         if self._random:
             decision = random_decision(self.policy, obs, self._adapter, generator, envs)
             if self.policy.is_recurrent and memory is not None:  # its memory depends on the observations
@@ -73,21 +74,18 @@ class ActionSelection:
                 self.memory = self.memory.index_copy(0, envs, decision.state)
         return decision
 
-    def recall(self, envs: Tensor) -> Tensor | None:
-        """Return the memory of these envs [K, S]."""
-        return None if self.memory is None else self.memory[envs]
-
     def forget(self, envs: Rows) -> None:
         """Begin another episode in these envs [K]."""
         if self.memory is not None and self._initial is not None:
             rows = torch.from_numpy(envs).to(self.memory.device)
             self.memory = self.memory.index_copy(0, rows, self._initial[rows])
 
-    def extra(self, decision: Decision, memory: Tensor | None) -> dict[str, Tensor]:
-        """Return the columns that the buffer declares [N, ...], given the memory before the decision."""
+    def extra(self, decision: Decision) -> dict[str, Tensor]:
+        """Return the columns of the last decision that the buffer declares [N, ...] or [K, ...]."""
         columns = {}
         for name in self.columns:
-            value = memory if name == MEMORY and memory is not None else decision.extra.get(name)
+            is_memory = name == MEMORY and self._before is not None
+            value = self._before if is_memory else decision.extra.get(name)
             if value is None and name in VERSION:
                 value = torch.full((len(decision.action),), self.policy.version)
             if value is None:

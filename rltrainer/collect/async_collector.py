@@ -18,7 +18,7 @@ from rltrainer.collect.async_worker import MAX_CHUNK, OWNER, ActingConfig, Colle
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
-from rltrainer.collect.weight_sync import Counts, SharedWeights, SyncState, WeightSync, layout_of, tensors_of
+from rltrainer.collect.weight_sync import Counts, Publisher, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
 from rltrainer.interval import Every
@@ -120,16 +120,16 @@ class AsyncCollector(Stateful[AsyncState]):
         make_envs = checked(OWNER, "make_envs", make_envs, MakeEnvs)
         num_workers = checked(OWNER, "num_workers", num_workers, PositiveInt)
         self._max_ahead = checked(OWNER, "max_ahead", max_ahead, NonNegativeInt | None)
-        self._timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
+        step_timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
         start_method = checked(OWNER, "start_method", start_method, StartMethod | None)
         modules = checked(OWNER, "modules", modules, Modules | None)
         self._info_keys = checked_keys(OWNER, info_keys)
         self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
-        self._modules = {"policy": policy, **(modules or {})}
-        self._weights: SharedWeights | None = None  # until the first call that needs them
-        self._sync = WeightSync(OWNER, sync_every, self._publish)
+        # It holds no collector, and neither does the team: workers end with the last name of their collector.
+        self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
+        self._sync = WeightSync(OWNER, sync_every, self._publisher.publish)
         _for_workers(policy)
-        self._team = CollectingTeam(make_envs, num_workers, start_method, self._timeout, self._sync.require)
+        self._team = CollectingTeam(make_envs, num_workers, start_method, step_timeout, self._sync.require)
         self.observation_space, self.action_space = self._team.spaces
         self.num_envs, self.frame_skip = num_workers * self._team.num_envs, self._team.frame_skip
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
@@ -170,7 +170,7 @@ class AsyncCollector(Stateful[AsyncState]):
             self.buffer.clear()
 
     def sync(self, counts: Counts | None = None) -> None:
-        """Publish the policy's weights if they are due by a trainer's counters, at once without counters."""
+        """Publish the policy's weights if they are due; see `Collector.sync`."""
         self._begun()
         if counts is not None and "gradient_step" in counts:
             if not counts.get("env_step", 1):  # a run begins
@@ -225,7 +225,7 @@ class AsyncCollector(Stateful[AsyncState]):
         stats = CollectStats.merge([part.stats for part in parts])
         stats = replace(stats, collect_time=time.perf_counter() - started)
         self._num_samples += 0 if random else stats.num_collected_steps
-        self.version_lag = self._sync.version - mean_version(parts)
+        self.version_lag = self._sync.state.version - mean_version(parts)
         return stats
 
     def rollout(self) -> Rollout:
@@ -239,8 +239,8 @@ class AsyncCollector(Stateful[AsyncState]):
 
     def settings(self) -> dict[str, float]:
         """Return its numbers for the log: the version of the weights, its lag, and gradient steps per env step."""
-        told = {"policy_version": float(self._sync.version), "version_lag": self.version_lag}
-        return told if self._utd_ratio is None else told | {"utd_ratio": self._utd_ratio}
+        found = {"policy_version": float(self._sync.state.version), "version_lag": self.version_lag}
+        return found if self._utd_ratio is None else found | {"utd_ratio": self._utd_ratio}
 
     def get_state(self) -> AsyncState:
         """Return the states of all workers, once they have answered, and the version of their weights.
@@ -297,14 +297,11 @@ class AsyncCollector(Stateful[AsyncState]):
 
     def _begun(self) -> CollectingTeam:
         """Return the team once all workers have the policy and the present settings."""
-        if self._weights is None:
-            # From now on the modules must keep their tensors.
-            named = tensors_of(self._modules)
-            weights = SharedWeights(layout_of(named))
+        if self._publisher.weights is None:
+            weights = self._publisher.begin()
             arguments = _for_workers(self.policy), weights.layout, self._info_keys
             self._team.call_all("its start", "begin", *arguments, file=weights.file)
-            self._sources, self._weight_dtype = [tensor for _, tensor in named], self.policy.weight_dtype
-            self._weights = weights  # last: after an interrupt the start is repeated
+            self._publisher.weights = weights  # last: after an interrupt the start is repeated
         exploration, buffer, config = self.policy.exploration, self.buffer, self._config
         columns = None if buffer is None else buffer.extra
         is_known = config is not None and config.exploration is self.exploration and config.of_policy is exploration
@@ -312,17 +309,9 @@ class AsyncCollector(Stateful[AsyncState]):
             self._forget_ahead()
             config = ActingConfig(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
             dumped("exploration", (config.exploration, config.of_policy))
-            self._team.call_all("its settings", "configure", config, list(self._modules))
+            self._team.call_all("its settings", "configure", config, list(self._publisher.modules))
             self._config = config
         return self._team
-
-    def _publish(self, version: int) -> None:
-        """Publish the present weights."""
-        assert self._weights is not None, "begun"
-        if self.policy.weight_dtype is not self._weight_dtype:
-            rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self.policy.weight_dtype}"
-            raise ParamsError(f"AsyncCollector.policy: {rule}. Make the trainer before anything is collected.")
-        self._weights.publish(self._sources, version, self.policy.progress(), self._timeout)
 
     def _store(self, arrays: Arrays, process: Process | None) -> None:
         """Store rows that the workers have checked."""
@@ -347,7 +336,7 @@ class AsyncCollector(Stateful[AsyncState]):
 
     def _forget_ahead(self) -> None:
         """Drop rows that were not collected: the next collection continues no trajectory."""
-        if self._team.workers and self._weights is not None:
+        if self._team.workers and self._publisher.weights is not None:
             self._is_broken |= self._team.settle(keeps=False)
 
 

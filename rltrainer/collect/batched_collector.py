@@ -275,7 +275,6 @@ class BatchedCollector(Collector):
         if self.policy.has_mask:
             self._checker.check_masks(adapter.num_steps, envs)
         rows = torch.from_numpy(envs).to(adapter.device)
-        memory = selection.recall(rows)
         try:
             decision = selection.decide(map_tree(lambda leaf: leaf[rows], adapter.obs_tensor), self.generator, rows)
             env_action = adapter.convert(decision.action)
@@ -287,7 +286,7 @@ class BatchedCollector(Collector):
         if self._action is None:
             self._action = np.zeros((self.num_envs, *stored.shape[1:]), stored.dtype)
         self._action[envs] = stored
-        for name, column in (selection.extra(decision, memory) if selection.columns else {}).items():
+        for name, column in (selection.extra(decision) if selection.columns else {}).items():
             if name not in self._extra:
                 self._extra[name] = column.new_zeros((self.num_envs, *column.shape[1:]))
             self._extra[name][envs] = column

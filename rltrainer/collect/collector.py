@@ -153,12 +153,7 @@ class Collector(Stateful[CollectorState]):
         self.adapter.seed(derive_seed(seed, "env"))
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Reset all envs.
-
-        Args:
-            reset_buffer: also empty the buffer.
-            first_episode: begin with the seeds of the very first episodes again, as every test step does.
-        """
+        """Reset all envs; `first_episode` begins with the seeds of the very first episodes, as each test step does."""
         with env_named(self.num_rows):
             self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
@@ -185,26 +180,22 @@ class Collector(Stateful[CollectorState]):
         explore: bool = True,
         process: Process | None = None,
     ) -> CollectStats:
-        """Step the envs and store the data; exactly one of the two counts is given.
+        """Step the envs and store the data; exactly one of the two counts is given. An error stores nothing.
 
         Args:
             num_steps: env steps; rounded up to a multiple of the number of envs.
             num_episodes: whole episodes, shared among the envs; all envs are reset first, and exactly this many are
-                counted and stored, so that the choice does not depend on their lengths. No env is reset after its
-                last one, if it can be left out of steps.
+                counted and stored, so that the choice does not depend on their lengths.
             random: act uniformly at random instead of by the policy.
             explore: whether the policy explores.
             process: a transform of the collection [T, N], with other rewards, goals or extras, before it is stored;
                 called once it is known to be finite. The next collection overwrites the memory of its argument.
 
-        Returns:
-            statistics of the collection, with the rewards of the envs.
-
         Raises:
             ParamsError: both or neither count, or one that is not positive; or `max_episode_steps` cannot be kept.
-            NonFiniteError: an env returned NaN or infinity, or the policy did; nothing of the collection was stored.
-            SpaceError: the policy chose an action outside its action space; nothing of the collection was stored.
-            EnvError: an env failed, or allows no action; nothing of the collection was stored.
+            NonFiniteError: an env returned NaN or infinity, or the policy did.
+            SpaceError: the policy chose an action outside its action space.
+            EnvError: an env failed, or allows no action.
             TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
@@ -254,12 +245,12 @@ class Collector(Stateful[CollectorState]):
 
     @torch.no_grad()
     def collect_random(self, num_rows: int) -> Rollout:
-        """Return a rollout of random actions [T, N], with random streams of its own; nothing is counted or stored.
+        """Return a rollout of random actions [T, N]; nothing is counted or stored, and no other random stream moves.
 
-        The envs are reset by the next collection, to the episodes that they would have begun without this.
+        The next collection resets the envs, to the episodes that they would have begun without this.
         """
         adapter, before = self.adapter, self.num_rows
-        seed = derive_seed(self.generator.initial_seed(), "aside")  # no stream of the run moves
+        seed = derive_seed(self.generator.initial_seed(), "aside")
         generator = make_generator(derive_seed(seed, "action"), self.generator.device)
         spaces = (adapter.observation_space, adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
@@ -369,7 +360,6 @@ class Collector(Stateful[CollectorState]):
                 check_obs(adapter.obs, episodes.open, self.num_rows, is_first=True)
             if self.policy.has_mask:
                 self._checker.check_masks(self.num_rows)
-            memory = selection.memory
             try:
                 decision = selection.decide(adapter.obs_tensor, self.generator)
                 env_action = adapter.to_env(decision.action)
@@ -384,7 +374,7 @@ class Collector(Stateful[CollectorState]):
                 require_one_agent(step.reward)
                 # An array costs the buffer a tenth of the time of a tensor.
                 stored = env_action if stores_env_action else to_array(decision.action)
-                extra = selection.extra(decision, memory) if selection.columns else None
+                extra = selection.extra(decision) if selection.columns else None
                 end = step.terminated, step.truncated
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, *end, counted, extra)
             else:
@@ -421,13 +411,10 @@ Buffer = ReplayBuffer | RolloutBuffer
 
 
 class TrajectoryToken:
-    """Stands for the steps of envs from one reset of all of them to the next: steps of another token continue nothing.
-
-    `is_loaded` marks the continuation of one whose last steps are in buffers that were loaded.
-    """
+    """Stands for the steps of envs from one reset of all of them to the next: steps of another token continue nothing."""
 
     def __init__(self, is_loaded: bool = False) -> None:
-        self.is_loaded = is_loaded
+        self.is_loaded = is_loaded  # it continues one whose last steps are in buffers that were loaded
 
     def is_stored(self, *buffers: Buffer | None) -> bool:
         """Return whether all of these buffers, at least one, end where the envs are."""

@@ -39,10 +39,9 @@ class SyncState:
 
 
 class WeightSync:
-    """Publishes weights when they are due, and counts their versions.
+    """Publishes weights when they are due (`every` None: at each training step), and counts their versions.
 
-    `publish` is called with the version, and gives the copy the policy's present weights. `every` None is each training
-    step.
+    `publish` gives the copy the policy's present weights, as this version; `state.version` is the copy's, or its next.
     """
 
     def __init__(self, owner: str, every: int | Every | None, publish: Callable[[int], None]) -> None:
@@ -50,11 +49,6 @@ class WeightSync:
         self._every = EACH_STEP if every is None else as_every(owner, every, "sync_every")
         self.state = SyncState()
         self._is_published = False
-
-    @property
-    def version(self) -> int:
-        """The version that the copy has, or is given next."""
-        return self.state.version
 
     @property
     def has_stale_data(self) -> bool:
@@ -146,14 +140,9 @@ def acting_policy(
 
 
 class SharedWeights:
-    """The newest weights, in memory that processes share.
+    """The newest weights, in memory that processes share; `file` is another process's descriptor, None makes it.
 
-    The lock is the kernel's on the file: a process that dies with it loses it, and no worker acts with half of a
-    version.
-
-    Args:
-        layout: of the tensors.
-        file: the descriptor that another process made; None makes the memory.
+    Weights are written and read under a lock, so that no worker acts with half of a version.
     """
 
     def __init__(self, layout: Layout, file: int | None = None) -> None:
@@ -176,13 +165,9 @@ class SharedWeights:
 
     @torch.no_grad()
     def publish(self, sources: Sequence[Tensor], version: int, progress: float, timeout: float | None) -> None:
-        """Write weights for all workers.
+        """Write weights, on any device, and the progress on which schedules of exploration depend.
 
-        Args:
-            sources: the tensors of the layout, on any device.
-            version: theirs.
-            progress: the share of the training done, on which schedules of exploration depend.
-            timeout: seconds after which a worker that still reads is an `EnvError`; None for any time.
+        A worker that reads for more than `timeout` seconds is an `EnvError`; None lets it take any time.
         """
         with _locked(self.file, timeout, is_shared=False):
             torch._foreach_copy_(self._views, list(sources))
@@ -201,6 +186,31 @@ class SharedWeights:
         return int(self._numbers[0])
 
 
+class Publisher:
+    """Publishes the weights of modules, by their paths in a worker, and the policy's progress.
+
+    `weights` is the memory that the workers have; None before they have it.
+    """
+
+    def __init__(self, policy: Policy, modules: Mapping[str, nn.Module], timeout: float | None) -> None:
+        self.weights: SharedWeights | None = None
+        self._policy, self.modules, self._timeout = policy, modules, timeout
+
+    def begin(self) -> SharedWeights:
+        """Make the memory; from now on the modules must keep their tensors."""
+        self._weight_dtype, named = self._policy.weight_dtype, tensors_of(self.modules)
+        self._sources = [tensor for _, tensor in named]
+        return SharedWeights(layout_of(named))
+
+    def publish(self, version: int) -> None:
+        """Publish the present weights."""
+        assert self.weights is not None, "begun"
+        if self._policy.weight_dtype is not self._weight_dtype:
+            rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self._policy.weight_dtype}"
+            raise ParamsError(f"AsyncCollector.policy: {rule}. Make the trainer before anything is collected.")
+        self.weights.publish(self._sources, version, self._policy.progress(), self._timeout)
+
+
 def check_layout(expected: Layout, found: Layout, owner: str) -> None:
     """Raise a `ParamsError` that names the first tensor of a copy that differs from its source."""
     mine, other = {name: rest for name, *rest in expected}, {name: rest for name, *rest in found}
@@ -213,7 +223,7 @@ def check_layout(expected: Layout, found: Layout, owner: str) -> None:
 
 @contextlib.contextmanager
 def _locked(file: int, timeout: float | None, is_shared: bool) -> Iterator[None]:
-    """Hold the lock on a file, which readers share."""
+    # The lock is the kernel's on the file: a process that dies with it loses it. Readers share it.
     import fcntl  # Windows has none: there rltrainer imports, and has no workers that share weights
 
     until = math.inf if timeout is None else time.monotonic() + timeout
