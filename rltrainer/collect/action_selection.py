@@ -24,16 +24,11 @@ UNCHOSEN = {MEMORY, *VERSION}
 
 
 class ActionSelection:
-    """Chooses actions by a collector's policy or at random, and keeps the memory of policy or exploration.
-
-    Attributes:
-        memory: [N, S] float32; None without one, and before the first collection.
-        columns: names of the columns that the buffer declares.
-    """
+    """Chooses actions by a collector's policy or at random, and keeps the memory of policy or exploration."""
 
     def __init__(self, policy: Policy, adapter: EnvAdapter) -> None:
-        self.memory: Tensor | None = None
-        self.columns: tuple[str, ...] = ()
+        self.memory: Tensor | None = None  # [N, S] float32, since the first collection
+        self.columns: tuple[str, ...] = ()  # those that the buffer declares
         self.policy, self._adapter = policy, adapter
         self._initial = self._initial_memory(None)
         self._before: Tensor | None = None  # the memory that the last decision was made with

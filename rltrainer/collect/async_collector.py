@@ -12,10 +12,10 @@ import gymnasium as gym
 import numpy as np
 from torch import nn
 
-from rltrainer.collect.arguments import AnyPolicy, check_counts, processed, require_buffer, require_same_spaces
 from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, mean_version, single_row
-from rltrainer.collect.async_worker import MAX_CHUNK, OWNER, ActingConfig, CollectingTeam, Request, TeamWriter, dumped
+from rltrainer.collect.async_worker import MAX_CHUNK, OWNER, CollectingTeam, Request, TeamWriter, dumped
 from rltrainer.collect.collect_stats import CollectStats
+from rltrainer.collect.collector import AnyPolicy, check_counts, processed, require_buffer, require_same_spaces
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
 from rltrainer.collect.weight_sync import Counts, Publisher, SyncState, WeightSync
@@ -48,7 +48,7 @@ StartMethod = Literal["forkserver", "spawn", "fork"]
 
 @dataclass
 class AsyncState:
-    """State of an `AsyncCollector`: those of the collectors of its workers, and its counters."""
+    """State of an `AsyncCollector`; `workers` are those of the collectors in its workers."""
 
     workers: list[dict[str, Any]]
     weights: SyncState
@@ -58,9 +58,9 @@ class AsyncState:
 class AsyncCollector(Stateful[AsyncState]):
     """Collects by worker processes that act with copies of the policy while the learner updates it.
 
-    Each worker has envs of its own and a `Collector` for them. A collection takes equally many rows from all workers,
-    in order, so that all envs have the same share of the data; meanwhile workers continue, as far as `max_ahead` lets
-    them, and then wait. So a slow learner gets no more data than it asked for, and a slow env no more gradient steps.
+    A collection takes equally many rows from all workers, in order, so that all envs have the same share of the data;
+    meanwhile workers continue, as far as `max_ahead` lets them, and then wait. So a slow learner gets no more data than
+    it asked for, and a slow env no more gradient steps.
 
     ```
     make_envs = functools.partial(rl.make_vec, "HalfCheetah-v5", num_envs=1)
@@ -74,7 +74,7 @@ class AsyncCollector(Stateful[AsyncState]):
         make_envs: makes the vector env of one worker, there. Seeds of workers differ, also where `make_envs` gives one.
         num_workers: together they have N envs, those of the first worker first.
         buffer: a `ReplayBuffer` or `RolloutBuffer` of N envs; None stores nothing.
-        exploration: replaces the policy's own exploration.
+        exploration, info_keys: see `Collector`.
         sync_every: how often the workers get the policy's weights; None is each training step. A worker takes the
             newest before each chunk of at most 16 rows.
         modules: further modules whose weights the workers get, from their path in a worker's collector, such as
@@ -84,7 +84,6 @@ class AsyncCollector(Stateful[AsyncState]):
             the weights of its beginning.
         step_timeout: seconds that a worker may take to make its envs, for a step or a reset; None for any time.
         start_method: of the processes; None takes forkserver where there is one.
-        info_keys: see `Collector`.
 
     Attributes:
         num_envs: N.
@@ -133,7 +132,7 @@ class AsyncCollector(Stateful[AsyncState]):
         self.observation_space, self.action_space = self._team.spaces
         self.num_envs, self.frame_skip = num_workers * self._team.num_envs, self._team.frame_skip
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
-        self._config: ActingConfig | None = None
+        self._config: tuple[Any, ...] | None = None  # the settings that the workers have
         self._mode: tuple[bool, bool] | None = None
         self._rollout: Rollout | Arrays | None = None
         self._token, self._is_broken, self.needs_reset = object(), True, True
@@ -238,7 +237,7 @@ class AsyncCollector(Stateful[AsyncState]):
         return self._rollout
 
     def settings(self) -> dict[str, float]:
-        """Return its numbers for the log: the version of the weights, its lag, and gradient steps per env step."""
+        """Return the version of the weights, its lag, and gradient steps per env step, for the log."""
         found = {"policy_version": float(self._sync.state.version), "version_lag": self.version_lag}
         return found if self._utd_ratio is None else found | {"utd_ratio": self._utd_ratio}
 
@@ -302,14 +301,12 @@ class AsyncCollector(Stateful[AsyncState]):
             arguments = _for_workers(self.policy), weights.layout, self._info_keys
             self._team.call_all("its start", "begin", *arguments, file=weights.file)
             self._publisher.weights = weights  # last: after an interrupt the start is repeated
-        exploration, buffer, config = self.policy.exploration, self.buffer, self._config
-        columns = None if buffer is None else buffer.extra
-        is_known = config is not None and config.exploration is self.exploration and config.of_policy is exploration
-        if config is None or not is_known or config.columns is not columns:
+        columns = None if self.buffer is None else self.buffer.extra
+        config = self.exploration, self.policy.exploration, columns, isinstance(self.buffer, ReplayBuffer)
+        if self._config is None or not all(new is old for new, old in zip(config, self._config, strict=True)):
             self._forget_ahead()
-            config = ActingConfig(self.exploration, exploration, columns, isinstance(buffer, ReplayBuffer))
-            dumped("exploration", (config.exploration, config.of_policy))
-            self._team.call_all("its settings", "configure", config, list(self._publisher.modules))
+            dumped("exploration", config[:2])
+            self._team.call_all("its settings", "configure", *config, list(self._publisher.modules))
             self._config = config
         return self._team
 

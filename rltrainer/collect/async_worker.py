@@ -33,16 +33,6 @@ MAX_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ActingConfig:
-    """Settings of the learner's collector, by which a worker acts and stores."""
-
-    exploration: Exploration | None  # replaces the policy's own, which is `of_policy`
-    of_policy: Exploration | None
-    columns: Extra | None  # of the buffer; None where nothing is stored
-    keeps_env_action: bool  # store the actions that the envs received, not those that were sampled
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """A collection: so many rows of all envs, or so many episodes."""
 
@@ -89,17 +79,40 @@ class CollectingProgram:
         self._collector = Collector(self._policy, _Pulsing(self._envs, self._link.pulse), info_keys=info_keys)
         self._collector.adapter.branch_seed("worker", self._number)
 
-    def configure(self, config: ActingConfig, modules: Sequence[str]) -> None:
-        """Explore and store as the learner's collector does; find the modules that weights come for."""
+    def configure(
+        self,
+        exploration: Exploration | None,
+        of_policy: Exploration | None,
+        columns: Extra | None,
+        keeps_env_action: bool,
+        modules: Sequence[str],
+    ) -> None:
+        """Explore and store as the learner's collector does.
+
+        Args:
+            exploration: replaces the policy's own, which is `of_policy`.
+            columns: of the buffer; None where nothing is stored.
+            keeps_env_action: store the actions that the envs received, not those that were sampled.
+            modules: paths from the collector to the modules that weights come for.
+        """
         collector = self._collector
-        collector.exploration, self._policy.exploration = config.exploration, config.of_policy
-        if config.columns is None:
+        collector.exploration, self._policy.exploration = exploration, of_policy
+        if columns is None:
             collector.buffer = collector.rollout_buffer = None
-        elif collector.buffer is None or dict(collector.buffer.extra) != dict(config.columns):
+        elif collector.buffer is None or dict(collector.buffer.extra) != dict(columns):
             spaces = (self._policy.observation_space, self._policy.action_space)
-            collector.attach_buffer(RolloutBuffer(16, collector.num_envs, *spaces, extra=config.columns))
-        collector.keeps_env_action = config.keeps_env_action
-        targets = tensors_of({name: self._module(name) for name in modules})
+            collector.attach_buffer(RolloutBuffer(16, collector.num_envs, *spaces, extra=columns))
+        collector.keeps_env_action = keeps_env_action
+        found = {}
+        for path in modules:
+            try:
+                found[path] = module = operator.attrgetter(path)(collector)
+            except AttributeError as error:
+                raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
+            if not isinstance(module, nn.Module):
+                rule = "must be a module in the workers too"
+                raise ParamsError(field_error_text(OWNER, f"modules[{path!r}]", rule, module))
+        targets = tensors_of(found)
         check_layout(self._weights.layout, layout_of(targets), f"{OWNER}.modules")
         self._targets, self._serial = [tensor for _, tensor in targets], 0
 
@@ -139,16 +152,6 @@ class CollectingProgram:
     def load_state(self) -> None:
         """Load the state that was checked."""
         self._load()
-
-    def _module(self, path: str) -> nn.Module:
-        """Return the module at an attribute's path from the collector."""
-        try:
-            module = operator.attrgetter(path)(self._collector)
-        except AttributeError as error:
-            raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
-        if isinstance(module, nn.Module):
-            return module
-        raise ParamsError(field_error_text(OWNER, f"modules[{path!r}]", "must be a module in the workers too", module))
 
 
 class _Pulsing(gym.vector.VectorWrapper):

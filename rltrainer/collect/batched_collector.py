@@ -37,9 +37,6 @@ class InferenceParams(Params):
 
     A batch starts as soon as `min_batch_size` envs wait for an action, or, if `max_wait_time` is set and later, when
     the first of them has waited so long; and at once when it cannot become larger.
-
-    Raises:
-        ParamsError: a value breaks its field's rule, or the maximum is below the minimum.
     """
 
     min_batch_size: PositiveInt = 1
@@ -47,8 +44,7 @@ class InferenceParams(Params):
     max_batch_size: PositiveInt | None = None
     """Envs of a batch at most; None takes all that wait."""
     max_wait_time: NonNegativeFloat | None = None
-    """Seconds after which a batch of at least the minimum waits no longer for the maximum, counted from when the first
-    of its envs began to wait; None does not wait for more than the minimum."""
+    """Seconds from when its first env began to wait; None does not wait for more than the minimum."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +68,7 @@ class EnvQueue:
         self._waiting.clear()
 
     def take(self, num_live: int, now: float) -> list[int]:
-        """Return the envs of a batch that starts now; none if it is too early.
-
-        `num_live` is how many envs could be in a batch, with those that are still busy.
-        """
+        """Return the envs of a batch that starts now, if any; `num_live` could be in it, with those still busy."""
         size, most = len(self._waiting), self._most(num_live)
         if size < most and self.seconds_left(num_live, now) != 0.0:
             return []
@@ -119,10 +112,9 @@ class BatchedCollector(Collector):
     A `Collector` steps all envs together, so that each step takes as long as the slowest env. Here an env gets its next
     action with the next batch after it has answered (`InferenceParams`), and begins its next episode by itself.
 
-    In a collection some envs take more steps than others; all together take as many as were asked for. In a rollout,
-    envs with fewer steps are filled up with steps that are not valid. A collection into a `ReplayBuffer` does not wait
-    for steps that are under way when it has enough: they belong to the next one. A rollout for on-policy training does,
-    so that all of it was chosen by the same weights.
+    All envs together take as many steps as were asked for, some more than others; a rollout is filled up with steps
+    that are not valid. A collection into a `ReplayBuffer` does not wait for steps that are under way when it has
+    enough: they belong to the next one. A rollout for on-policy training does: the same weights chose all of it.
 
     The transitions of an env depend on its seed and its actions only; how many steps it takes depends on its speed.
 

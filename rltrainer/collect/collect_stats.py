@@ -34,8 +34,7 @@ class CollectStats:
     """Statistics of one collection, or of several merged.
 
     Args:
-        num_collected_steps: transitions.
-        num_env_steps: more than these where an env spends a step on its reset.
+        num_collected_steps: transitions; env steps are more where an env spends one on its reset.
         returns: undiscounted sums of raw rewards [E], or [E, A] for A agents, in the order in which episodes ended.
         lengths: steps of those episodes [E].
         collect_time: seconds.

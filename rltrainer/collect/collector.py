@@ -4,22 +4,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from rltrainer.collect.action_selection import ActionSelection, random_decision
-from rltrainer.collect.arguments import (
-    AnyPolicy,
-    AnyVectorEnv,
-    check_counts,
-    processed,
-    require_buffer,
-    require_one_agent,
-    require_same_spaces,
-)
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
@@ -29,6 +20,7 @@ from rltrainer.collect.weight_sync import Counts, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
+from rltrainer.envs.adapter.env_state import AdapterState
 from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.interval import Every
@@ -36,10 +28,21 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
+from rltrainer.spaces import describe_mismatch
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree
 from rltrainer.types import Rollout
-from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked, instance_of
+
+AnyVectorEnv = Annotated[
+    gym.vector.VectorEnv[Any, Any, Any],
+    instance_of(gym.vector.VectorEnv, hint="Write Collector(policy, rl.make_vec(env_id, num_envs=1))."),
+]
+AnyPolicy = Annotated[Policy, instance_of(Policy, hint="Pass algorithm.policy, or ActorCritic.for_envs(envs).")]
+AnyBuffer = Annotated[
+    ReplayBuffer | RolloutBuffer,
+    instance_of(ReplayBuffer, RolloutBuffer, hint="Write rl.ReplayBuffer(capacity, *spaces)."),
+]
 
 
 @dataclass(kw_only=True)
@@ -47,7 +50,7 @@ class CollectorState:
     """State of a collector."""
 
     generator: Any  # its bytes
-    adapter: dict[str, Any]
+    adapter: AdapterState
     num_rows: NonNegativeInt
     needs_reset: bool
     memory: Any = None  # [N, S], or None
@@ -57,7 +60,7 @@ class CollectorState:
 
     def problem(self) -> str | None:
         """Return the error of a state that was read from a file, or None."""
-        if not self.needs_reset and self.adapter.get("is_started") is not True:
+        if not (self.needs_reset or self.adapter.is_started):
             return "needs_reset: expected True for envs that were not started, found False"
         return None
 
@@ -66,9 +69,8 @@ class Collector(Stateful[CollectorState]):
     """Steps a policy in a vector env and writes the data into a buffer.
 
     A collection goes into a rollout first; a `ReplayBuffer` receives it at the end, once it is known to be finite. So
-    a faulty env leaves nothing of its collection behind, and off-policy data has the same form as on-policy data.
-
-    While envs are stepped, the policy is in eval mode: dropout is off, and batch norms take their running statistics.
+    a faulty env leaves nothing of its collection behind. While envs are stepped, the policy is in eval mode: dropout is
+    off, and batch norms take their running statistics.
 
     Args:
         policy: chooses the actions.
@@ -297,7 +299,7 @@ class Collector(Stateful[CollectorState]):
         continues = not self.needs_reset
         return CollectorState(
             generator=self.generator.get_state(),
-            adapter=self.adapter.state_dict(continues),
+            adapter=self.adapter.get_state(continues),
             num_rows=self.num_rows,
             needs_reset=self.needs_reset,
             memory=self._selection.memory,
@@ -310,7 +312,7 @@ class Collector(Stateful[CollectorState]):
         """Check a state; envs that cannot be brought there will begin a new episode, with a warning."""
         check_generator("collector.generator", self.generator, state.generator)
         self._selection.check_memory(state.memory, self.exploration)
-        self._load_adapter = self.adapter.prepare_load(state.adapter)
+        self.adapter.check_state(state.adapter)
         self._episodes.check_state(state.episodes)
 
     def set_state(self, state: CollectorState) -> None:
@@ -320,7 +322,7 @@ class Collector(Stateful[CollectorState]):
         self._token = TrajectoryToken(state.is_stored)
         self._episodes.set_state(state.episodes)
         self._selection.set_memory(state.memory, self.exploration)
-        self._load_adapter()
+        self.adapter.set_state(state.adapter)
         if self._weights is not None:
             self._weights.load(state.weights or SyncState())
 
@@ -411,7 +413,7 @@ Buffer = ReplayBuffer | RolloutBuffer
 
 
 class TrajectoryToken:
-    """Stands for the steps of envs from one reset of all of them to the next: steps of another token continue nothing."""
+    """Stands for the steps of envs between two resets of all of them: steps of another token continue nothing."""
 
     def __init__(self, is_loaded: bool = False) -> None:
         self.is_loaded = is_loaded  # it continues one whose last steps are in buffers that were loaded
@@ -429,3 +431,56 @@ class TrajectoryToken:
                 buffer.resume(self, obs)
                 buffer.end_trajectory(np.isin(np.arange(buffer.num_envs), lost))
         self.is_loaded = False
+
+
+def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
+    """Return the two counts of a collection as Python's integers; a `ParamsError` unless one is given, and positive."""
+    if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
+        return num_steps, None
+    if (num_steps is None) == (num_episodes is None):
+        got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
+        rule, hint = "exactly one of num_steps and num_episodes must be given", "Write collect(num_steps=1000)."
+        raise ParamsError(f"Collector.collect: {rule}; got {got}. {hint}")
+    if num_steps is not None:
+        return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
+    return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
+
+
+def require_same_spaces(part: str, owner: Any, adapter: Any) -> None:
+    """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs of an adapter or collector."""
+    for name in ("observation_space", "action_space"):
+        where, expected = f"Collector.{part}.{name}", getattr(adapter, name)
+        if text := describe_mismatch(where, expected, getattr(owner, name), with_bounds=name == "action_space"):
+            raise SpaceError(f"{text}. Build the {part} for the spaces of these envs.")
+
+
+def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: str = "") -> None:
+    """Raise a `SpaceError` or `ParamsError` unless a collector, or its adapter, can write into a buffer."""
+    checked(owner, "buffer", buffer, AnyBuffer)
+    require_same_spaces("buffer", buffer, source)
+    if buffer.num_envs != (count := source.num_envs):
+        rule, hint = f"must be made for num_envs={count}{whose}", f"Write ReplayBuffer(..., num_envs={count})."
+        raise ParamsError(field_error_text(owner, "buffer.num_envs", rule, buffer.num_envs, hint))
+    known = policy.columns if buffer.extra else {}
+    for name, spec in buffer.extra.items():
+        if known.get(name) != spec:
+            rule = f"must be a column that the policy fills; {type(policy).__name__} fills {dict(known)}"
+            raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))
+
+
+def require_one_agent(reward: Any) -> None:
+    """Raise a `SpaceError` for rewards [N, A] of several agents."""
+    if reward.ndim > 1:
+        text = f"Collector: rewards of shape {tuple(reward.shape)} are several agents'; no algorithm trains on them."
+        raise SpaceError(f"{text} Reduce them to one reward per env in a wrapper.")
+
+
+def processed(process: Process, rollout: Rollout) -> Rollout:
+    """Return the rollout that a transform makes of a collection; a `TypeError` if it is none of the same shape."""
+    result, shape = process(rollout), tuple(rollout.reward.shape)
+    if not isinstance(result, Rollout) or result.reward.shape != shape:
+        found = tuple(result.reward.shape) if isinstance(result, Rollout) else result
+        raise TypeError(field_error_text("Collector.collect", "process", f"must return a Rollout of {shape}", found))
+    if not result.reward.isfinite().all():
+        raise NonFiniteError("Collector.collect: process returned rewards that are not finite; nothing was stored")
+    return result

@@ -36,8 +36,7 @@ class RunningEpisodes:
 class EpisodeCounter:
     """Running return and length of each of N envs, and the episodes that ended since `start`.
 
-    With a quota, an env that has ended its share of episodes is not counted any further. Episodes shorter than
-    `min_length` are not counted, but in `num_dropped`; `agents` are the envs where rows are agents.
+    Episodes shorter than `min_length` are counted in `num_dropped` only; `agents` are the envs where rows are agents.
     """
 
     def __init__(
@@ -75,11 +74,9 @@ class EpisodeCounter:
         self.running.returns[rows], self.running.lengths[rows] = 0.0, 0
 
     def start(self, num_episodes: int | None) -> None:
-        """Begin a collection; with `num_episodes`, shared among the envs as evenly as possible."""
+        """Begin a collection, with `num_episodes` shared among the envs: each is counted up to its quota."""
         self.num_valid = 0
-        self._ended_returns: list[Array] = []
-        self._ended_lengths: list[Array] = []
-        self._ended_infos: list[Array] = []
+        self._ended: tuple[list[Array], list[Array], list[Array]] = [], [], []  # returns, lengths, infos
         self.open: Array | None = None
         self._teams: TeamQuotas | None = None
         if num_episodes is not None:
@@ -117,11 +114,11 @@ class EpisodeCounter:
                 self.num_dropped += int(is_short.sum())
                 self.num_valid -= int(lengths[ended[is_short]].sum())
                 ended = ended[~is_short]
-            num_before = sum(map(len, self._ended_lengths)) if self._teams is not None else 0
-            self._ended_returns.append(returns[ended])
-            self._ended_lengths.append(lengths[ended])
+            num_before = sum(map(len, self._ended[1])) if self._teams is not None else 0
+            self._ended[0].append(returns[ended])
+            self._ended[1].append(lengths[ended])
             if self._infos is not None:
-                self._ended_infos.append(self._infos.of_ended(ended))
+                self._ended[2].append(self._infos.of_ended(ended))
             # Also of an episode that a restart broke off: the next one must not inherit from it.
             self.forget(finished)
             if self.open is not None:
@@ -144,18 +141,18 @@ class EpisodeCounter:
     @property
     def lengths(self) -> Array:
         """Lengths of the episodes that ended [E]."""
-        return np.concatenate([np.zeros(0, np.int64), *self._ended_lengths])
+        return np.concatenate([np.zeros(0, np.int64), *self._ended[1]])
 
     def stats(self, num_env_steps: int | None, seconds: float) -> CollectStats:
         """Return the statistics since `start`; without a number of env steps, only those that count were taken."""
-        infos = {} if self._infos is None else self._infos.by_key(self._ended_infos)
+        infos = {} if self._infos is None else self._infos.by_key(self._ended[2])
         if self._teams is not None:
             for number, value in self._teams.returns.items():
                 infos[TEAM_RETURN][number] = value
         return CollectStats(
             num_collected_steps=self.num_valid,
             num_env_steps=self.num_valid if num_env_steps is None else num_env_steps,
-            returns=np.concatenate([np.zeros((0, *self.running.returns.shape[1:])), *self._ended_returns]),
+            returns=np.concatenate([np.zeros((0, *self.running.returns.shape[1:])), *self._ended[0]]),
             lengths=self.lengths,
             collect_time=seconds,
             infos=infos,
@@ -169,12 +166,11 @@ class EpisodeCounter:
 
 
 class TeamQuotas:
-    """The quotas of teams whose agents are the rows of a collection by episodes.
+    """The quotas of teams whose agents are the rows of a collection by episodes."""
 
-    An agent that took no part in an episode of its team hands its quota to the others: it may never appear. A team's
-    return is known only when the team's episode ends: the collection waits for it, and writes it to the last counted
-    episode of the team where the row that reports it is not counted.
-    """
+    # An agent that took no part in an episode of its team hands its quota to the others: it may never appear. A team's
+    # return is known only when the team's episode ends: the collection waits for it, and writes it to the last counted
+    # episode of the team where the row that reports it is not counted.
 
     def __init__(self, envs: AgentsAsEnvs, infos: InfoReader | None) -> None:
         self._size, num_teams = envs.num_agents, envs.num_envs // envs.num_agents
@@ -193,10 +189,7 @@ class TeamQuotas:
         self._took_part |= True if valid is None else valid.reshape(self._took_part.shape)
 
     def end(self, finished: Array, counted: Array, number: int, quota: Array) -> None:
-        """Take in the ends of episodes of rows [K], the counted ones of them, and the number that counted before.
-
-        `quota` [N] is changed: the quotas of agents that did not appear are shared out.
-        """
+        """Take in the ends of episodes of rows [K], the counted ones of them, and the number that counted before."""
         if self._reader is not None:
             self._last_counted[counted // self._size] = number + np.arange(len(counted))
         num_finished = np.bincount(finished // self._size, minlength=len(self._last_counted))
@@ -208,14 +201,9 @@ class TeamQuotas:
                 if has_value.any() and not np.isin(rows[has_value], counted).any():
                     self.returns[int(self._last_counted[team])] = float(values[has_value][0])
                 self._last_counted[team] = -1
-            self._share(quota, rows, self._took_part[team])
+            present, absent = rows[self._took_part[team]], rows[~self._took_part[team]]
+            if len(present):  # else the team was restarted before its first step
+                left, quota[absent] = int(quota[absent].sum()), 0
+                for _ in range(left):
+                    quota[present[quota[present].argmin()]] += 1
             self._took_part[team] = False
-
-    def _share(self, quota: Array, rows: Array, took_part: Array) -> None:
-        """Share the quotas of those rows of a team that took no part among the others: to the shortest first."""
-        present, absent = rows[took_part], rows[~took_part]
-        if not len(present):  # the team was restarted before its first step
-            return
-        left, quota[absent] = int(quota[absent].sum()), 0
-        for _ in range(left):
-            quota[present[quota[present].argmin()]] += 1

@@ -37,11 +37,10 @@ Keys = Annotated[
 
 
 class InfoReader:
-    """Reads numbers or flags from the infos with which episodes end; NaN stands for one that is missing.
+    """Reads numbers or flags from the infos with which episodes end; NaN stands for one that is missing."""
 
-    `last_info` returns the infos of an env's last step, gathered as gymnasium does, and its row there. `optional` keys
-    are left out where no episode has a number there; `known` ones may be missing without a warning.
-    """
+    # `last_info` returns the infos of an env's last step, gathered as gymnasium does, and its row there. `optional`
+    # keys are left out where no episode has a number there; `known` ones may be missing without a warning.
 
     def __init__(
         self, last_info: LastInfo, keys: Sequence[str], optional: Sequence[str] = (), known: Sequence[str] = ()
@@ -96,8 +95,7 @@ class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         self._infos: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the last infos, which may hold objects that cannot be copied."""
-        return vars(self) | {"_infos": {}}
+        return vars(self) | {"_infos": {}}  # which may hold objects that cannot be copied
 
     def step(self, actions: Any) -> Any:
         """Step, and remember the infos."""

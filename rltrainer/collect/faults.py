@@ -94,7 +94,7 @@ class FaultChecker:
         action, reward = to_array(env_action)[None], to_array(step.reward)[None]
         valid = np.ones(action.shape[:2], np.bool_) if counted is None else counted[None]
         before = np.broadcast_to(num_steps - 1, action.shape[1])
-        _raise_first(_action_faults(action, reward, valid, before, self._actions), "")
+        _raise_first(_action_faults(action, reward, valid, before, self._actions))
         # An env that spent the step on its reset will act on the observation that the reset returned. Of envs that are
         # stepped by themselves, the others hold what earlier steps returned.
         still_open = self._episodes.open
@@ -203,10 +203,9 @@ def _action_faults(
         yield index[0], 1, f"{where}: action = {chosen!r}, which must lie in {actions.space}", SpaceError
 
 
-def _raise_first(faults: Iterator[Fault], hint: str) -> None:
-    found = list(faults)
-    if found:
-        *_, text, error = min(found)
+def _raise_first(faults: Iterator[Fault], hint: str = "") -> None:
+    if (first := min(faults, default=None)) is not None:
+        *_, text, error = first
         raise error(text + hint)
 
 

@@ -58,9 +58,7 @@ class WeightSync:
     def sync(self, counts: Counts | None) -> bool:
         """Publish the weights if they are due by a trainer's counters, or at once without counters.
 
-        Weights that are due at each training step are published by `require`, as not each of them collects.
-
-        Returns whether the counters are those of a run that begins: its versions count from 0.
+        Return whether the counters are those of a run that begins: its versions count from 0.
         """
         begins = counts is not None and counts.get("training_step") == 0
         if begins:  # wherever another run ended
@@ -79,7 +77,8 @@ class WeightSync:
             state.version += is_due
         if is_due:
             self._is_published = False
-        # A training step syncs, then collects, then updates: its collection still finds the weights of its sync.
+        # Weights for each training step wait for `require`, as not each of them asks a worker for rows. It syncs, then
+        # collects, then updates: its collection still finds the weights of its sync.
         if counts is None or self._every != EACH_STEP:
             self.require()
         return begins

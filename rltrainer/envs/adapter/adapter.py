@@ -24,10 +24,8 @@ from rltrainer.envs.vector_env import close_envs, env_named
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
-from rltrainer.state.codec import to_state
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, leaves
-from rltrainer.types import State
 from rltrainer.validation.field_rules import AnyPath, checked
 
 
@@ -255,10 +253,6 @@ class EnvAdapter(Stateful[AdapterState]):
         if state.is_started and clock.num_steps:
             self._env_state.save(state, self.obs, self.resetting)
         return state
-
-    def state_dict(self, continues: bool = True) -> State:
-        """Return `get_state` for a checkpoint."""
-        return dict(to_state(self.get_state(continues)))
 
     def check_state(self, state: AdapterState) -> None:
         """Raise a `CheckpointError` if it is of other envs; warn of envs that will start a new episode."""

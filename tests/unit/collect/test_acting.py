@@ -15,68 +15,56 @@ from tests.fakes import CountingEnv, counting_envs, replay_of, rollouts_of, tiny
 BOX = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32))
 
 
-def buffer_of(kind: Any, envs: Any) -> Any:
-    if kind is rl.RolloutBuffer:
-        return rollouts_of(envs, 10)
-    return replay_of(envs, 1000)
-
-
 def modes(policy: nn.Module) -> list[bool]:
     return [module.training for module in policy.modules()]
 
 
-@pytest.mark.parametrize("explore", [False, True])
-def test_statistics_of_batch_norms_do_not_move_while_collecting(explore: bool) -> None:
-    envs = counting_envs(2)
+def test_batch_norms_do_not_move_and_dropout_is_off_while_collecting() -> None:
+    envs = counting_envs(4)
     policy = tiny_actor_critic(envs, activation=nn.BatchNorm1d)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    one = rl.Collector(policy, envs, buffer_of(rl.RolloutBuffer, envs))
-    for counts in ({"num_steps": 2}, {"num_steps": 20}, {"num_episodes": 3}):
-        one.collect(**counts, explore=explore)
+    one = rl.Collector(policy, envs, rollouts_of(envs, 10))
+    for counts in ({"num_steps": 4}, {"num_steps": 20}, {"num_episodes": 3}):
+        one.collect(**counts)
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
-
-
-def test_dropout_is_off_while_collecting() -> None:
-    envs = counting_envs(4)
-    policy = rl.QNetwork.for_envs(envs, hidden_sizes=(64,), activation=lambda: nn.Dropout(0.5))
-    one = rl.Collector(policy, envs, buffer_of(rl.ReplayBuffer, envs))
+    other = rl.QNetwork.for_envs(envs, hidden_sizes=(64,), activation=lambda: nn.Dropout(0.5))
+    one = rl.Collector(other, envs, replay_of(envs, 1000))
     one.collect(num_steps=80)
-    policy.eval()
-    assert torch.equal(one.rollout().action.flatten(), policy.act(one.rollout().obs.flatten(0, 1)))
+    other.eval()
+    assert torch.equal(one.rollout().action.flatten(), other.act(one.rollout().obs.flatten(0, 1)))
 
 
 @pytest.mark.parametrize("counts", [{"num_steps": 2}, {"num_episodes": 2}])
-def test_every_module_gets_its_own_mode_back(counts: dict[str, int]) -> None:
-    envs = counting_envs(2)
+def test_every_module_gets_its_own_mode_back_after_an_exception_too(counts: dict[str, int]) -> None:
+    class Fails(CountingEnv):
+        fails = False
+
+        def step(self, action: Any) -> Any:
+            if self.fails:
+                raise RuntimeError("broken")
+            return super().step(action)
+
+    envs = rl.make_vec(Fails, 2, backend="sync")
     policy = tiny_actor_critic(envs, activation=lambda: nn.Dropout(0.5))
     policy.actor.eval()  # the user's choice, to be kept
     before = modes(policy)
     one = rl.Collector(policy, envs)
     one.collect(**counts)
     assert modes(policy) == before
+    Fails.fails = True
+    with pytest.raises(rl.errors.EnvError, match="broken"):
+        one.collect(**counts)
+    assert modes(policy) == before
+    Fails.fails = False
     policy.eval()
     one.collect(**counts)
     assert not any(modes(policy))
 
 
-def test_modes_come_back_after_an_exception() -> None:
-    class Fails(CountingEnv):
-        def step(self, action: Any) -> Any:
-            raise RuntimeError("broken")
-
-    envs = rl.make_vec(Fails, 2, backend="sync")
-    policy = tiny_actor_critic(envs, activation=lambda: nn.Dropout(0.5))
-    policy.critic.eval()
-    before = modes(policy)
-    with pytest.raises(rl.errors.EnvError, match="broken"):
-        rl.Collector(policy, envs).collect(num_steps=2)
-    assert modes(policy) == before
-
-
 def test_a_layer_that_is_put_in_later_is_seen() -> None:
     envs = counting_envs(2)
     policy = tiny_actor_critic(envs)
-    one = rl.Collector(policy, envs, buffer_of(rl.ReplayBuffer, envs))
+    one = rl.Collector(policy, envs, replay_of(envs, 1000))
     one.collect(num_steps=2)
     seen: list[bool] = []
 
@@ -91,24 +79,6 @@ def test_a_layer_that_is_put_in_later_is_seen() -> None:
     assert policy.actor[1].activations[0].training
 
 
-@pytest.mark.parametrize("is_eval", [False, True])
-def test_a_test_step_leaves_the_modes_as_the_user_set_them(is_eval: bool) -> None:
-    envs = counting_envs(2, length=5)
-    algorithm = rl.PPO(tiny_actor_critic(envs, activation=lambda: nn.Dropout(0.5)))
-    algorithm.policy.train(not is_eval)
-    params = rl.OnPolicyTrainerParams(
-        training_collector=rl.Collector(algorithm.policy, envs),
-        test_collector=rl.Collector(algorithm.policy, counting_envs(2, length=5)),
-        max_epochs=1,
-        epoch_num_steps=10,
-        collection_step_num_env_steps=10,
-        show_progress=False,
-        verbose=False,
-    )
-    algorithm.run_training(params)
-    assert modes(algorithm.policy) == [not is_eval] * len(modes(algorithm.policy))
-
-
 def test_a_rollout_keeps_the_sample_and_the_env_gets_what_act_would_return() -> None:
     received: list[Any] = []
 
@@ -119,7 +89,7 @@ def test_a_rollout_keeps_the_sample_and_the_env_gets_what_act_would_return() -> 
 
     envs = rl.make_vec(lambda: Remembers(action_space=BOX), 1, backend="sync", seed=1)
     policy = tiny_actor_critic(envs)
-    one = rl.Collector(policy, envs, buffer_of(rl.RolloutBuffer, envs))
+    one = rl.Collector(policy, envs, rollouts_of(envs, 10))
     one.seed(3)
     one.collect(num_steps=20)
     sample = one.rollout().action[:, 0]
@@ -143,15 +113,3 @@ def test_a_choice_between_nan_is_an_error_that_says_where(cls: Any, explore: boo
     )
     with pytest.raises(NonFiniteError, match=text):
         one.collect(num_steps=2, explore=explore)
-
-
-@pytest.mark.parametrize("cls", [rl.ActorCritic, rl.QNetwork])
-def test_an_observation_that_is_nan_is_what_is_blamed(cls: Any) -> None:
-    class BadObs(CountingEnv):
-        def _obs(self) -> Any:
-            return super()._obs() if self.step_count < 2 else np.array([0.0, np.nan], np.float32)
-
-    makers = iter([CountingEnv, BadObs])
-    envs = rl.make_vec(lambda: next(makers)(), 2, backend="sync", seed=1)
-    with pytest.raises(NonFiniteError, match="env 1, step 2: obs = nan"):
-        rl.Collector(cls.for_envs(envs, hidden_sizes=(8,)), envs).collect(num_steps=10)
