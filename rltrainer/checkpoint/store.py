@@ -70,8 +70,8 @@ class CheckpointStore:
         if self._lock.is_held:
             return
         if os.path.lexists(self.folder / MANIFEST):
-            text = f"{self.folder}: is a checkpoint, and cannot hold those of a run. Give the folder around it."
-            raise CheckpointError(text)
+            hint = "Give the folder around it."
+            raise CheckpointError(f"{self.folder}: is a checkpoint, and cannot hold those of a run. {hint}")
         with write_errors(self.folder, CheckpointError):
             make_folder(self._rows)
             self._lock.acquire()
@@ -133,15 +133,14 @@ class CheckpointStore:
             raise CheckpointError(f"{self.folder}: could not be read ({error})") from error
         problems = []
         for each in found:
-            problem = each.problem
-            if not problem:
-                try:
-                    check_checkpoint(each.path)
-                    return each.path
-                except CheckpointError as error:
-                    problem = str(error)
-            problems.append(problem)
-            warnings.warn(f"a checkpoint is damaged and passed over: {problem}", RuntimeWarning, stacklevel=2)
+            try:
+                if each.manifest is None:
+                    raise CheckpointError(each.problem)
+                check_checkpoint(each.path)
+                return each.path
+            except CheckpointError as error:
+                problems.append(str(error))
+                warnings.warn(f"a checkpoint is damaged and passed over: {error}", RuntimeWarning, stacklevel=2)
         if problems:
             text = f"{self.folder}: all {len(problems)} checkpoints are damaged; the newest: {problems[0]}"
             raise CheckpointError(f"{text}. Give another path, or move them away to start a new run.")
@@ -173,7 +172,7 @@ class CheckpointStore:
         sync_folder(self.folder)
 
     def _append(self, part: str, log: RowLog) -> dict[RowFile, Array]:
-        """Write the rows that are new; return the files that hold all of a buffer's rows but the newest."""
+        """Write the rows that are new; return the files with all of a buffer's rows but the newest."""
         # A buffer that was loaded here knows the files that hold its rows; they are listed again, not written again.
         files = log.kept(self._is_whole)
         for rows, start, stop in log.new(files):
@@ -220,7 +219,7 @@ class CheckpointStore:
 
 @dataclass(frozen=True)
 class Found:
-    """A path with a checkpoint's name, and its manifest or the problem with that."""
+    """A checkpoint by its name: the manifest, or the problem with it."""
 
     path: Path
     step: int
@@ -229,19 +228,11 @@ class Found:
 
 
 def checkpoints_in(folder: Path) -> list[Found]:
-    """Return the checkpoints of a run, the newest first; those without a readable manifest come before all others.
-
-    A link stands for the checkpoint that it leads to; removing it leaves that alone.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Return the checkpoints of a run, the newest first; those without a readable manifest come before all others."""
     found = []
-    for name in os.listdir(folder) if folder.is_dir() else []:
-        match, path = _NAME.fullmatch(name), folder / name
-        if match is None:
-            continue
-        manifest, problem = None, ""
+    for match in filter(None, map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])):
+        path, manifest, problem = folder / match[0], None, ""
+        # A link stands for the checkpoint that it leads to; removing it leaves that alone.
         if path.is_dir():
             try:
                 manifest = read_manifest(path)
@@ -250,8 +241,7 @@ def checkpoints_in(folder: Path) -> list[Found]:
         else:
             problem = f"{path}: {'is a link that leads to no folder' if path.is_symlink() else 'is no folder'}"
         found.append(Found(path, int(match[1]), manifest, problem))
-    serials = {each.path: each.manifest.serial if each.manifest else 0 for each in found}
-    return sorted(found, key=lambda each: (each.manifest is not None, -serials[each.path], -each.step))
+    return sorted(found, key=lambda it: (True, -it.manifest.serial, -it.step) if it.manifest else (False, 0, -it.step))
 
 
 def live_state(part: Any) -> State:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,12 +42,7 @@ DTYPES = {
 
 
 def write_state(path: str | Path, kind: str, state: State) -> str:
-    """Write a state, and return the SHA-256 of the file in hex; an existing file is replaced in one step.
-
-    Args:
-        path: the file; missing parent folders are made.
-        kind: the owner, such as `"replay_buffer"`; checked when the file is read.
-        state: tensors and plain values in dicts and lists.
+    """Write the state of an owner, such as `"replay_buffer"`, and return the file's SHA-256 in hex.
 
     Raises:
         TypeError: a value in the state is neither a tensor nor plain, or is nested too deep; the text names it.
@@ -65,10 +61,8 @@ class PackedState:
     metadata: dict[str, str]
 
     def write(self, file: BinaryIO) -> str:
-        """Write straight from the tensors' memory, and return the SHA-256 in hex.
-
-        The writer of safetensors would copy all tensors into bytes first, a buffer's too.
-        """
+        """Write the file, and return its SHA-256 in hex."""
+        # Straight from the tensors' memory: the writer of safetensors would copy all into bytes first, a buffer's too.
         items = sorted(self.tensors.items(), key=lambda item: -item[1].element_size())  # which aligns them all
         header: dict[str, Any] = {"__metadata__": self.metadata}
         position = 0
@@ -90,11 +84,11 @@ class PackedState:
 
         put(struct.pack("<Q", len(text)) + text)
         for _, tensor in items:
-            # In chunks: a GPU's tensor is not copied whole, and no second copy of a buffer is made.
             if tensor.numel() == 0:  # NumPy's have no strides that a view as bytes allows
                 continue
             if tensor.numel() == 1:
                 tensor = tensor.as_strided((1,), (1,))  # any stride of one number is contiguous, but not to a view
+            # In chunks: a GPU's tensor is not copied whole, and no second copy of a buffer is made.
             for part in torch.split(tensor.contiguous().reshape(-1).view(torch.uint8), CHUNK_SIZE):
                 put(part.cpu().numpy().data)
         put(checksum.digest())
@@ -125,7 +119,7 @@ def read_state(
     Args:
         path: the file.
         kind: as it was written.
-        error: the class to raise if the file is missing, damaged, of another kind or version.
+        error: the class to raise if the file is missing, damaged, or of another kind or version.
         mapped: leave the tensors in the file, for a caller that copies them at once; they change with it.
         or_kind: another kind that is accepted.
         is_checked: whether the caller compared the file with a checksum already.
@@ -149,13 +143,16 @@ def read_state(
                 _check_bytes(stream)
 
             def read_tensor(name: str) -> Tensor:
+                if name not in names:
+                    raise KeyError(f"tensor {name!r} is missing")
+                names.remove(name)  # each is named once: a short file cannot ask for a hundred copies
                 tensor: Tensor = file.get_tensor(name)
                 # Any byte is a valid bool to safetensors; PyTorch computes with such a byte in undefined ways.
                 if tensor.dtype is torch.bool and (tensor.view(torch.uint8) > 1).any():
                     raise ValueError(f"tensor {name!r} holds flags other than 0 and 1")
                 return tensor if mapped else tensor.clone()
 
-            state = _put_tensors(read_json(metadata["state"], allows_nan=True), names, read_tensor)
+            state = _put_tensors(read_json(metadata["state"], allows_nan=True), read_tensor)
     except error:
         raise
     except FileNotFoundError:
@@ -164,8 +161,9 @@ def read_state(
         raise error(f"{path}: {cause.strerror or cause}") from cause
     except Exception as cause:  # a file may say anything
         text = f"damaged or truncated ({type(cause).__name__}: {cause})"
-        hint = ". It is a zip file, as torch.save and Stable-Baselines3 write" if _is_zip(path) else ""
-        raise error(f"{path}: not a readable {kind} file, {text}{hint}") from cause
+        with contextlib.suppress(OSError), open_regular(path) as stream:
+            text += ". It is a zip file, as torch.save and Stable-Baselines3 write" if stream.read(2) == b"PK" else ""
+        raise error(f"{path}: not a readable {kind} file, {text}") from cause
     if not isinstance(state, dict) or names:
         problem = f"nothing names its tensor {min(names)!r}" if names else "its state is no mapping"
         raise error(f"{path}: not a readable {kind} file: {problem}")
@@ -179,12 +177,6 @@ def refuse_version(path: Path, found: int, own: int, error: type[Exception]) -> 
     if found < own:
         text = f"written in format {found} by a version before 0.1.0, this release reads format {own}"
         raise error(f"{path}: {text}. Load it with the version that wrote it.")
-
-
-def _is_zip(path: Path) -> bool:
-    with contextlib.suppress(OSError), open_regular(path) as stream:
-        return stream.read(2) == b"PK"
-    return False
 
 
 def _check_bytes(stream: BinaryIO) -> None:
@@ -219,14 +211,11 @@ def _take_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{name}: a state holds tensors and plain values; got {readable(value)} ({type(value).__name__})")
 
 
-def _put_tensors(value: Any, names: set[str], read_tensor: Any) -> Any:
+def _put_tensors(value: Any, read_tensor: Callable[[Any], Tensor]) -> Any:
     if isinstance(value, dict):
         if set(value) == {"tensor"}:
-            if value["tensor"] not in names:
-                raise KeyError(f"tensor {value['tensor']!r} is missing")
-            names.remove(value["tensor"])  # each is named once: a short file cannot ask for a hundred copies
             return read_tensor(value["tensor"])
-        return {key: _put_tensors(item, names, read_tensor) for key, item in value["dict"].items()}
+        return {key: _put_tensors(item, read_tensor) for key, item in value["dict"].items()}
     if isinstance(value, list):
-        return [_put_tensors(item, names, read_tensor) for item in value]
+        return [_put_tensors(item, read_tensor) for item in value]
     return value
