@@ -162,17 +162,6 @@ def test_a_signed_checkpoint_with_wrong_contents_is_refused_too(tmp_path: Path) 
     assert fingerprint(trainer, tmp_path / "log.jsonl") == before
 
 
-def test_names_in_a_checkpoint_set_nothing(tmp_path: Path) -> None:
-    saved_in_an_epoch("ppo", tmp_path / "checkpoint", tmp_path / "saved.jsonl")
-    states = read_checkpoint(tmp_path / "checkpoint")
-    counters = states["trainer"]["counters"] | {"algorithm": 0, "_runtime": 1}
-    write_checkpoint(tmp_path / "wrong", states | {"trainer": states["trainer"] | {"counters": counters}})
-    trainer = build("ppo")
-    with pytest.raises(CheckpointError, match="trainer.counters.algorithm: expected no field of Counters, found 0"):
-        trainer.restore(tmp_path / "wrong")
-    assert isinstance(trainer.algorithm, rl.PPO)
-
-
 def test_a_warning_that_is_an_error_comes_before_anything_changes(tmp_path: Path) -> None:
     saved = build("dqn")
     saved.reset()

@@ -143,23 +143,18 @@ def test_a_branch_does_not_take_the_rows_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_rows_that_somebody_removed_are_written_anew(tmp_path: Path) -> None:
-    run, made = Run(), opened(tmp_path)
-    run.go_on(70)
-    made.save(run.state(), 1, None)
-    for path in (tmp_path / "rows").iterdir():
-        path.unlink()
-    made.save(run.state(), 2, None)
-    made.close()
-    assert run.check(tmp_path / "checkpoint-000000000002") == 1
-    run.check(tmp_path / "checkpoint-000000000001")
-
-
-def test_a_checkpoint_that_was_read_can_be_written_as_one_that_stands_alone(tmp_path: Path) -> None:
+def test_rows_that_were_removed_are_written_again_and_a_checkpoint_that_was_read_can_stand_alone(
+    tmp_path: Path,
+) -> None:
     run, made = Run(), opened(tmp_path / "run")
     run.go_on(70)
     made.save(run.state(), 1, None)
+    for path in (tmp_path / "run" / "rows").iterdir():
+        path.unlink()
+    made.save(run.state(), 2, None)
     made.close()
+    for number in (1, 2):
+        assert run.check(tmp_path / "run" / f"checkpoint-00000000000{number}") == 1
     write_checkpoint(tmp_path / "alone", read_checkpoint(tmp_path / "run" / "checkpoint-000000000001"))
     shutil.rmtree(tmp_path / "run")
     assert run.check(tmp_path / "alone") == 1
@@ -225,7 +220,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_files")
-@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json", "rows", "missing manifest", "missing rows"])
+@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json", "rows", "missing manifest.json", "missing rows"])
 def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path)
     for steps in run.steps[:2]:
@@ -233,15 +228,11 @@ def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path
         made.save(run.state(), steps, None)
     made.close()
     newest, older = tmp_path / "checkpoint-000000000003", tmp_path / "checkpoint-000000000070"
+    damaged = newest / member.removeprefix("missing ")
     if "rows" in member:
-        own = set(read_manifest(newest).row_files) - set(read_manifest(older).row_files)
-        damaged = tmp_path / "rows" / min(own)
-    else:
-        damaged = newest / member.removeprefix("missing ").replace("manifest.json", "manifest").replace(
-            "manifest", "manifest.json"
-        )
+        damaged = tmp_path / "rows" / min(set(read_manifest(newest).row_files) - set(read_manifest(older).row_files))
     damaged.unlink() if member.startswith("missing") else flip(damaged)
-    named = newest if member == "missing manifest" else damaged
+    named = newest if member == "missing manifest.json" else damaged
     with pytest.warns(RuntimeWarning, match=f"a checkpoint is damaged and passed over: {named}"):
         assert made.newest_intact() == older
     flip(older / "manifest.json")
@@ -255,15 +246,6 @@ def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path
     again.close()
     with pytest.warns(RuntimeWarning):
         assert run.check(made.newest_intact()) == 2
-
-
-def test_there_is_no_newest(tmp_path: Path) -> None:
-    assert CheckpointStore(tmp_path / "nothing", 1, 1).newest_intact() is None
-    made = opened(tmp_path / "run")
-    for name in ("checkpoint-best", "checkpoint-5.tmp", ".checkpoint-000000000005.1-2-3-4.new", "other"):
-        (tmp_path / "run" / name).mkdir()
-    assert made.newest_intact() is None
-    made.close()
 
 
 @pytest.mark.parametrize(
@@ -309,10 +291,11 @@ def test_a_link_stands_for_the_checkpoint_that_it_leads_to(tmp_path: Path) -> No
 
 
 def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "nothing", 1, 1).newest_intact() is None
     made = opened(tmp_path)
     made.save(state(1), 1, None)
     made.close()
-    others = ["notes.txt", ".checkpoint-mine", "checkpoint-old", ".git"]
+    others = ["notes.txt", ".checkpoint-mine", "checkpoint-old", "checkpoint-5.tmp", ".git"]
     for name in others:
         (tmp_path / name).mkdir()
     for name in (".checkpoint-000000000005.1-2-3-4.new", ".checkpoint-000000000004-2.1-2-3-4.gone"):
@@ -321,6 +304,7 @@ def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) 
     (tmp_path / "rows" / "buffer-000000000000-000000000009.safetensors").write_text("unlisted, or half written")
     (tmp_path / "rows" / "mine.safetensors").write_text("not ours")
     opened(tmp_path).close()
+    assert made.newest_intact() == tmp_path / "checkpoint-000000000001"
     assert names(tmp_path) == sorted(["checkpoint-000000000001", "lock", "rows", *others])
     assert names(tmp_path / "rows") == ["mine.safetensors"]
 
@@ -358,35 +342,21 @@ def test_what_cannot_be_saved_is_said_and_nothing_is_written(tmp_path: Path) -> 
     assert made.newest_intact() is None
 
 
-def test_a_store_that_is_not_open(tmp_path: Path) -> None:
+def test_a_store_writes_while_it_is_open_and_holds_its_lock(tmp_path: Path) -> None:
     made = CheckpointStore(tmp_path, 1, 1)
     with pytest.raises(CheckpointError, match=r"is not open for writing. Call open\(\) first."):
         made.save(state(1), 1, None)
     made.close()
     made.open()
     made.open()
-    made.close()
-    made.close()
-
-
-def test_two_stores_of_one_directory(tmp_path: Path) -> None:
-    made = opened(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=rf"run: is written by process {os.getpid()} on .*, and a run has one"):
-        opened(tmp_path / "run")
-    made.save(state(1), 1, None)
-    made.close()
-    again = opened(tmp_path / "run")
-    again.close()
-
-
-def test_a_lock_that_is_lost_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
-    made = opened(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"is written by process {os.getpid()} on .*, and a run has one"):
+        opened(tmp_path)
     made._lock.path.unlink()
     other = opened(tmp_path)
     with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on .* too"):
         made.save(state(1), 1, None)
-    made.close()
-    other.close()
+    for store_ in (made, other, other):
+        store_.close()
     assert other.newest_intact() is None
 
 
@@ -470,13 +440,6 @@ class Calls:
         patch(builtins, "open", counted)
 
 
-def fail(number: int) -> Callable[[], None]:
-    def raise_error() -> None:
-        raise OSError(number, os.strerror(number))
-
-    return raise_error
-
-
 @pytest.fixture
 def two_saved(tmp_path: Path, small_files: None) -> Path:
     """Return the directory of a run that saved twice, of which the next save prunes the first."""
@@ -508,11 +471,14 @@ def assert_clean(directory: Path) -> None:
 def test_whatever_the_system_refuses_at_any_call(
     number: int, two_saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of saves
     at, num_failed = 0, 0
     while True:
         at += 1
-        directory, calls = tmp_path / str(at), Calls(at, fail(number))
+        directory, calls = tmp_path / str(at), Calls(at, fail)
         shutil.copytree(two_saved, directory)
         run, made = third_save(directory)
         with monkeypatch.context() as patch:
@@ -576,27 +542,17 @@ def test_whenever_it_is_killed_the_newest_is_whole_and_leftovers_go(two_saved: P
 def test_uniform_rows_cost_little(tmp_path: Path) -> None:
     """A tenth of the buffer that the benchmark takes: 100,000 cells of 17 + 6 floats, of which 1 % change."""
     spaces = [gym.spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (17, 6)]
-    buffer = rl.ReplayBuffer(100_000, *spaces, num_envs=10)
-    rng = np.random.default_rng(0)
-
-    def add(num_rows: int) -> None:
+    buffer, rng = rl.ReplayBuffer(100_000, *spaces, num_envs=10), np.random.default_rng(0)
+    made, nbytes, flags = opened(tmp_path), list[int](), np.zeros(10, np.bool_)
+    for step, num_rows in enumerate((10_100, 100)):
         for _ in range(num_rows):
             rows = rng.random((10, 40), np.float32)
-            flags = np.zeros(10, np.bool_)
             buffer.add(rows[:, :17], rows[:, 17:23], rows[:, 39], rows[:, 23:40], flags, flags)
-
-    def nbytes() -> int:
-        return sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
-
-    add(10_100)
-    made = opened(tmp_path)
-    made.save({"buffer": live_state(buffer)}, 1, None)
-    whole = nbytes()
-    add(100)
-    made.save({"buffer": live_state(buffer)}, 2, None)
+        made.save({"buffer": live_state(buffer)}, step, None)
+        nbytes.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
     made.close()
-    assert whole > buffer.nbytes * 0.95
-    assert nbytes() - whole < 0.012 * buffer.nbytes
+    assert nbytes[0] > buffer.nbytes * 0.95
+    assert nbytes[1] - nbytes[0] < 0.012 * buffer.nbytes
 
 
 @pytest.mark.usefixtures("small_files", "collected")

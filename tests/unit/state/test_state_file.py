@@ -31,54 +31,30 @@ def path(tmp_path: Path) -> Path:
 
 def test_round_trip_keeps_values_types_and_order(tmp_path: Path) -> None:
     plain = {
-        "none": None,
-        "flag": True,
-        "int": -(2**70),
-        "float": 0.1 + 0.2,
-        "inf": float("-inf"),
-        "text": 'ü "quoted"\n',
-        "list": [1, [2.5, {"deep": None}]],
-        "empty": {},
-        "no items": [],
-        "tensor": "not a tensor",
-        "dict": {"dict": {"tensor": "x"}},
-    }
+        "none": None, "flag": True, "int": -(2**70), "float": 0.1 + 0.2, "inf": float("-inf"),
+        "text": 'ü "quoted"\n', "list": [1, [2.5, {"deep": None}]], "empty": {}, "no items": [],
+        "tensor": "not a tensor", "dict": {"dict": {"tensor": "x"}},
+    }  # fmt: skip
     write_state(tmp_path / "f", "tiny", plain)
     again = read(tmp_path / "f")
-    assert again == plain
-    assert list(again) == list(plain)
-    assert type(again["flag"]) is bool
-    assert type(again["int"]) is int
+    assert list(again.items()) == list(plain.items())
+    assert [type(again[name]) for name in ("flag", "int")] == [bool, int]
 
 
 def test_round_trip_of_tensors_keeps_bits_dtype_and_shape(tmp_path: Path) -> None:
     state = {
-        "float64": torch.tensor([[0.1, float("nan")], [float("inf"), -0.0]], dtype=torch.float64),
-        "bool": torch.tensor([True, False]),
-        "uint8": torch.arange(5, dtype=torch.uint8),
-        "scalar": torch.tensor(7),
-        "empty": torch.zeros(0, 3),
-        "strided": torch.arange(6.0).reshape(2, 3).T,
-        "nested": [{"generator": torch.get_rng_state()}],
-    }
-    write_state(tmp_path / "f", "tiny", state)
+        "special": torch.tensor([[0.1, float("nan")], [float("inf"), -0.0]], dtype=torch.float64),
+        "scalar": torch.tensor(7), "empty": torch.zeros(0, 3), "strided": torch.arange(6.0).reshape(2, 3).T,
+        "numpys": torch.from_numpy(np.zeros(0)), "numpy's rows": torch.from_numpy(np.zeros((0, 3), np.float32)),
+        **{str(dtype): torch.arange(3).to(dtype) for dtype in state_file.DTYPES},
+    }  # fmt: skip
+    write_state(tmp_path / "f", "tiny", {**state, "nested": [{"generator": torch.get_rng_state()}]})
     again = read(tmp_path / "f")
-    for name in ("float64", "bool", "uint8", "scalar", "empty", "strided"):
-        before, after = state[name], again[name]
-        assert isinstance(before, torch.Tensor)
-        assert after.dtype == before.dtype
-        assert after.shape == before.shape
-        assert after.numpy().tobytes() == before.contiguous().numpy().tobytes()
+    for name, before in state.items():
+        assert (again[name].dtype, again[name].shape) == (before.dtype, before.shape)
+        if before.numel():  # NumPy's without numbers have no strides that a view as bytes allows
+            assert torch.equal(*(x.reshape(-1).view(torch.uint8) for x in (again[name], before)))
     assert torch.equal(again["nested"][0]["generator"], torch.get_rng_state())
-
-
-def test_arrays_without_numbers_come_back(tmp_path: Path) -> None:
-    state = {"returns": torch.from_numpy(np.zeros(0)), "rows": torch.from_numpy(np.zeros((0, 3), np.float32))}
-    write_state(tmp_path / "state", "tiny", {**state, "after": torch.arange(3.0)})
-    found = read(tmp_path / "state")
-    assert [tuple(found[name].shape) for name in state] == [(0,), (0, 3)]
-    assert found["returns"].dtype == torch.float64
-    assert found["after"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_tied_weights_and_parameters_are_written_by_value(tmp_path: Path) -> None:
@@ -141,15 +117,6 @@ def test_loaded_tensors_are_copies_unless_they_are_asked_to_stay_in_the_file(pat
     assert copied.tolist() == [0, 1, 2, 3]
 
 
-def test_all_dtypes_come_back(tmp_path: Path) -> None:
-    state = {str(dtype): torch.arange(3).to(dtype) for dtype in state_file.DTYPES}
-    write_state(tmp_path / "f", "tiny", state)
-    again = read(tmp_path / "f")
-    for name, tensor in state.items():
-        assert again[name].dtype == tensor.dtype
-        assert torch.equal(again[name].view(torch.uint8), tensor.view(torch.uint8))
-
-
 @pytest.mark.parametrize("tensor", [torch.zeros(2, dtype=torch.complex64), torch.eye(2).to_sparse()])
 def test_tensors_that_no_file_holds_are_named(tensor: torch.Tensor, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"^tiny.x: a state file holds no tensor of torch"):
@@ -171,7 +138,12 @@ def test_writing_takes_no_second_copy_of_the_tensors(tmp_path: Path) -> None:
     assert int(output.stdout) < 1 << 15  # KiB; a copy of one of them would be four times as much
 
 
-def test_values_that_nobody_could_read_back_are_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_read_back_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep: Any = 3
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(TypeError, match="^tiny: the state is nested deeper than 100$"):
+        write_state(path, "tiny", {"a": deep})
     monkeypatch.setattr(state_file, "MAX_HEADER_SIZE", 1000)
     with pytest.raises(OSError, match=r"the plain values take \d+ bytes, more than the 1000 that can be read"):
         write_state(path, "tiny", {"text": "x" * 1000})
@@ -196,11 +168,6 @@ def test_what_is_no_file_is_neither_replaced_nor_read(make: Any, text: str, tmp_
         write_state(tmp_path / "f", "tiny", {})
     with pytest.raises(CheckpointError, match=f"f: {text}$"):
         read(tmp_path / "f")
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"nowhere: there is no such file$"):
-        read(tmp_path / "nowhere")
 
 
 def test_every_truncation_is_an_error(path: Path) -> None:
@@ -230,12 +197,6 @@ def test_the_checksum_is_a_tensor_that_safetensors_reads(path: Path) -> None:
     assert bytes(tensors["sha256"].tolist()) == hashlib.sha256(data[:-32]).digest() == data[-32:]
 
 
-def test_a_file_without_a_checksum(path: Path) -> None:
-    save_file({}, str(path), {"rltrainer": "tiny", "version": "4", "state": '{"dict": {}}'})
-    with pytest.raises(CheckpointError, match="SHA-256 differs"):
-        read(path)
-
-
 def test_the_digest_of_the_whole_file_is_returned(tmp_path: Path) -> None:
     state = {"big": torch.arange(1 << 23), "empty": torch.zeros(0), "strided": torch.ones(3, 4).T}
     assert write_state(tmp_path / "f", "tiny", state) == hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest()
@@ -257,27 +218,21 @@ def rewritten(path: Path, tensors: dict[str, torch.Tensor], plain: Any) -> None:
         ({"x": torch.zeros(2)}, {"dict": {}}, "nothing names its tensor 'x'"),
         ({"x": torch.zeros(2)}, {"dict": {"a": {"tensor": "x"}, "b": {"tensor": "x"}}}, "tensor 'x' is missing"),
         ({}, {"dict": {"a": {"tensor": "sha256"}}}, "tensor 'sha256' is missing"),
+        ({}, '{"dict": {"a": 1, "a": 2}}', "names 'a' twice"),
+        ({}, "[" * 10**5, r"is nested deeper than 100\)$"),
+        *(
+            ({"tiny.w": torch.zeros(1)}, plain, "state.safetensors: not a readable tiny file")
+            for plain in (
+                3, [], {"dict": []}, {"dict": {"w": {"tensor": "elsewhere"}}}, {"dict": {"w": {"tensor": ["tiny.w"]}}},
+                {"dict": {"w": {"code": "print(1)"}}}, None,
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_contents_that_contradict_each_other(path: Path, tensors: Any, plain: Any, text: str) -> None:
     rewritten(path, tensors, plain)
     with pytest.raises(CheckpointError, match=text):
         read(path)
-
-
-def test_a_name_that_stands_twice(path: Path) -> None:
-    rewritten(path, {}, '{"dict": {"a": 1, "a": 2}}')
-    with pytest.raises(CheckpointError, match="names 'a' twice"):
-        read(path)
-
-
-def test_what_could_not_be_read_back_is_not_written(path: Path) -> None:
-    deep: Any = 3
-    for _ in range(100):
-        deep = [deep]
-    with pytest.raises(TypeError, match="^tiny: the state is nested deeper than 100$"):
-        write_state(path, "tiny", {"a": deep})
-    assert read(path)["step"] == 3
 
 
 def test_a_file_of_another_kind(path: Path, tmp_path: Path) -> None:
@@ -288,56 +243,22 @@ def test_a_file_of_another_kind(path: Path, tmp_path: Path) -> None:
         read(tmp_path / "foreign")
 
 
-def test_a_file_of_a_newer_release(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_file, "FORMAT_VERSION", 7)
-    write_state(path, "tiny", {})
-    monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=r": written in format 7, this release reads format 4\. Upgrade it\.$"):
-        read(path)
-
-
-@pytest.mark.parametrize("version", [1, 3])
-def test_a_file_of_an_older_version(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_file, "FORMAT_VERSION", version)
-    write_state(path, "tiny", {})
-    monkeypatch.undo()
-    text = rf": written in format {version} by a version before 0\.1\.0, this release reads format 4\. Load it"
-    with pytest.raises(CheckpointError, match=text):
-        read(path)
-
-
 @pytest.mark.parametrize(
-    "plain",
+    ("version", "text"),
     [
-        3,
-        [],
-        {"dict": []},
-        {"dict": {"w": {"tensor": "elsewhere"}}},
-        {"dict": {"w": {"tensor": ["tiny.w"]}}},
-        {"dict": {"w": {"code": "print(1)"}}},
-        None,
+        (7, r"written in format 7, this release reads format 4\. Upgrade it\.$"),
+        (1, r"written in format 1 by a version before 0\.1\.0, this release reads format 4\. Load it"),
+        (3, r"written in format 3 by a version before 0\.1\.0, this release reads format 4\. Load it"),
+        *((unreadable, "not a readable tiny file") for unreadable in ("", "one", "1.5")),
+        (4, "SHA-256 differs"),  # it has no checksum
     ],
-    ids=str,
 )
-def test_metadata_that_write_state_did_not_write(path: Path, plain: object) -> None:
-    rewritten(path, {"tiny.w": torch.zeros(1)}, json.dumps(plain))
-    with pytest.raises(CheckpointError, match=r"state.safetensors: not a readable tiny file"):
-        read(path)
-
-
-@pytest.mark.parametrize("version", ["", "one", "1.5"])
-def test_an_unreadable_version(path: Path, version: str) -> None:
-    save_file({}, str(path), {"rltrainer": "tiny", "version": version, "state": "{}"})
-    with pytest.raises(CheckpointError, match="not a readable tiny file"):
-        read(path)
-
-
-def test_metadata_nested_too_deep(path: Path) -> None:
-    rewritten(path, {}, "[" * 10**5)
-    with pytest.raises(CheckpointError, match=r"is nested deeper than 100\)$"):
+def test_a_file_of_another_version(path: Path, version: object, text: str) -> None:
+    save_file({}, str(path), {"rltrainer": "tiny", "version": str(version), "state": '{"dict": {}}'})
+    with pytest.raises(CheckpointError, match=f": {text}" if version != 4 else text):
         read(path)
 
 
 def test_the_error_class_is_the_callers(tmp_path: Path) -> None:
-    with pytest.raises(LookupError, match="no such file"):
+    with pytest.raises(LookupError, match="nowhere: there is no such file$"):
         read_state(tmp_path / "nowhere", "tiny", LookupError)

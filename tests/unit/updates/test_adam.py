@@ -8,24 +8,7 @@ from rltrainer.updates.adam import Adam
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
-
-def test_same_bits_as_torch() -> None:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(4, 3), (4,), ()]
-    ours = [torch.randn(shape, generator=generator) for shape in shapes]
-    theirs = [parameter.clone().requires_grad_() for parameter in ours]
-    rule, reference = Adam(ours, eps=1e-5), torch.optim.Adam(theirs, eps=1e-5, fused=True)
-    for lr in (1e-2, 1e-3, 1e-3):
-        gradients = [torch.randn(shape, generator=generator) for shape in shapes]
-        rule.lr = reference.param_groups[0]["lr"] = lr
-        rule.step(ours, gradients)
-        for parameter, gradient in zip(theirs, gradients, strict=True):
-            parameter.grad = gradient
-        reference.step()
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-
-
-RESTS = [(), (0,), (0, 2), (2,), (), (1,), ()]
+RESTS = [(0,), (), (0,), (0, 2), (2,), (), (1,), ()]
 """Which parameters rest in steps of each part of a training: some from the start, some later, some twice."""
 
 
@@ -34,9 +17,9 @@ def test_each_parameter_has_its_own_count_as_in_torch(is_flat: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     ours = [torch.randn(shape, generator=generator) for shape in [(4, 3), (4,), ()]]
     theirs = [parameter.clone().requires_grad_() for parameter in ours]
-    rule, reference = Adam(ours, eps=1e-5), torch.optim.Adam(theirs, lr=0.01, eps=1e-5, fused=True)
-    rule.lr = 0.01
-    for resting in [(0,), *RESTS]:
+    rule, reference = Adam(ours, eps=1e-5), torch.optim.Adam(theirs, eps=1e-5, fused=True)
+    for part, resting in enumerate(RESTS):
+        rule.lr = reference.param_groups[0]["lr"] = 0.01 / (1 + part)
         for _ in range(7):
             gradients = [torch.randn(p.shape, generator=generator) for p in ours]
             moving = [i for i in range(3) if i not in resting]
@@ -56,10 +39,13 @@ def test_each_parameter_has_its_own_count_as_in_torch(is_flat: bool) -> None:
     assert (rule.num_steps - rule.num_missed).tolist() == counts
 
 
-def test_a_parameter_that_never_moved_stays() -> None:
+def test_a_parameter_that_never_moved_stays_and_a_flat_step_that_does_not_apply_changes_nothing() -> None:
     parameters = [torch.ones(2), torch.ones(2)]
     rule = Adam(parameters)
     rule.lr = 0.1
+    rule.step_flat(parameters, torch.tensor([float("nan"), 1.0, 1.0, 1.0]), torch.tensor(False))
+    assert [p.tolist() for p in parameters] == [[1.0, 1.0]] * 2
+    assert (rule.mean.tolist(), rule.square.tolist(), float(rule.num_steps)) == ([0.0] * 4, [0.0] * 4, 0.0)
     rule.step_flat(parameters[:1], torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor(True))
     assert parameters[1].tolist() == [1.0, 1.0]
     assert parameters[0].tolist() != [1.0, 1.0]
@@ -88,15 +74,6 @@ def test_counts_that_differ_are_kept_in_files() -> None:
             one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(missed)})
     with pytest.raises(CheckpointError, match=r"^Adam\.num_missed: expected shape \(2,\), found \(\)"):
         one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(1.0)})
-
-
-def test_a_flat_step_that_does_not_apply_changes_nothing() -> None:
-    parameter = torch.tensor([1.0, 2.0])
-    rule = Adam([parameter])
-    rule.lr = 0.1
-    rule.step_flat([parameter], torch.tensor([float("nan"), 1.0]), torch.tensor(False))
-    assert parameter.tolist() == [1.0, 2.0]
-    assert (rule.mean.tolist(), rule.square.tolist(), float(rule.num_steps)) == ([0.0, 0.0], [0.0, 0.0], 0.0)
 
 
 def test_first_step_by_hand() -> None:

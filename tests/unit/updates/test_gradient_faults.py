@@ -110,25 +110,22 @@ def test_it_is_trained_as_in_torch_once_a_loss_depends_on_it(
 
 
 @pytest.mark.filterwarnings("ignore:BC. the loss does not depend on")
-def test_another_process_may_have_a_gradient_of_it() -> None:
-    algorithm = make_bc()
-    algorithm.attach(rl.UpdatePlan(all_reduce=lambda x: x + 1.0 if x.dim() else x))
+@pytest.mark.parametrize(
+    ("optimizer", "all_reduce", "stays"),
+    [
+        (None, lambda x: x + 1.0 if x.dim() else x, False),  # another process has a gradient of it
+        (None, lambda x: x * 1.0, True),
+        (lambda p: torch.optim.AdamW(p, weight_decay=0.5), None, True),
+    ],
+)
+def test_another_process_may_have_a_gradient_of_it_and_no_weight_decays(
+    optimizer: Any, all_reduce: Any, stays: bool
+) -> None:
+    algorithm = make_bc(optimizer)
+    algorithm.attach(rl.UpdatePlan(all_reduce=all_reduce))
     before = spare_of(algorithm).spare.weight.detach().clone()
     algorithm.update(transitions())
-    assert not torch.equal(spare_of(algorithm).spare.weight, before)
-    algorithm = make_bc()
-    algorithm.attach(rl.UpdatePlan(all_reduce=lambda x: x * 1.0))
-    before = spare_of(algorithm).spare.weight.detach().clone()
-    algorithm.update(transitions())
-    assert torch.equal(spare_of(algorithm).spare.weight, before)
-
-
-@pytest.mark.filterwarnings("ignore:BC. the loss does not depend on")
-def test_a_torch_optimizer_decays_no_weight_of_it() -> None:
-    algorithm = make_bc(optimizer=lambda p: torch.optim.AdamW(p, weight_decay=0.5))
-    before = spare_of(algorithm).spare.weight.detach().clone()
-    algorithm.update(transitions())
-    assert torch.equal(spare_of(algorithm).spare.weight, before)
+    assert torch.equal(spare_of(algorithm).spare.weight, before) is stays
 
 
 def rollout(**fields: Any) -> rl.Rollout:
@@ -206,9 +203,7 @@ def test_a_number_is_seen_when_its_copy_has_arrived() -> None:
     number.zero_()
     assert not read.was_nonzero(wait=False)
     assert link.num_started == 3
-
-
-def test_waiting_sees_what_there_is_now_and_forgets_what_is_under_way() -> None:
+    # Waiting sees the present number, and forgets the copy under way.
     number, link = torch.ones(()), Slow()
     read = DeviceFlag(number, link.start)
     assert not read.was_nonzero(wait=False)

@@ -65,42 +65,39 @@ def test_an_update_whose_loss_is_infinite_counts_as_a_try() -> None:
 
 
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_the_scale_grows_after_good_steps_in_a_row(is_flat: bool) -> None:
+def test_the_scale_grows_after_good_steps_in_a_row_and_stays_finite(is_flat: bool) -> None:
     weight, optimizer = one_weight(is_flat, loss_scale_growth_interval=3, loss_scale_growth=4.0, initial_loss_scale=8.0)
     scales = []
     for is_good in (True, True, False, True, True, True, True):
         optimizer.step(weight.sum() * (1.0 if is_good else math.inf))
         scales.append(optimizer.loss_scale)
     assert scales == [8, 8, 4, 4, 4, 16, 16]
-
-
-def test_the_scale_stays_finite() -> None:
     weight, optimizer = one_weight(loss_scale_growth_interval=1, initial_loss_scale=2.0**126)
     for _ in range(3):
         optimizer.step(weight.sum() * 1e-30)
     assert optimizer.loss_scale == 2.0**127
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_grad_norm": 1.0}, {"max_grad_norm": 1.0, "accumulate": 2}])
-def test_what_is_clipped_is_the_gradient_without_the_scale(limits: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("limits", "gradient", "expected"),
+    [
+        ({}, [3.0, 4.0], [3.0, 4.0]),
+        ({"max_grad_norm": 1.0}, [3.0, 4.0], [0.6, 0.8]),
+        ({"max_grad_norm": 1.0, "accumulate": 2}, [3.0, 4.0], [0.6, 0.8]),
+        ({"max_grad_norm": 1.0, "balance_grad_norms": True}, [10.0, 0.1], [0.5, 0.5]),
+    ],
+)
+def test_what_is_limited_is_the_gradient_without_the_scale(
+    limits: dict[str, Any], gradient: list[float], expected: list[float]
+) -> None:
     point = nn.ParameterList([nn.Parameter(torch.zeros(2))])
     optimizer = Optimizer({"point": point}, 1.0, factory=lambda p: torch.optim.SGD(p))
     plan = rl.UpdatePlan(precision=FP16, update=rl.UpdateParams(**limits))
     optimizer.attach("loss", plan, is_compiled=False)
-    optimizer.step((point[0] * torch.tensor([3.0, 4.0])).sum())
-    assert (-point[0].detach()).tolist() == pytest.approx([0.6, 0.8] if limits else [3.0, 4.0], rel=1e-5)
-    assert optimizer.grad_norm is None or float(optimizer.grad_norm) == pytest.approx(5.0)
-
-
-def test_parts_are_balanced_with_a_scale_too() -> None:
-    point = nn.ParameterList([nn.Parameter(torch.zeros(2))])
-    optimizer = Optimizer({"point": point}, 1.0, factory=lambda p: torch.optim.SGD(p))
-    update_params = rl.UpdateParams(max_grad_norm=1.0, balance_grad_norms=True)
-    optimizer.attach("loss", rl.UpdatePlan(precision=FP16, update=update_params), is_compiled=False)
-    parts = [10 * point[0][0], 0.1 * point[0][1]]
+    parts = [factor * x for factor, x in zip(gradient, point[0].unbind(), strict=True)]
     optimizer.step(parts[0] + parts[1], parts)
-    assert (-point[0].detach()).tolist() == pytest.approx([0.5, 0.5], rel=1e-5)
-    assert float(optimizer.grad_norm) == pytest.approx(math.sqrt(100.01))  # type: ignore[arg-type]
+    assert (-point[0].detach()).tolist() == pytest.approx(expected, rel=1e-5)
+    assert optimizer.grad_norm is None or float(optimizer.grad_norm) == pytest.approx(math.hypot(*gradient))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -183,11 +180,15 @@ def test_a_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert whole.algorithm._optimizers()[0].loss_scale == restored.algorithm._optimizers()[0].loss_scale
 
 
-def test_rules_are_told() -> None:
-    with pytest.raises(ParamsError, match=r"loss_scale_growth: must be a number of at least 1; got 0\.5 \(float\)"):
-        rl.PrecisionParams(loss_scale_growth=0.5)
-    with pytest.raises(ParamsError, match=r"loss_scale_backoff: must be a number in \(0, 1\); got 1\.0 \(float\)"):
-        rl.PrecisionParams(loss_scale_backoff=1.0)
-    rule = r"initial_loss_scale: must be at least min_loss_scale \(8\.0\); got 4\.0 \(float\)\. A run would end at once"
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ({"loss_scale_growth": 0.5}, r"growth: must be a number of at least 1; got 0\.5 \(float\)"),
+        ({"loss_scale_backoff": 1.0}, r"backoff: must be a number in \(0, 1\); got 1\.0 \(float\)"),
+        ({"initial_loss_scale": 4.0, "min_loss_scale": 8.0},
+         r"initial_loss_scale: must be at least min_loss_scale \(8\.0\); got 4\.0 \(float\)\. A run would end at once"),
+    ],
+)  # fmt: skip
+def test_rules(values: dict[str, Any], rule: str) -> None:
     with pytest.raises(ParamsError, match=rule):
-        rl.PrecisionParams(initial_loss_scale=4.0, min_loss_scale=8.0)
+        rl.PrecisionParams(**values)

@@ -82,22 +82,15 @@ def frozen(algorithm: rl.SAC) -> rl.SAC:
 
 
 @pytest.mark.parametrize("optimizer", [None, adam_w, two_groups, momentum])
-def test_a_state_comes_back(optimizer: Any) -> None:
+def test_a_state_comes_back_and_shares_no_memory(optimizer: Any) -> None:
     one, other = make_sac(optimizer), make_sac(optimizer, seed=1, num_steps=5)
     other.load_state_dict(one.state_dict())
-    assert same(contents(one), contents(other))
-    for algorithm in (one, other):
-        algorithm.update(batch())
-    assert same(contents(one), contents(other))
-
-
-@pytest.mark.parametrize("optimizer", [None, adam_w])
-def test_a_loaded_state_shares_no_memory(optimizer: Any) -> None:
-    one, other = make_sac(optimizer), make_sac(optimizer, seed=1)
-    other.load_state_dict(one.state_dict())
     before = contents(one)
+    assert same(before, contents(other))
     other.update(batch())
     assert same(contents(one), before)
+    one.update(batch())
+    assert same(contents(one), contents(other))
 
 
 @pytest.mark.parametrize("optimizer", [None, adam_w])
@@ -174,21 +167,11 @@ DAMAGES: list[tuple[Any, str, Any, str]] = [
     (None, "actor_optimizer/parameters", lambda x: x[::-1], "SAC.actor_optimizer.parameters: the names of what is"),
     (adam_w, "actor_optimizer/state/0/exp_avg", None, "SAC.actor_optimizer.state.0: expected ['step', 'exp_avg'"),
     (adam_w, "actor_optimizer/state/0/more", 3, "SAC.actor_optimizer.state.0: expected ['step', 'exp_avg'"),
-    (
-        adam_w,
-        "actor_optimizer/state/0/exp_avg",
-        lambda x: x[:1],
-        "state.0.exp_avg: expected shape (4, 3), found (1, 3)",
-    ),
+    (adam_w, "actor_optimizer/state/0/exp_avg", lambda x: x[:1], "exp_avg: expected shape (4, 3), found (1, 3)"),
     (adam_w, "actor_optimizer/state/0/exp_avg", lambda x: x * float("nan"), "state.0.exp_avg: holds NaN or infinity"),
     (adam_w, "actor_optimizer/state/0/step", 3, "state.0.step: expected a value like tensor("),
     (adam_w, "actor_optimizer/state/9", {}, "SAC.actor_optimizer: holds moments of 5 parameters, expected 4."),
-    (
-        adam_w,
-        "actor_optimizer/groups/0/betas",
-        [0.9],
-        "groups.0.betas: expected a value like (0.9, 0.999), found [0.9]",
-    ),
+    (adam_w, "actor_optimizer/groups/0/betas", [0.9], "betas: expected a value like (0.9, 0.999), found [0.9]"),
     (adam_w, "actor_optimizer/groups/0/eps", float("nan"), "groups.0.eps: expected a value like 1e-08, found nan"),
     (adam_w, "actor_optimizer/groups/0/unknown", 1, "SAC.actor_optimizer.groups.0: expected ['lr', 'betas'"),
     (adam_w, "actor_optimizer/state", [], "SAC.actor_optimizer.state: expected a mapping, found []"),
@@ -252,38 +235,27 @@ def test_an_optimizer_that_is_tried_is_not_changed() -> None:
 
 LINEAR = nn.Linear(2, 2)
 UNSAVED: dict[str, Callable[[Any], Any]] = {
-    "[0]": lambda a: [LINEAR],
-    "['a']": lambda a: {"a": torch.zeros(())},
-    "['a'][1]": lambda a: {"a": (1, nn.Parameter(torch.zeros(2)))},
-    "[1][0]": lambda a: [None, [a.make_optimizer(a.params, linear=LINEAR)]],
-    "": lambda a: torch.optim.SGD(LINEAR.parameters(), lr=1.0),
-    "[1]": lambda a: [1, torch.Generator()],
-}
-DIRECT = {
-    "a Adam here": lambda a: torch.optim.Adam(a.policy.parameters()),
-    "a StepLR here": lambda a: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(LINEAR.parameters(), lr=1.0), 1),
-    "a Generator here": lambda a: np.random.default_rng(0),
-    "a Random here": lambda a: random.Random(0),
+    "[0]: a Linear": lambda a: [LINEAR],
+    "['a']: a Tensor": lambda a: {"a": torch.zeros(())},
+    "['a'][1]: a Parameter": lambda a: {"a": (1, nn.Parameter(torch.zeros(2)))},
+    "[1][0]: a Optimizer": lambda a: [None, [a.make_optimizer(a.params, linear=LINEAR)]],
+    "[1]: a Generator": lambda a: [1, torch.Generator()],
+    ": a Adam": lambda a: torch.optim.Adam(a.policy.parameters()),
+    ": a StepLR": lambda a: torch.optim.lr_scheduler.StepLR(torch.optim.SGD(LINEAR.parameters(), lr=1.0), 1),
+    ": a Generator": lambda a: np.random.default_rng(0),
+    ": a Random": lambda a: random.Random(0),
 }
 
 
-@pytest.mark.parametrize("path", UNSAVED)
-def test_state_in_containers_is_named(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", UNSAVED)
+def test_what_is_not_saved_is_named(text: str, tmp_path: Path) -> None:
     algorithm = make("sac")
-    algorithm.thing = UNSAVED[path](algorithm)
+    algorithm.thing = UNSAVED[text](algorithm)
     for call in (lambda: algorithm.attach(rl.UpdatePlan()), lambda: algorithm.save(tmp_path / "file")):
         with pytest.raises(ParamsError) as caught:
             call()
-        assert str(caught.value).startswith(f"SAC.thing{path}: a ")
-        assert "is not saved, so a resumed run would continue without it." in str(caught.value)
-
-
-@pytest.mark.parametrize("text", DIRECT)
-def test_what_is_never_saved_is_named_where_it_is_assigned(text: str) -> None:
-    algorithm = make("sac")
-    algorithm.thing = DIRECT[text](algorithm)
-    with pytest.raises(ParamsError, match=rf"SAC\.thing: {text} is not saved"):
-        algorithm.attach(rl.UpdatePlan())
+        expected = f"SAC.thing{text} here is not saved, so a resumed run would continue without it."
+        assert str(caught.value).startswith(expected)
 
 
 def test_what_is_saved_elsewhere_may_be_listed() -> None:
@@ -309,9 +281,7 @@ class SilentA2C(rl.A2C):
 
 def test_a_gradient_step_that_returns_nothing_is_named() -> None:
     algorithm = Silent(make("bc").policy)
-    text = (
-        r"Silent\.gradient_step: must return an UpdateResult; got None \(NoneType\)\. End it with return UpdateResult"
-    )
+    text = r"^Silent\.gradient_step: must return an UpdateResult; got None \(NoneType\)\. End it with return UpdateRes"
     with pytest.raises(TypeError, match=text):
         algorithm.update(transitions(algorithm, 16))
     on_policy = SilentA2C(make("a2c").policy)

@@ -11,95 +11,56 @@ from rltrainer.validation.field_rules import Rule, a_callable, as_python, checke
 
 NAN, INF = float("nan"), float("inf")
 BAD_FOR_ALL_NUMBERS = [None, True, False, NAN, INF, -INF, "", "1", [], [1], {}, 1j]
-
-
-def accepts(annotation: Any, value: object) -> bool:
-    return any(rule.accepts(value) for rule in rules_of(annotation))
+SCHEDULED_FLOAT = field_rules.PositiveFloat | field_rules.Scheduled
 
 
 @pytest.mark.parametrize(
     ("annotation", "good", "bad"),
     [
-        (field_rules.PositiveInt, [1, 7, 10**400], [0, -1, 1.0, 0.5]),
-        (field_rules.NonNegativeInt, [0, 1], [-1, 0.0, 1.5]),
-        (field_rules.PositiveFloat, [1, 1e-300, 2.5, 10**400], [0, 0.0, -1, -0.5]),
-        (field_rules.NonNegativeFloat, [0, 0.0, 3.5], [-1, -1e-9]),
-        (field_rules.FiniteFloat, [-1, 0, 2.5, 10**400], []),
-        (field_rules.UnitFloat, [0, 1, 0.0, 1.0, 0.3], [-1, -1e-9, 1.0001, 2]),
+        (field_rules.PositiveInt, [1, 7, 10**400], [0, -1, 1.0, 0.5, *BAD_FOR_ALL_NUMBERS]),
+        (field_rules.NonNegativeInt, [0, 1], [-1, 0.0, 1.5, *BAD_FOR_ALL_NUMBERS]),
+        (field_rules.PositiveFloat, [1, 1e-300, 2.5, 10**400], [0, 0.0, -1, -0.5, *BAD_FOR_ALL_NUMBERS]),
+        (field_rules.NonNegativeFloat, [0, 0.0, 3.5], [-1, -1e-9, *BAD_FOR_ALL_NUMBERS]),
+        (field_rules.FiniteFloat, [-1, 0, 2.5, 10**400], BAD_FOR_ALL_NUMBERS),
+        (field_rules.UnitFloat, [0, 1, 0.0, 1.0, 0.3], [-1, -1e-9, 1.0001, 2, *BAD_FOR_ALL_NUMBERS]),
+        (field_rules.Flag, [True, False], [0, 1, None, "", "True", [], NAN]),
+        (field_rules.Scheduled, [lambda progress: progress], [0.1]),
+        (SCHEDULED_FLOAT, [3e-4, lambda progress: 3e-4], [-1, None]),
+        (field_rules.PositiveInt | None, [None, 1], [0]),
+        (Literal["mean", "max"], ["max"], ["min", "", None, 1, ["max"]]),
+        (Annotated[Any, instance_of(dict, list)], [{}, []], [()]),
+        (Annotated[Any, a_callable("(score) -> bool")], [len], [475]),
     ],
 )
-def test_numbers(annotation: Any, good: list[object], bad: list[object]) -> None:
-    assert [value for value in good if not accepts(annotation, value)] == []
-    assert [value for value in [*bad, *BAD_FOR_ALL_NUMBERS] if accepts(annotation, value)] == []
-
-
-def test_a_flag_is_a_bool_and_nothing_like_it() -> None:
-    assert accepts(field_rules.Flag, True)
-    assert accepts(field_rules.Flag, False)
-    assert [value for value in [0, 1, None, "", "True", [], NAN] if accepts(field_rules.Flag, value)] == []
-
-
-def test_scheduled_is_a_callable() -> None:
-    assert accepts(field_rules.Scheduled, lambda progress: progress)
-    assert not accepts(field_rules.Scheduled, 0.1)
-
-
-def test_a_number_or_a_schedule_accepts_both_and_says_both() -> None:
-    annotation = field_rules.PositiveFloat | field_rules.Scheduled
-    assert accepts(annotation, 3e-4)
-    assert accepts(annotation, lambda progress: 3e-4)
-    assert not accepts(annotation, -1)
-    assert not accepts(annotation, None)
-    assert [r.text for r in rules_of(annotation)] == ["a positive finite number", "a callable of progress in [0, 1]"]
-
-
-def test_none_is_accepted_only_where_it_is_named() -> None:
-    assert accepts(field_rules.PositiveInt | None, None)
-    assert not accepts(field_rules.PositiveInt, None)
-    assert [rule.text for rule in rules_of(field_rules.PositiveInt | None)] == ["a positive integer", "None"]
-
-
-def test_a_literal_lists_its_options() -> None:
-    annotation = Literal["mean", "max"]
-    assert accepts(annotation, "max")
-    assert [value for value in ["min", "", None, 1, ["max"]] if accepts(annotation, value)] == []
-    assert [rule.text for rule in rules_of(annotation)] == ["one of 'mean', 'max'"]
-
-
-def test_live_objects() -> None:
-    rule = instance_of(dict, list)
-    assert rule.text == "a dict or list"
-    assert rule.accepts({})
-    assert rule.accepts([])
-    assert not rule.accepts(())
-
-
-def test_callbacks_say_their_signature() -> None:
-    rule = a_callable("(score) -> bool")
-    assert rule.text == "a callable (score) -> bool"
-    assert rule.accepts(len)
-    assert not rule.accepts(475)
-
-
-def test_other_metadata_and_bare_types_are_no_rules() -> None:
-    assert rules_of(Annotated[int, "a note"]) == []
-    assert rules_of(tuple[int, ...]) == []
-    assert [rule.text for rule in rules_of(Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)])] == ["even"]
+def test_values(annotation: Any, good: list[object], bad: list[object]) -> None:
+    rules = rules_of(annotation)
+    assert [value for value in [*good, *bad] if any(rule.accepts(value) for rule in rules)] == good
 
 
 @pytest.mark.parametrize(
-    ("given", "plain"),
-    [(np.int64(3), 3), (np.uint8(3), 3), (np.float64(0.5), 0.5), (np.float32(0.5), 0.5), (np.bool_(True), True)],
+    ("annotation", "texts"),
+    [
+        (SCHEDULED_FLOAT, ["a positive finite number", "a callable of progress in [0, 1]"]),
+        (field_rules.PositiveInt | None, ["a positive integer", "None"]),
+        (Literal["mean", "max"], ["one of 'mean', 'max'"]),
+        (Annotated[Any, instance_of(dict, list)], ["a dict or list"]),
+        (Annotated[Any, a_callable("(score) -> bool")], ["a callable (score) -> bool"]),
+        (Annotated[int, "a note"], []),
+        (tuple[int, ...], []),
+        (Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)], ["even"]),
+    ],
 )
-def test_numbers_of_numpy_as_pythons(given: Any, plain: object) -> None:
-    found = as_python(given)
-    assert found == plain
-    assert type(found) is type(plain)
+def test_texts(annotation: Any, texts: list[str]) -> None:
+    assert [rule.text for rule in rules_of(annotation)] == texts
 
 
-@pytest.mark.parametrize("value", [None, "x", [1], np.timedelta64(3), np.array(3)])
-def test_everything_else_stays(value: object) -> None:
-    assert as_python(value) is value
+def test_numbers_of_numpy_become_pythons_and_all_else_stays() -> None:
+    numpys: list[Any] = [np.int64(3), np.uint8(3), np.float64(0.5), np.float32(0.5), np.bool_(True)]
+    assert [(type(found), found) for found in map(as_python, numpys)] == [
+        (int, 3), (int, 3), (float, 0.5), (float, 0.5), (bool, True)
+    ]  # fmt: skip
+    for value in (None, "x", [1], np.timedelta64(3), np.array(3)):
+        assert as_python(value) is value
 
 
 def test_a_single_argument_is_checked() -> None:
