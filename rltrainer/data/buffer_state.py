@@ -20,10 +20,10 @@ from rltrainer.data.ring import NewTransitions, Ring, numbered
 from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, to_array
 from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.spaces import Space, ValueRange, check_claims, describe_mismatch, leaf_spaces
+from rltrainer.spaces import Space, ValueRange, check_claims, describe_mismatch
 from rltrainer.state.codec import from_state
 from rltrainer.state.state_file import read_state, write_state
-from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves, rebuild
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule
 
@@ -199,7 +199,7 @@ def prepare_ring(ring: Ring, state: BufferState, is_finite: bool) -> Load:
     has_head = written > 0
     parts = []
     for i, rows in enumerate(state.rows):
-        new = _check_rows(f"rows.{i}", ring, rows, state.observation_space, is_finite)
+        new = _check_rows(f"rows.{i}", ring, rows, is_finite)
         text = f"rows.{i}.start: expected {position.tolist()}, where those before end"
         require(bool((np.maximum(rows.start, oldest) == position).all()), text)
         position = np.maximum(rows.stop, oldest)
@@ -209,16 +209,13 @@ def prepare_ring(ring: Ring, state: BufferState, is_finite: bool) -> Load:
         parts.append((rows.start, new))
     text = f"rows: expected those up to {written.tolist()}, found {position.tolist()}"
     require(bool((position == written).all()), text)
-    _check_finite("head", head, is_finite)
-    # The head of an env whose newest trajectory has ended, or that is empty, may be any row.
-    _check_obs("head", state.observation_space, map_tree(lambda x: x[torch.from_numpy(has_head)], head), False)
+    # The head of an env whose newest trajectory has ended, or that is empty, may be any finite row.
+    _check_values("head", ring.specs["obs"], head, is_finite, torch.from_numpy(has_head))
     saved = {rows.file: rows.stop for rows in takewhile(lambda rows: isinstance(rows.file, RowFile), state.rows)}
     return partial(ring.restore, written, state.pending_end, head, parts, saved)
 
 
-def _check_rows(
-    name: str, ring: Ring, rows: RowsState, observation_space: gym.Space[Any], is_finite: bool
-) -> NewTransitions:
+def _check_rows(name: str, ring: Ring, rows: RowsState, is_finite: bool) -> NewTransitions:
     """Check rows against the ring that they are meant for, and against themselves."""
     try:
         is_range = len(rows.start) == len(rows.stop) == ring.num_envs and bool((rows.start <= rows.stop).all())
@@ -232,12 +229,10 @@ def _check_rows(
         ended[index] = True
         done = to_array(columns["terminated"] | columns["truncated"])
         require(not (done & ~ended).any(), "final_obs: lacks the final observation of an episode")
-        action = to_array(columns["action"])
-        if not ring.actions.holds(action):
-            raise ReplayBufferError(outside_text("action", ring.actions, action, ("transition",)))
-        _check_obs("obs", observation_space, columns["obs"], is_finite)
-        _check_obs("final_obs", observation_space, final_obs, is_finite)
-        _check_finite("reward", columns["reward"], is_finite)
+        _check_values("action", ring.specs["action"], columns["action"], is_finite=False)
+        _check_values("obs", ring.specs["obs"], columns["obs"], is_finite)
+        _check_values("final_obs", ring.specs["obs"], final_obs, is_finite)
+        _check_values("reward", ring.specs["reward"], columns["reward"], is_finite)
     except ReplayBufferError as error:
         raise ReplayBufferError(f"{name}.{error}") from error
     return NewTransitions(columns, None, env, ended, final_obs, final_obs)
@@ -261,19 +256,15 @@ def require(condition: bool, text: str) -> None:
         raise ReplayBufferError(text)
 
 
-def _check_obs(name: str, observation_space: gym.Space[Any], obs: Tree, is_finite: bool) -> None:
-    """Check that observations [M, ...] lie in spaces of choices; bounds of a Box are not compared."""
-    _check_finite(name, obs, is_finite)
-    stored = dict(named_leaves(obs))
-    for path, space in named_leaves(leaf_spaces(observation_space)):
-        values = to_array(stored[path])
-        if not isinstance(space, gym.spaces.Box) and not (choices := ValueRange(space)).holds(values):
-            raise ReplayBufferError(outside_text(f"{name}{path}", choices, values, ("transition",)))
-
-
-def _check_finite(name: str, tree: Tree, is_finite: bool) -> None:
-    for path, leaf in named_leaves(tree) if is_finite else ():
-        require(bool(leaf.isfinite().all()), f"{name}{path}: holds NaN or infinity")
+def _check_values(name: str, specs: Tree, tree: Tree, is_finite: bool, where: Tensor | None = None) -> None:
+    """Check that values [M, ...] are finite, and those `where` there are any [M] in their spaces."""
+    for (path, leaf), spec in zip(named_leaves(tree), leaves(specs), strict=True):
+        require(not is_finite or bool(leaf.isfinite().all()), f"{name}{path}: holds NaN or infinity")
+        # Bounds of a Box are those of actions alone.
+        if spec.space is not None and (name == "action" or not isinstance(spec.space, gym.spaces.Box)):
+            inside, values = ValueRange(spec.space), to_array(leaf if where is None else leaf[where])
+            text = "" if inside.holds(values) else outside_text(f"{name}{path}", inside, values, ("transition",))
+            require(not text, text)
 
 
 # Rows.

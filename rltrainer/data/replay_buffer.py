@@ -39,7 +39,6 @@ from rltrainer.errors import (
 )
 from rltrainer.plan import no_progress
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
-from rltrainer.spaces import ValueRange
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
@@ -122,7 +121,7 @@ class ReplayBuffer:
         self._nbytes = slot_nbytes(specs) + 4 + self.sampler_nbytes  # of a transition; 4: of the final observations
         needed = (self.capacity + self.num_envs) * (self._nbytes + self.saving_nbytes)
         check_fits(owner, "capacity", capacity, needed, self.device)
-        self._ring = Ring(owner, specs, ValueRange(action_space), env_capacity, self.num_envs, self.device, frames)
+        self._ring = Ring(owner, specs, env_capacity, num_envs, self.device, frames)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self.progress: Callable[[], float] = no_progress

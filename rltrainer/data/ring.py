@@ -73,7 +73,6 @@ class Ring:
         self,
         owner: str,
         specs: dict[str, Tree],
-        actions: ValueRange,
         env_capacity: int,
         num_envs: int,
         device: torch.device,
@@ -84,8 +83,8 @@ class Ring:
         self.num_slots = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
         self.columns = {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
-        self.actions = actions
-        self._writer = RowWriter(self.columns, actions)
+        self.actions = ValueRange(specs["action"].space)
+        self._writer = RowWriter(self.columns, self.actions)
         self.final = FinalObservations(specs["obs"], shape, device)
         self.sampler: Sampler | None = None
         # The files that hold its transitions, and up to which number of each env [N]; see `RowLog`.

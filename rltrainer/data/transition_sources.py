@@ -7,48 +7,44 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.data.ring import NewTransitions, Ring, count_up, differ
 from rltrainer.data.storage import Array, Spec, column_specs, described, matching_leaves, outside_text
 from rltrainer.errors import ReplayBufferError, SpaceError
-from rltrainer.spaces import ValueRange, leaf_spaces
+from rltrainer.spaces import Space, ValueRange
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 
 OWNER = "ReplayBuffer.from_arrays"
-REWARDS = spaces.Box(-np.inf, np.inf, (), np.float32)
+# The buffer's columns by the names of its arguments.
+COLUMNS = {
+    "observations": "obs", "actions": "action", "rewards": "reward", "terminations": "terminated",
+    "truncations": "truncated",
+}  # fmt: skip
 CHUNK_SIZE = 65536
 """Transitions that are copied at once where a whole buffer is read."""
 
 
 def transitions_from_arrays(
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    columns: tuple[Tree, Any, Any, Any, Any],
-    next_observations: Tree | None,
+    observation_space: Space, action_space: Space, columns: tuple[Any, ...], next_observations: Tree | None
 ) -> NewTransitions:
-    """Check logged data and find each row's successor; see `ReplayBuffer.from_arrays`, for errors too.
-
-    `columns` are observations, actions, rewards, terminations and truncations.
-    """
+    """Check logged data, in the order of `COLUMNS`, and find each row's successor; see `ReplayBuffer.from_arrays`."""
     specs = column_specs(OWNER, observation_space, action_space, {})
-    observations, actions, rewards, terminations, truncations = columns
-    obs = _tensors("observations", specs["obs"], observations, observation_space)
-    num_rows = len(leaves(obs)[0])
-    if num_rows == 0:
-        raise ReplayBufferError(f"{OWNER}: observations: must hold at least one row; got 0")
-    action = _tensors("actions", specs["action"], actions, action_space, num_rows, in_bounds=True)
-    reward = _tensors("rewards", specs["reward"], rewards, REWARDS, num_rows)
-    terminated = _flags("terminations", terminations, num_rows)
-    truncated = _flags("truncations", truncations, num_rows)
+    found: dict[str, Any] = {"extra": {}}
+    num_rows = 0
+    for (name, column), values in zip(COLUMNS.items(), columns, strict=True):
+        found[column] = _tensors(name, specs[column], values, num_rows)
+        num_rows = len(leaves(found["obs"])[0])
+        if num_rows == 0:
+            raise ReplayBufferError(f"{OWNER}: observations: must hold at least one row; got 0")
+    obs, terminated, truncated = (found[column] for column in ("obs", "terminated", "truncated"))
     if next_observations is not None:
-        after = _tensors("next_observations", specs["obs"], next_observations, observation_space, num_rows)
+        after = _tensors("next_observations", specs["obs"], next_observations, num_rows)
         ended = terminated | truncated
         ended[:-1] |= differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
-        kept, final_row, last_obs = torch.arange(num_rows), ended.nonzero().squeeze(1), after
+        kept, final_row = torch.arange(num_rows), ended.nonzero().squeeze(1)
     else:
-        after, last_obs = obs, obs
+        after = obs
         is_last = torch.arange(num_rows) == num_rows - 1
         is_unknown = ~terminated & (truncated | is_last)
         num_unknown = int(is_unknown.sum())
@@ -64,69 +60,48 @@ def transitions_from_arrays(
         at = kept[ended[kept]]
         # Nothing is bootstrapped from a terminated row, so any observation will do.
         final_row = torch.where(terminated[at], at, at + 1)
-    step = {"obs": obs, "action": action, "reward": reward}
-    return NewTransitions(
-        columns={**step, "terminated": terminated, "truncated": truncated, "extra": {}},
-        source=kept.numpy(),
-        env=np.zeros(len(kept), np.int64),
-        ended=ended[kept].numpy(),
-        final_obs=map_tree(lambda x: x[final_row], after),
-        last_obs=map_tree(lambda x: x[-1:], last_obs),
-    )
+    final_obs, last_obs = map_tree(lambda x: x[final_row], after), map_tree(lambda x: x[-1:], after)
+    return NewTransitions(found, kept.numpy(), np.zeros(len(kept), np.int64), ended[kept].numpy(), final_obs, last_obs)
 
 
-def _tensors(
-    name: str, specs: Tree, values: Tree, space: gym.Space[Any], num_rows: int | None = None, in_bounds: bool = False
-) -> Tree:
-    """Return the leaves as checked tensors of the stored dtype; the first one sets `num_rows` if that is None."""
+def _tensors(name: str, specs: Tree, values: Tree, num_rows: int) -> Tree:
+    """Return the leaves as checked tensors of the stored dtype; the first one sets `num_rows` if that is 0."""
     found: list[Tensor] = []
-    paths = matching_leaves(specs, values, f"{OWNER}: {name}")
-    for part, spec, (path, value) in zip(leaves(leaf_spaces(space)), leaves(specs), paths, strict=True):
+    for spec, (path, value) in zip(leaves(specs), matching_leaves(specs, values, f"{OWNER}: {name}"), strict=True):
         tensor = _leaf(path, spec, value)
-        num_rows = len(tensor) if num_rows is None else num_rows
+        num_rows = num_rows or len(tensor)
         if len(tensor) != num_rows:
             raise ReplayBufferError(f"{path}: expected {num_rows} rows, as observations have, got {len(tensor)}")
-        choices, array = ValueRange(part), tensor.numpy()
-        if (in_bounds or not isinstance(part, spaces.Box)) and not choices.holds(array):
-            raise SpaceError(outside_text(path, choices, array, ("row",)))
+        if spec.space is not None and (name == "actions" or not isinstance(spec.space, gym.spaces.Box)):
+            inside = ValueRange(spec.space)
+            if not inside.holds(tensor.numpy()):
+                raise SpaceError(outside_text(path, inside, tensor.numpy(), ("row",)))
         found.append(tensor)
     return rebuild(specs, found)
 
 
 def _leaf(path: str, spec: Spec, value: Any) -> Tensor:
-    tensor = _as_tensor(path, value)
-    if tensor.ndim == 0 or tuple(tensor.shape[1:]) != spec.shape or not torch.can_cast(tensor.dtype, spec.dtype):
+    try:
+        # torch warns where it shares a read-only array, such as a memory map.
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        tensor = torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
+    except (TypeError, ValueError) as error:
+        text = f"expected an array or tensor of numbers, got {type(value).__name__}"
+        raise ReplayBufferError(f"{path}: {text}") from error
+    is_flag = spec.dtype == torch.bool and spec.space is None  # numbers are accepted if they are 0 and 1
+    is_castable = is_flag or torch.can_cast(tensor.dtype, spec.dtype)
+    if tensor.ndim == 0 or tuple(tensor.shape[1:]) != spec.shape or not is_castable:
         expected = described(spec.dtype, ("M", *spec.shape)).replace("'", "")
         raise SpaceError(f"{path}: expected {expected}, got {described(tensor.dtype, tuple(tensor.shape))}")
     stored = tensor.to(spec.dtype)
-    if stored.is_floating_point():
+    if is_flag:
+        _refuse_rows(path, (tensor != 0) & (tensor != 1), tensor, "must be True or False", ReplayBufferError)
+    elif stored.is_floating_point():
         _refuse_rows(path, ~torch.isfinite(stored), tensor, "must be finite", ReplayBufferError)
     elif tensor.dtype != spec.dtype:
         # PyTorch does not compare signed with unsigned numbers.
         _refuse_rows(path, torch.from_numpy(stored.numpy() != tensor.numpy()), tensor, spec.rule, SpaceError)
     return stored
-
-
-def _flags(name: str, value: Any, num_rows: int) -> Tensor:
-    """Return [M] bool; numbers are accepted if they are 0 and 1."""
-    path = f"{OWNER}: {name}"
-    tensor = _as_tensor(path, value)
-    if tuple(tensor.shape) != (num_rows,):
-        raise ReplayBufferError(f"{path}: expected shape {(num_rows,)}, got {tuple(tensor.shape)}")
-    _refuse_rows(path, (tensor != 0) & (tensor != 1), tensor, "must be True or False", ReplayBufferError)
-    return tensor != 0
-
-
-def _as_tensor(path: str, value: Any) -> Tensor:
-    try:
-        if isinstance(value, Tensor):
-            return value.detach().cpu()
-        array = np.asarray(value)
-        # torch warns where it shares a read-only array, such as a memory map.
-        return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
-    except (TypeError, ValueError) as error:
-        text = f"expected an array or tensor of numbers, got {type(value).__name__}"
-        raise ReplayBufferError(f"{path}: {text}") from error
 
 
 def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: type[Exception]) -> None:

@@ -118,7 +118,7 @@ NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
     [
         ({"observations": np.zeros((0, 2))}, Data, "observations: must hold at least one row; got 0"),
         ({"rewards": np.zeros(2)}, Data, "rewards: expected 3 rows, as observations have, got 2"),
-        ({"terminations": np.zeros(4)}, Data, "terminations: expected shape (3,), got (4,)"),
+        ({"terminations": np.zeros(4)}, Data, "terminations: expected 3 rows, as observations have, got 4"),
         ({"truncations": [0, 2, 0]}, Data, "truncations: must be True or False; row 1 is 2"),
         ({"rewards": [0, 1, np.inf]}, Data, "rewards: must be finite; row 2 is inf"),
         ({"observations": NAN}, Data, "observations: must be finite; row 1 is [0.0, nan]"),
