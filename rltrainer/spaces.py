@@ -19,8 +19,8 @@ MAX_CHOICES = 2**24
 # float32 rounds off this share of the larger bound in `low + (high - low) * x`: two last-place units of twice it.
 ROUNDING = 4 * 2.0**-23
 
+# The key of a Dict observation's leaf that says which discrete actions are allowed.
 ACTION_MASK = "action_mask"
-"""The key of a Dict observation's leaf that says which discrete actions are allowed."""
 
 Space = gym.Space[Any]
 Array = np.ndarray[Any, Any]

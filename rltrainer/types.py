@@ -143,6 +143,7 @@ class Rollout:
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
+        # The observation of a step without a transition is another episode's, or that of a restarted env.
         ends[:-1].logical_or_(~self.valid[1:])
         return ends
 
@@ -205,6 +206,7 @@ class UpdateResult:
         """Merge results into one; each metric is the mean over all gradient steps that reported it."""
         if len(parts) == 1 and parts[0].td_error is None:  # one gradient step per env step, most often
             return parts[0]
+        # Weighted by gradient steps, so that means of means are the mean over all steps.
         merged = merge([Part(part.metrics, part.num_gradient_steps, {**part.counts}) for part in parts])
         errors = [part.td_error for part in parts if part.td_error is not None]
         return cls(

@@ -19,17 +19,16 @@ from torch import Tensor
 from rltrainer.data.ring import NewTransitions, Ring, numbered
 from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, to_array
 from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
-from rltrainer.files.atomic_write import write_errors
 from rltrainer.spaces import Space, ValueRange, check_claims, describe_mismatch
 from rltrainer.state.codec import from_state
-from rltrainer.state.state_file import read_state, write_state
+from rltrainer.state.state_file import read_state
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves, rebuild
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule
 
 FILE_KIND = "replay_buffer"
+# Bytes of a file of rows: the rows of a smaller one are written again with the next ones; more take two files.
 MIN_NBYTES, MAX_NBYTES = 2**18, 2**25
-"""Bytes of a file of rows: the rows of a smaller one are written again with the next ones; more take two files."""
 
 
 def _are_numbers(values: Array) -> bool:
@@ -142,13 +141,6 @@ class MixedState(BufferState):
     """State of a mixed buffer: that of the online one, and of the sampling of the offline one."""
 
     offline: OfflineState
-
-
-def write_buffer(path: str | Path, state: State) -> None:
-    """Write a buffer's state to a file."""
-    with write_errors(Path(path), ReplayBufferError):
-        # All trajectories end here: a buffer that loads the file stores the steps of other envs next.
-        write_state(path, FILE_KIND, state | {"pending_end": torch.ones_like(state["pending_end"])})
 
 
 def decoded(cls: type[BufferState], state: object, num_bytes: int) -> BufferState:
@@ -288,10 +280,7 @@ class RowLog:
         self._oldest = ring.oldest(ring.written)
 
     def kept(self, is_there: Callable[[RowFile], bool]) -> dict[RowFile, Array]:
-        """Return the files that the next one continues, and up to which number each goes [N].
-
-        `is_there` says whether a file still holds its rows.
-        """
+        """Return the files that the next one continues, and up to which number each goes [N], if all are there."""
         files = {file: stop for file, stop in self._ring.saved.items() if (stop > self._oldest).any()}
         if not all(map(is_there, files)):
             return {}

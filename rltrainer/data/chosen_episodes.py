@@ -46,8 +46,7 @@ def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuff
 def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tuple[ReplayBuffer, ReplayBuffer]:
     """Split the episodes between two buffers, such as one to train on and one to test with.
 
-    Unfinished trajectories are included; those whose beginning was overwritten are left out, and a warning is logged
-    that says how many transitions they have.
+    Unfinished trajectories are included. A warning counts the transitions of those whose beginning was overwritten.
 
     Args:
         buffer: stays as it is.

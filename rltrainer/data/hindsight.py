@@ -105,6 +105,7 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
         batch = super()._transitions(slots, n_step, gamma)
+        # Of k + 1 transitions, k are relabelled. They are chosen when sampled, so the buffer stores each step once.
         chance = torch.rand(len(slots), generator=self.generator, device=self.device)
         rows = (chance < self.num_goals / (self.num_goals + 1)).nonzero().squeeze(1)
         if len(rows):

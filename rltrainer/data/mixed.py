@@ -67,6 +67,7 @@ class MixedBuffer(ReplayBuffer):
         """
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         self.online.progress = self.offline.progress = self.progress
+        # RLPD draws half from either (section 4.1); without online data all is offline.
         num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
         sizes = ((self.online, batch_size - num_offline), (self.offline, num_offline))
         arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}

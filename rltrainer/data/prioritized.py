@@ -65,15 +65,14 @@ class PrioritySampler:
     def draw(
         self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Draw a slot from each of B equal shares of the priorities' sum (appendix B.2.1).
-
-        Their weights are (N P)^-beta, divided by the largest of the batch (section 3.4).
-        """
+        """Draw a slot from each of B equal shares of the priorities' sum, with weights up to 1."""
+        # Stratified as in appendix B.2.1: a batch holds rare and frequent transitions in proportion.
         device, total = self.tree.leaves.device, self.tree.total
         share = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
         share += torch.arange(shape[-1], device=device)
         slots = self.tree.find((share * (total / shape[-1])).flatten())
         probability = (self.tree.leaves.index_select(0, slots) / total).view(shape)
+        # w_i = (N P_i)^-beta / max_j w_j (section 3.4): dividing by the largest only ever makes an update smaller.
         weight = (num_drawable * probability).pow_(-value_at(self.beta, progress))
         return slots.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
 

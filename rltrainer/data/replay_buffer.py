@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rltrainer.data.buffer_description import BufferDescription, describe
 from rltrainer.data.buffer_state import (
+    FILE_KIND,
     BufferLayout,
     BufferState,
     ExtraColumn,
@@ -22,7 +23,6 @@ from rltrainer.data.buffer_state import (
     prepare_ring,
     read_buffer,
     ring_state,
-    write_buffer,
 )
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.ring import FrameStack, Ring
@@ -37,9 +37,11 @@ from rltrainer.errors import (
     SpaceError,
     field_error_text,
 )
+from rltrainer.files.atomic_write import write_errors
 from rltrainer.plan import no_progress
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.state.codec import from_state, to_state
+from rltrainer.state.state_file import write_state
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked
@@ -173,8 +175,7 @@ class ReplayBuffer:
         Where the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
 
         Args:
-            obs, action: the observations that were acted on, and the actions as the envs received them.
-            reward, terminated, truncated: [N].
+            obs, action, reward, terminated, truncated: as the envs received and returned them.
             next_obs: the true successors, also where an episode ended.
             extra: all declared extras; None if none are declared.
             token: any object that stands for an unbroken run of the envs, such as a collector's. A step with another
@@ -455,7 +456,11 @@ class ReplayBuffer:
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file: data, never code. Rows that were never filled are not written."""
-        write_buffer(checked("ReplayBuffer.save", "path", path, AnyPath), self.state_dict())
+        path = Path(checked("ReplayBuffer.save", "path", path, AnyPath))
+        with write_errors(path, ReplayBufferError):
+            # All trajectories end here: a buffer that loads the file stores the steps of other envs next.
+            ended = torch.ones(self.num_envs, dtype=torch.bool)
+            write_state(path, FILE_KIND, self.state_dict() | {"pending_end": ended})
 
     @classmethod
     def load(

@@ -200,7 +200,7 @@ class Ring:
     def store(self, new: NewTransitions) -> tuple[Array, Array | None]:
         """Append transitions that were checked; of more than fit into an env, only the newest.
 
-        Returns the flat indices of those that were kept [M], and which of the S values each of them holds [M].
+        Return the flat indices of those that were kept [M], and which of the S values each of them holds [M].
         """
         count = np.bincount(new.env, minlength=self.num_envs)
         self._end_pending()
@@ -289,6 +289,7 @@ class Ring:
         if len(shape) > 1:
             # One call per batch: the numbers of K batches are those of K times one batch, on every device.
             return torch.stack([self.draw(shape[1:], generator) for _ in range(shape[0])])
+        # A position counts the drawable transitions, so none is rejected, whatever has been forgotten or is invalid.
         position = torch.randint(self.num_drawable, shape, generator=generator, device=self.device)
         if self._level is None:
             return self._at(position, *(self._lookup()[-2:] if self.num_frameless else self._lookup()[:2]))
@@ -399,6 +400,7 @@ class Ring:
         batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
         if MEMORY in batch.extra:
             batch.extra[MEMORY] = batch.extra[MEMORY].select(path.ndim - 2, 0)
+        # A transition begins a memory where the step before it is not of its trajectory, or is no longer stored.
         follows = self.path(flat, 2, backwards=True, drawable=True)[1][1]
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         return Sequences(**fields, first=~follows.view(path.shape))
@@ -434,12 +436,11 @@ class Ring:
         self.written, self._level, self._table = written, level, None
 
     def _lookup(self) -> Tensor:
-        """Return by env [4, N]: the end of its positions, its oldest row less their begin, its newest, oldest slot.
-
-        With stacked frames [7, N]: the last three are the oldest slot, end and row of the transitions to be drawn.
-        """
+        """Return a table of the envs [4, N], with stacked frames [7, N]."""
         if self._table is None:
             written, sizes = self.written, self.sizes()
+            # The end of an env's positions, its oldest row less their begin, its newest, its oldest slot; with stacked
+            # frames also the oldest slot, end and row of the transitions to be drawn.
             table = [*self._positions(sizes), self._slots_at(written - 1), self._slots_at(written - sizes)]
             if self.num_frameless:
                 sizes = self.drawable_sizes(written)
@@ -484,6 +485,8 @@ def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -
 
     Returns each window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
     """
+    # R = r_0 + gamma r_1 + ... + gamma^(k-1) r_(k-1), to be bootstrapped with gamma^k V (Sutton and Barto 2018,
+    # equation 7.1). Powers are computed in float64: in float32 those of long windows would be off in the last places.
     length = inside.sum(0)
     powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
     # Rewards beyond the window are selected away, as 0 * nan is nan.

@@ -29,10 +29,10 @@ from rltrainer.validation.field_rules import PositiveInt, checked
 
 
 class RolloutBuffer:
-    """Gathers steps of all envs [T, N]; grows if more come than it was made for.
+    """Gathers steps of all envs [T, N]; `rollout()` copies nothing.
 
-    Each observation is held once, as in a `Rollout`: `rollout()` copies nothing. Memory for `num_steps` of each env is
-    reserved; `num_rows` counts them since the last `clear`. For other arguments see `ReplayBuffer`.
+    Memory for `num_steps` of each env is reserved, and grows; for other arguments see `ReplayBuffer`. `num_rows` counts
+    the steps since the last `clear`.
     """
 
     def __init__(
@@ -180,10 +180,7 @@ class RolloutBuffer:
         self._starts[starting] = True
 
     def clear(self) -> None:
-        """Forget all steps; the next ones continue them.
-
-        The memory is kept: later steps overwrite rollouts that were returned.
-        """
+        """Forget all steps; the next ones continue them, and overwrite rollouts that were returned."""
         if self._is_ragged:
             self._starts[self._lengths > 0] = False
         elif self.num_rows:

@@ -95,10 +95,7 @@ def slot_nbytes(specs: dict[str, Tree]) -> int:
 
 
 class Storage:
-    """A tree of tensors `[*shape, ...]`, such as [rows, N, ...]; a flat index runs over all slots of `shape`.
-
-    `specs` is a tree of `Spec`, and `leaves` has a `Leaf` for each. `scatter` writes many slots, a `RowWriter` a row.
-    """
+    """A tree of tensors [*shape, ...], such as [rows, N, ...]; a flat index runs over all slots of `shape`."""
 
     def __init__(self, name: str, specs: Tree, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.specs, self.shape, self.device = name, specs, shape, device
@@ -115,10 +112,7 @@ class Storage:
             leaf.check(value, tuple(value.shape[:1]) + leaf.spec.shape)
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
-        """Write values [S, ...], on any device, into slots given by a flat index [M].
-
-        `source` [M] says which of the S values goes into each slot; None takes them in order.
-        """
+        """Write values [S, ...], on any device, into slots [M]; `source` [M] are their places in S, None all."""
         where = torch.from_numpy(index).to(self.device)
         for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
             if source is not None:
@@ -238,10 +232,8 @@ class RowWriter:
         self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: the row after
 
     def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None) -> None:
-        """Write `obs, action, reward, next_obs, terminated, truncated, extra` of all envs, or of so many.
-
-        `at` are the row and that of the successors; each is a number, or index arrays (rows, envs).
-        """
+        """Write `obs, action, reward, next_obs, terminated, truncated, extra` of all envs, or of so many."""
+        # `at` are the row and that of the successors; each is a number, or index arrays (rows, envs).
         obs, action, reward, next_obs, terminated, truncated, extra = step
         values: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
         if not self._is_plain or extra is not None:
@@ -380,10 +372,7 @@ def to_array(value: Array | Tensor) -> Array:
 
 
 def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:
-    """Return an error's text about the first value of an array [..., *shape] outside its space.
-
-    `axes` are the words for the leading axes, such as `("row", "env")`.
-    """
+    """Return an error's text about the first value of an array [*axes, *shape] outside its space."""
     at = tuple(np.argwhere(values.outside(array))[0].tolist()[: len(axes)])
     where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=True))
     return f"{name}: must lie in {values.space}; {where} is {array[at].tolist()!r}"

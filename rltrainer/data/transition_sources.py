@@ -41,6 +41,7 @@ def transitions_from_arrays(
     if next_observations is not None:
         after = _tensors("next_observations", specs["obs"], next_observations, num_rows)
         ended = terminated | truncated
+        # A row whose successor is not the next row ends its trajectory, as logs of several episodes have no other mark.
         ended[:-1] |= differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
         kept, final_row = torch.arange(num_rows), ended.nonzero().squeeze(1)
     else:
@@ -121,10 +122,8 @@ def append(source: Ring, target: Ring, caller: str) -> None:
 
 
 def copy_transitions(source: Ring, target: Ring, slots: Array, env: Array, ended: Array) -> None:
-    """Append transitions of a ring, at slots [M], oldest first, to envs [M] of another one of the same columns.
-
-    They are trajectories of their own, which end where `ended` [M] says.
-    """
+    """Append transitions of a ring, at slots [M], oldest first, to envs [M] of another one of the same columns."""
+    # They are trajectories of their own, which end where `ended` [M] says.
     target.end_trajectory(None)
     columns = {name: column.flat for name, column in source.columns.items()}
     for start in range(0, len(slots), CHUNK_SIZE):
@@ -139,17 +138,14 @@ def copy_transitions(source: Ring, target: Ring, slots: Array, env: Array, ended
 
 
 def _lay_out(source: Ring, target: Ring, capacity: int) -> tuple[Array, Array, Array]:
-    """Return the newest slots [M], oldest first, the envs that each goes to, and whether a trajectory ends there.
-
-    Where both rings have as many envs, and nothing is lost by it, each env's transitions go to the same env. Otherwise
-    whole trajectories, in the order of their ends, go to the env that holds the fewest, and are split where it is full.
-    """
+    """Return the newest slots [M], oldest first, the envs that each goes to, and whether a trajectory ends there."""
     kept = newest(source.sizes(), capacity)
     remaining = newest(target.sizes(), capacity - int(kept.sum()))
     if source.num_envs == target.num_envs and (kept + remaining <= target.env_capacity).all():
+        # Nothing is lost if each env's transitions go to the same env.
         slots = np.concatenate([source.newest_slots(env, size) for env, size in enumerate(kept.tolist())])
         env, length = np.arange(source.num_envs), kept
-    else:
+    else:  # whole trajectories go to the env that holds the fewest, and are split where it is full
         slots, lengths = _by_trajectory(source, kept)
         env, length = _place(lengths, remaining, target.env_capacity)
     ended = source.final.index.reshape(-1)[slots] > 0
