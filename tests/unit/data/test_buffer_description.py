@@ -10,15 +10,13 @@ import pytest
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.buffer_description import ActionCoverage, ObservationRange, stored_episodes
 from rltrainer.errors import ParamsError
-from tests.unit.data.reference import Cell, Reference, World, add_step, make_buffer, make_rollout, raises
+from tests.unit.data.reference import Reference, World, cell, fill, make_buffer, make_rollout, raises
 
 
 def one_env(cells: list[tuple[int, float, str]], capacity: int = 100, **options: Any) -> ReplayBuffer:
     """Store (observation, reward, end) in one env; `t`, `u`, `b`: terminated, truncated, both."""
-    buffer = make_buffer(capacity, **options)
-    for obs, reward, end in cells:
-        add_step(buffer, None, [Cell(obs, obs % 5, reward, obs + 1, end in ("t", "b"), end in ("u", "b"))])
-    return buffer
+    made = (cell(obs, reward, end=end, action=obs % 5) for obs, reward, end in cells)
+    return fill(make_buffer(capacity, **options), *made)
 
 
 # Returns 1 + 2 = 3, 4 (a time limit), 8 + 16 = 24 (a time limit), and 32 of an episode that goes on.
@@ -30,12 +28,10 @@ def test_episodes_returns_and_lengths() -> None:
     assert (found.num_transitions, found.num_episodes, found.num_unfinished) == (6, 3, 1)
     assert (found.num_terminated, found.num_truncated) == (1, 2)
     assert (found.time_limit, found.num_at_time_limit) == (1, 1)  # lengths 1 and 2, once each: the shorter
-    returns, lengths = found.returns, found.lengths
-    assert returns is not None
-    assert lengths is not None
-    assert (returns.minimum, returns.lower_quartile, returns.median, returns.upper_quartile, returns.maximum) == (
-        (3, 3.5, 4, 14, 24)  # halfway between neighbours of three numbers
-    )
+    returns: Any = found.returns
+    lengths: Any = found.lengths
+    # Quartiles are halfway between neighbours of three numbers.
+    assert [getattr(returns, name) for name in returns.__slots__[2:]] == [3, 3.5, 4, 14, 24]
     assert found.score == returns.mean == pytest.approx(31 / 3)
     assert returns.std == pytest.approx(np.std([3, 4, 24]))
     assert (lengths.minimum, lengths.median, lengths.mean) == (1, 2, pytest.approx(5 / 3))
@@ -43,8 +39,9 @@ def test_episodes_returns_and_lengths() -> None:
 
 
 def test_a_score_between_two_others() -> None:
-    found = one_env([(0, 4.0, "t")]).describe((2, 10.0))
+    found = one_env([(0, 4.0, "b")]).describe((2, 10.0))
     assert found.normalized_score == 0.25
+    assert (found.num_terminated, found.num_truncated, found.time_limit) == (1, 0, None)  # both count as terminated
     assert one_env([]).describe((2, 10)).normalized_score is None
 
 
@@ -58,7 +55,7 @@ def test_invalid_reference_scores(value: Any) -> None:
 def test_a_boundary_ends_no_episode_and_begins_one() -> None:
     buffer = one_env(FOUR)
     buffer.end_trajectory()
-    add_step(buffer, None, [Cell(20, 0, 1.0, 21, True, False)])
+    fill(buffer, cell(20, end="t"))
     found = buffer.describe()
     assert (found.num_episodes, found.num_unfinished) == (4, 1)
     assert found.returns is not None
@@ -73,11 +70,6 @@ def test_an_episode_without_its_beginning_does_not_count() -> None:
     assert found.returns.minimum == 4.0
     # Two fit: the end of the last episode and the beginning of another.
     assert one_env(FOUR, 2).describe().num_episodes == 0
-
-
-def test_both_flags_count_as_terminated() -> None:
-    found = one_env([(0, 1.0, "b")]).describe()
-    assert (found.num_terminated, found.num_truncated, found.time_limit) == (1, 0, None)
 
 
 def test_an_empty_buffer() -> None:
@@ -106,11 +98,11 @@ def test_any_buffer_agrees_with_brute_force(seed: int) -> None:
     expected = []
     for env, stream in enumerate(reference.streams):
         trace, is_whole = [], num_added[env] <= cells_per_env
-        for i, cell in enumerate(stream):
-            trace.append(cell)
-            ends = cell.terminated or cell.truncated
-            if ends or cell.broken or i == len(stream) - 1:
-                expected.append((len(trace), sum(c.reward for c in trace), cell.terminated, cell.truncated, is_whole))
+        for i, step in enumerate(stream):
+            trace.append(step)
+            ends = step.terminated or step.truncated
+            if ends or step.broken or i == len(stream) - 1:
+                expected.append((len(trace), sum(c.reward for c in trace), step.terminated, step.truncated, is_whole))
                 trace, is_whole = [], True
     found = stored_episodes(buffer._ring)
     columns = (found.length, found.return_, found.terminated, found.truncated, found.is_whole)

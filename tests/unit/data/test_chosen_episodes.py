@@ -15,10 +15,11 @@ from rltrainer.tools import datasets
 from tests.unit.data.reference import (
     ACTION,
     OBS,
-    Cell,
     World,
     add_step,
     as_obs,
+    cell,
+    fill,
     found,
     make_buffer,
     make_rollout,
@@ -31,11 +32,8 @@ def four_episodes(num_envs: int = 1, **options: Any) -> ReplayBuffer:
     buffer = make_buffer(100 * num_envs, num_envs, **options)
     rows = [(0, 1.0, ""), (1, 2.0, "t"), (5, 4.0, "u"), (7, 8.0, ""), (8, 16.0, "u"), (12, 32.0, "")]
     for obs, reward, end in rows:
-        cells = [
-            Cell(obs + 100 * env, obs % 5, reward + env, obs + 100 * env + 1, end == "t", end == "u")
-            for env in range(num_envs)
-        ]
-        add_step(buffer, None, cells)
+        envs = range(num_envs)
+        add_step(buffer, None, [cell(obs + 100 * env, reward + env, end=end, action=obs % 5) for env in envs])
     return buffer
 
 
@@ -54,9 +52,7 @@ def test_the_best_by_share_and_by_number() -> None:
 
 
 def test_a_share_of_a_hundred_is_not_rounded_up() -> None:
-    buffer = make_buffer(100)
-    for i in range(100):
-        add_step(buffer, None, [Cell(10 * i, 0, float(i), 10 * i + 1, True, False)])
+    buffer = fill(make_buffer(100), *(cell(10 * i, float(i), end="t") for i in range(100)))
     assert len(datasets.best_episodes(buffer, share=0.07)) == 7
     assert len(datasets.best_episodes(buffer, share=1.0)) == 100
 
@@ -71,14 +67,12 @@ def test_everything_stays_as_it_was() -> None:
     assert of_best[7] == (2, 16.0, 9.0, False, True, 0.25)
     assert (best.capacity, best.num_envs, best.observation_space) == (5, 1, OBS)
     # What is added goes on with nothing.
-    add_step(best, None, [Cell(99, 0, 0.0, 98, False, False)])
+    fill(best, cell(99, 0.0, 98))
     assert held(best, 3)[8] == of_best[8]
 
 
 def test_equal_returns_are_taken_in_their_order() -> None:
-    buffer = make_buffer(9)
-    for i in range(3):
-        add_step(buffer, None, [Cell(10 * i, 0, 1.0, 10 * i + 1, True, False)])
+    buffer = fill(make_buffer(9), *(cell(10 * i, end="t") for i in range(3)))
     assert sorted(held(datasets.best_episodes(buffer, num_episodes=2))) == [0, 10]
 
 
@@ -110,7 +104,7 @@ def test_an_episode_without_its_beginning_is_left_out(caplog: pytest.LogCaptureF
     buffer = make_buffer(5)
     for i in range(7):  # 0 1 2 | 3 4 5 | 6: of the first the ring has forgotten two
         ended = i % 3 == 2
-        add_step(buffer, None, [Cell(10 * i, 0, 1.0, 10 * i + (5 if ended else 10), ended, False)])
+        fill(buffer, cell(10 * i, 1.0, 10 * i + (5 if ended else 10), "t" if ended else ""))
     with caplog.at_level(logging.WARNING, logger="rltrainer"):
         first, second = datasets.split_episodes(buffer, 0.5)
     assert sorted(held(first) | held(second)) == [30, 40, 50, 60]
@@ -128,17 +122,8 @@ def test_extras_and_trees_come_along() -> None:
         yes, extra = np.ones(1, bool), {"log_prob": np.full((1, 2), float(i))}
         buffer.add(obs, np.zeros(1, int), np.full(1, float(i)), after, yes, ~yes, extra)
     batch = datasets.best_episodes(buffer, num_episodes=2).sample(40)
-    rows = {
-        (a, b, after, extra)
-        for a, b, after, extra in zip(
-            batch.obs["a"][:, 0].tolist(),
-            batch.obs["b"].tolist(),
-            batch.next_obs["b"].tolist(),
-            batch.extra["log_prob"][:, 1].tolist(),
-            strict=True,
-        )
-    }
-    assert rows == {(4.0, 4, 5, 2.0), (6.0, 6, 7, 3.0)}
+    columns = (batch.obs["a"][:, 0], batch.obs["b"], batch.next_obs["b"], batch.extra["log_prob"][:, 1])
+    assert set(zip(*(x.tolist() for x in columns), strict=True)) == {(4.0, 4, 5, 2.0), (6.0, 6, 7, 3.0)}
 
 
 def test_stacked_frames_are_stacked_as_before() -> None:

@@ -10,6 +10,7 @@ import torch
 from rltrainer.data import RolloutBuffer
 from rltrainer.errors import ReplayBufferError
 from tests.unit.data.reference import OBS, Cell, Reference, World, as_obs, assert_holds, make_buffer
+from tests.unit.data.reference import cell as of
 
 ACTION = gym.spaces.Discrete(5, start=2)
 
@@ -23,15 +24,15 @@ def add(buffer: RolloutBuffer, envs: list[int], cells: list[Cell], valid: bool =
     buffer.add_steps(np.array(envs), obs, values["action"], values["reward"], next_obs, *flags)
 
 
-def cell(obs: int, terminated: bool = False) -> Cell:
-    return Cell(obs, 2, 1.0, obs + 1, terminated, False)
+def cell(obs: int, end: str = "") -> Cell:
+    return of(obs, end=end, action=2)
 
 
 def test_envs_with_fewer_cells_hold_still() -> None:
     buffer = RolloutBuffer(1, 3, OBS, ACTION)
     add(buffer, [0, 2], [cell(1), cell(31)])
     add(buffer, [0], [cell(2)])
-    add(buffer, [2, 0], [cell(32, terminated=True), cell(3)])
+    add(buffer, [2, 0], [cell(32, "t"), cell(3)])
     buffer.pad(as_obs([4, 20, 50]))
     assert len(buffer) == 5
     rollout = buffer.rollout()

@@ -12,13 +12,12 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 from tests.fakes import counting_envs
-from tests.unit.data.reference import ACTION, OBS, Cell, add_step, make_buffer
+from tests.unit.data.reference import ACTION, OBS, cell, make_buffer, raises
+from tests.unit.data.reference import fill as fill_cells
 
 
 def fill(buffer: Any, *numbers: int) -> Any:
-    for number in numbers:
-        add_step(buffer, None, [Cell(number, 0, float(number), number + 1, False, False)])
-    return buffer
+    return fill_cells(buffer, *(cell(number, float(number)) for number in numbers))
 
 
 def prioritized(capacity: int, *numbers: int) -> rl.PrioritizedReplayBuffer:
@@ -90,9 +89,7 @@ def test_errors_go_to_their_own_buffers() -> None:
     assert np.allclose(leaves, [[4.0, 3.0], [2.0, 1.0]], atol=2e-6)  # the newest errors
     one = rl.MixedBuffer(fill(make_buffer(5), 0, 1), prioritized(4, 100, 101), 0.0)
     one.update_priorities(one.sample(4).index, torch.ones(4))  # nothing for the offline one
-    with pytest.raises(
-        ReplayBufferError, match="PrioritizedReplayBuffer.update_priorities.td_error: must be one error"
-    ):
+    with raises(ReplayBufferError, "PrioritizedReplayBuffer.update_priorities.td_error: must be one error"):
         one.update_priorities(torch.zeros(4, dtype=torch.int64), None)
 
 
@@ -178,16 +175,15 @@ def test_bad_parts() -> None:
     ):
         with pytest.raises(ReplayBufferError, match=f"^MixedBuffer.offline: {rule}; got "):
             rl.MixedBuffer(online, other)
-    foreign = rl.ReplayBuffer(5, OBS, gym.spaces.Discrete(2))
-    fill(foreign, 0)
-    with pytest.raises(SpaceError, match="MixedBuffer.offline: action_space: expected Discrete"):
+    foreign = fill(rl.ReplayBuffer(5, OBS, gym.spaces.Discrete(2)), 0)
+    with raises(SpaceError, "MixedBuffer.offline: action_space: expected Discrete"):
         rl.MixedBuffer(online, foreign)
-    with pytest.raises(ParamsError, match="MixedBuffer.offline_share: must be a number in .0, 1.; got 2"):
+    with raises(ParamsError, "MixedBuffer.offline_share: must be a number in [0, 1]; got 2"):
         rl.MixedBuffer(online, offline, 2)
     buffer = rl.MixedBuffer(online, offline)
-    with pytest.raises(ReplayBufferError, match="MixedBuffer.sample.batch_size: must be a positive integer; got 0"):
+    with raises(ReplayBufferError, "MixedBuffer.sample.batch_size: must be a positive integer; got 0"):
         buffer.sample(0)
-    with pytest.raises(ReplayBufferError, match="ReplayBuffer.sample.gamma: must be a number in"):
+    with raises(ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"):
         buffer.sample(2, gamma=2.0)
-    with pytest.raises(ReplayBufferError, match="MixedBuffer.sample_sequences: sequences come from one buffer"):
+    with raises(ReplayBufferError, "MixedBuffer.sample_sequences: sequences come from one buffer"):
         buffer.sample_sequences(2, 2)

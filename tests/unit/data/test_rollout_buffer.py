@@ -18,6 +18,7 @@ from tests.unit.data.reference import (
     World,
     as_obs,
     assert_holds,
+    cell,
     make_buffer,
     make_rollout,
     raises,
@@ -33,9 +34,9 @@ def add(buffer: RolloutBuffer, cells: list[Cell], valid: Any = None, extra: Any 
 
 def test_rows_and_successors_worked_by_hand() -> None:
     buffer = RolloutBuffer(3, 2, OBS, ACTION)
-    add(buffer, [Cell(0, 1, 1.0, 1, False, False), Cell(100, 2, 2.0, 101, True, False)])
-    add(buffer, [Cell(1, 3, 4.0, 2, False, True), Cell(110, 4, 8.0, 111, False, False)])
-    add(buffer, [Cell(20, 0, 16.0, 21, False, False), Cell(111, 1, 32.0, 112, True, True)])
+    add(buffer, [cell(0, 1.0, action=1), cell(100, 2.0, end="t", action=2)])
+    add(buffer, [cell(1, 4.0, end="u", action=3), cell(110, 8.0, action=4)])
+    add(buffer, [cell(20, 16.0), cell(111, 32.0, end="b", action=1)])
     rollout = buffer.rollout()
     assert rollout.obs[..., 0].tolist() == [[0, 100], [1, 110], [20, 111]]
     assert rollout.next_obs[..., 0].tolist() == [[1, 101], [2, 111], [21, 112]]
@@ -67,12 +68,12 @@ def test_growth_changes_nothing(num_steps: int) -> None:
 
 def test_clear_starts_again() -> None:
     buffer = RolloutBuffer(4, 1, OBS, ACTION)
-    add(buffer, [Cell(0, 0, 1.0, 1, True, False)])
+    add(buffer, [cell(0, end="t")])
     buffer.clear()
     assert len(buffer) == 0
     with pytest.raises(ReplayBufferError, match="RolloutBuffer.rollout: the buffer is empty. Collect first."):
         buffer.rollout()
-    add(buffer, [Cell(5, 0, 1.0, 6, False, False)])
+    add(buffer, [cell(5)])
     rollout = buffer.rollout()
     assert rollout.obs[..., 0].tolist() == [[5]]
     assert rollout.final_index.tolist() == []
@@ -82,11 +83,10 @@ def test_clear_starts_again() -> None:
 def test_a_cut_keeps_the_successors_once() -> None:
     buffer = RolloutBuffer(4, 3, OBS, ACTION)
     buffer.end_trajectory()  # nothing to break
-    cells = [Cell(0, 0, 0.0, 1, False, False), Cell(10, 0, 0.0, 11, True, False), Cell(20, 0, 0.0, 21, False, False)]
-    add(buffer, cells)
+    add(buffer, [cell(0), cell(10, end="t"), cell(20)])
     buffer.end_trajectory(np.array([True, True, False]))
     buffer.end_trajectory(np.array([True, False, False]))
-    add(buffer, [Cell(n, 0, 0.0, n + 1, False, False) for n in (50, 60, 21)])
+    add(buffer, [cell(n) for n in (50, 60, 21)])
     rollout = buffer.rollout()
     assert sorted(rollout.final_index.tolist()) == [0, 1]
     assert rollout.next_obs[..., 0].tolist() == [[1, 11, 21], [51, 61, 22]]
@@ -111,12 +111,9 @@ def test_a_replay_buffer_takes_rollouts(p_invalid: float) -> None:
 
 def test_extras_are_columns_that_must_be_filled() -> None:
     buffer = RolloutBuffer(1, 2, OBS, ACTION, extra={"log_prob": ((), torch.float32)})
-    cells = [Cell(0, 0, 0.0, 1, False, False)] * 2
-    add(buffer, cells, extra={"log_prob": torch.tensor([-1.0, -2.0])})
-    with pytest.raises(
-        ReplayBufferError, match=r"RolloutBuffer.extra: expected a dict with the keys \['log_prob'\], got"
-    ):
-        add(buffer, cells)
+    add(buffer, [cell(0)] * 2, extra={"log_prob": torch.tensor([-1.0, -2.0])})
+    with raises(ReplayBufferError, "RolloutBuffer.extra: expected a dict with the keys ['log_prob'], got"):
+        add(buffer, [cell(0)] * 2)
     assert buffer.rollout().extra["log_prob"].tolist() == [[-1.0, -2.0]]
 
 
@@ -139,11 +136,11 @@ def test_bad_arguments(arguments: dict[str, object], text: str) -> None:
 
 def test_a_step_that_does_not_fit_changes_nothing() -> None:
     buffer = RolloutBuffer(4, 2, OBS, ACTION)
-    add(buffer, [Cell(0, 0, 5.0, 1, True, False), Cell(10, 0, 5.0, 11, False, False)])
+    add(buffer, [cell(0, end="t"), cell(10)])
     with raises(ReplayBufferError, "RolloutBuffer.obs: expected float32 of shape (2, 2), got float32 of shape (1, 2)"):
-        add(buffer, [Cell(1, 0, 5.0, 2, True, False)])
+        add(buffer, [cell(1, end="t")])
     with pytest.raises(ReplayBufferError, match="RolloutBuffer.valid: expected bool of shape"):
-        add(buffer, [Cell(1, 0, 5.0, 2, True, False)] * 2, valid=[True])
+        add(buffer, [cell(1, end="t")] * 2, valid=[True])
     assert buffer.rollout().next_obs[..., 0].tolist() == [[1, 11]]
 
 
@@ -154,11 +151,9 @@ def test_flags_that_int8_cannot_hold_are_refused(buffer_class: Any, value: int, 
     buffer = buffer_class(4, observation_space=OBS, action_space=gym.spaces.MultiBinary(2), num_envs=1)
     no, obs = np.zeros(1, np.bool_), as_obs([0])
     buffer.add(obs, make(np.array([[1, 0]], dtype)), np.zeros(1), obs, no, no)
-    with pytest.raises(SpaceError) as error:
+    text = f"{buffer_class.__name__}.action: must lie in MultiBinary(2); got {value} ({np.dtype(dtype)})"
+    with raises(SpaceError, text):
         buffer.add(obs, make(np.array([[value, 0]], dtype)), np.zeros(1), obs, no, no)
-    assert str(error.value) == (
-        f"{buffer_class.__name__}.action: must lie in MultiBinary(2); got {value} ({np.dtype(dtype)})"
-    )
     assert len(buffer) == 1
 
 
