@@ -95,13 +95,12 @@ class ConvEncoder(ImageEncoder):
 class SmallConvEncoder(ImageEncoder):
     """Small images, at least 3 x 3, through one convolution and a linear layer, as Young and Tian (2019) for MinAtar.
 
-        policy = rl.QNetwork.for_envs(envs, rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=()))
-
-    The channel axis is the first if it is shorter than the last one.
+    policy = rl.QNetwork.for_envs(envs, rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=()))
     """
 
     def __init__(self, space: Space, features: int = 128) -> None:
         shape = space.shape if isinstance(space, spaces.Box) and len(space.shape) == 3 else (0, 0, 0)
+        # MinAtar has up to ten channels on a side of ten: the first axis holds them only if it is the shorter one.
         channels_last = shape[2] <= shape[0]
         if not isinstance(space, spaces.Box) or min(shape[:2] if channels_last else shape[1:]) < 3:
             rule, hint = "must be a Box of three axes, at least 3 x 3", "Return None for other leaves of a Dict."

@@ -1,7 +1,4 @@
-"""Exploration that is added to a policy's own choice. Pure: all randomness comes from the generator passed in.
-
-An algorithm sets it on its policy from its params; `Collector(exploration=...)` replaces it.
-"""
+"""Exploration that is added to a policy's own choice. Pure: all randomness comes from the generator passed in."""
 
 import math
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from rltrainer.state.params import Params
 from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Rule, Scheduled, UnitFloat
 
 
+# An algorithm sets one on its policy from its params; `Collector(exploration=...)` replaces it.
 class Exploration(Protocol):
     """Replaces a greedy action by one that explores. The numbers of `settings(progress)`, if it has it, are logged."""
 

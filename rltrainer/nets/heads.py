@@ -1,7 +1,4 @@
-"""Heads: from features to a distribution over an action space.
-
-Distributions and values are float32 at least, whatever the format of the matrix products before them.
-"""
+"""Heads: from features to a distribution over an action space."""
 
 import numpy as np
 import torch
@@ -15,6 +12,7 @@ from rltrainer.nets.weight_dtype import full_precision
 from rltrainer.spaces import Space, require_few_choices, require_floats
 
 
+# Distributions and values are float32 at least, whatever the format of the matrix products before them.
 class ValueHead(Linear):
     """A linear layer to V values, such as one for each action, of K numbers each, such as quantiles of a return."""
 

@@ -108,7 +108,13 @@ class EnsembleMLP(nn.Module):
         self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))
         layers: list[nn.Module] = []
         for size_in, size_out in itertools.pairwise(sizes[:-1]):
-            layers += [EnsembleLinear(num_members, size_in, size_out), self._make_activation(activation, size_out)]
+            layers.append(EnsembleLinear(num_members, size_in, size_out))  # first: it draws random numbers, as Dropout
+            made = [make_activation(activation, size_out, "EnsembleMLP")]
+            # One for all members, or one each where it has weights or mixes the rows of a batch.
+            mixes_rows = any(isinstance(part, nn.BatchNorm1d | nn.InstanceNorm1d) for part in made[0].modules())
+            is_own = mixes_rows or len([*made[0].parameters(), *made[0].buffers()]) > 0
+            made += [make_activation(activation, size_out, "EnsembleMLP") for _ in range(is_own * (num_members - 1))]
+            layers.append(PerMember(made) if is_own else made[0])
         self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
 
     def forward(self, x: Tensor, num_members: int | None = None) -> Tensor:
@@ -121,15 +127,6 @@ class EnsembleMLP(nn.Module):
             is_one_by_one = not any(map(any, hooks))
         outputs = self.layers(x.expand(len(members), *x.shape)) if not is_one_by_one else self._one_by_one(members)
         return full_precision(outputs.squeeze(-1) if self.num_outputs == 1 else outputs)
-
-    def _make_activation(self, activation: Activation, num_features: int) -> nn.Module:
-        """Return one activation for all members, or one each where it has weights or mixes the rows of a batch."""
-        made = make_activation(activation, num_features, "EnsembleMLP")
-        mixes_rows = any(isinstance(module, nn.BatchNorm1d | nn.InstanceNorm1d) for module in made.modules())
-        if not mixes_rows and not [*made.parameters(), *made.buffers()]:
-            return made
-        others = (make_activation(activation, num_features, "EnsembleMLP") for _ in range(self.num_members - 1))
-        return PerMember([made, *others])
 
     def _one_by_one(self, members: list[Tensor]) -> Tensor:
         for layer in self.layers:

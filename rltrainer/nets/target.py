@@ -37,10 +37,10 @@ class Accumulation:
 
 
 class TargetNetwork(nn.Module):
-    """A copy of a network that follows it: target <- (1 - tau) * target + tau * online. Always in eval mode.
+    """A copy of a network that follows it, at each `interval`-th call. Always in eval mode."""
 
-    With an `interval`, it follows at each `interval`-th call only (Mnih et al. 2015 copy, tau = 1, every 10,000 steps).
-    """
+    # target <- (1 - tau) * target + tau * online: a slow target does not run after its own estimates (Lillicrap et al.
+    # 2016, tau = 0.001; Mnih et al. 2015 copy, tau = 1, every 10,000 steps).
 
     num_calls: Tensor
     # Groups of the online network's gradient steps; only a step that applies gradients counts.

@@ -1,8 +1,4 @@
-"""The number format of weights: float32, or float64 where a trainer says so (`PrecisionParams.weights`).
-
-Networks, their statistics, optimizers and the computations of updates are in it. Observations, actions, memories,
-buffers and random numbers are always float32: they are cast where a policy acts, and where an update begins.
-"""
+"""The number format of weights: float32, or float64 where a trainer says so (`PrecisionParams.weights`)."""
 
 from typing import Annotated, TypeVar
 
@@ -14,6 +10,8 @@ from rltrainer.tree import map_tensors
 from rltrainer.types import State
 from rltrainer.validation.field_rules import Rule
 
+# Networks, their statistics, optimizers and the computations of updates are in it. Observations, actions, memories,
+# buffers and random numbers are always float32: they are cast where a policy acts, and where an update begins.
 FULL = (torch.float32, torch.float64)
 # The key in files; those of float32 do without.
 ENTRY = "weight_dtype"
