@@ -95,7 +95,7 @@ class ConvEncoder(ImageEncoder):
 class SmallConvEncoder(ImageEncoder):
     """Small images, at least 3 x 3, through one convolution and a linear layer, as Young and Tian (2019) for MinAtar.
 
-    policy = rl.QNetwork.for_envs(envs, rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=()))
+    A policy takes it as `rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=())`.
     """
 
     def __init__(self, space: Space, features: int = 128) -> None:

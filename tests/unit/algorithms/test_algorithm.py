@@ -1,7 +1,6 @@
 """Errors of an algorithm's constructor and of `run_training`."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -21,44 +20,26 @@ SQUASHED = rl.SquashedActorCritic.for_envs(counting_envs(action_space=BOX), hidd
 WRITE = "Write PPOParams(lr=..., ...)."
 
 
+POLICY = "policy: must be of class ActorCritic"
+BUILD = "Build it with ActorCritic.for_envs(envs)."
+
+
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("cls", "args", "text"),
     [
-        (
-            lambda: rl.PPO(ACTOR_CRITIC, rl.PPOParams),  # type: ignore[arg-type]  # what is tested, below too
-            f"PPO.params: must be of class PPOParams; got {rl.PPOParams!r} (type). {WRITE}",
-        ),
-        (
-            lambda: rl.PPO(ACTOR_CRITIC, {"lr": 1}),  # type: ignore[arg-type]
-            f"PPO.params: must be of class PPOParams; got {{'lr': 1}} (dict). {WRITE}",
-        ),
-        (
-            lambda: rl.PPO(ACTOR_CRITIC, {}),  # type: ignore[arg-type]
-            f"PPO.params: must be of class PPOParams; got {{}} (dict). {WRITE}",
-        ),
-        (
-            lambda: rl.SAC(SQUASHED, 0),  # type: ignore[arg-type]
-            "SAC.params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...).",
-        ),
-        (
-            lambda: rl.PPO(rl.ActorCritic, rl.PPOParams()),  # type: ignore[arg-type]
-            "PPO.policy: must be of class ActorCritic; got the class ActorCritic. "
-            "Build it with ActorCritic.for_envs(envs).",
-        ),
-        (
-            lambda: rl.PPO(rl.PPOParams(), ACTOR_CRITIC),  # type: ignore[arg-type]
-            "PPO.policy: must be of class ActorCritic; got PPOParams. The policy comes first: PPO(policy, params).",
-        ),
-        (
-            lambda: rl.PPO(None),  # type: ignore[arg-type]
-            "PPO.policy: must be of class ActorCritic; got NoneType. Build it with ActorCritic.for_envs(envs).",
-        ),
+        (rl.PPO, (ACTOR_CRITIC, {"lr": 1}), f"params: must be of class PPOParams; got {{'lr': 1}} (dict). {WRITE}"),
+        (rl.PPO, (ACTOR_CRITIC, {}), f"params: must be of class PPOParams; got {{}} (dict). {WRITE}"),
+        (rl.PPO, (ACTOR_CRITIC, int), f"params: must be of class PPOParams; got <class 'int'> (type). {WRITE}"),
+        (rl.SAC, (SQUASHED, 0), "params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...)."),
+        (rl.PPO, (rl.ActorCritic, rl.PPOParams()), f"{POLICY}; got the class ActorCritic. {BUILD}"),
+        (rl.PPO, (rl.PPOParams(), None), f"{POLICY}; got PPOParams. The policy comes first: PPO(policy, params)."),
+        (rl.PPO, (None,), f"{POLICY}; got NoneType. {BUILD}"),
     ],
 )
-def test_wrong_arguments(make: Callable[[], object], text: str) -> None:
+def test_wrong_arguments(cls: Any, args: Any, text: str) -> None:
     with pytest.raises(ParamsError) as caught:
-        make()
-    assert str(caught.value) == text
+        cls(*args)
+    assert str(caught.value) == f"{cls.__name__}.{text}"
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,6 @@ def test_acting_takes_the_mode_or_a_sample_of_the_distribution() -> None:
     assert torch.equal(policy.act(obs, explore=True, generator=torch.Generator().manual_seed(1)), sample)
 
 
-def test_without_hidden_layers_the_head_sits_on_the_features() -> None:
-    policy, obs = ActorCritic(OBS, DISCRETE, hidden_sizes=()), torch.randn(5, 3)
-    torch.testing.assert_close(policy.value(obs), obs @ policy.critic[2].weight[0] + policy.critic[2].bias[0])
-    assert policy.act(obs).shape == (5,)
-
-
 @both_ways
 def test_images_start_orthogonal_with_a_gain_of_sqrt_2(share_encoder: bool) -> None:
     policy = ActorCritic(IMAGE, DISCRETE, hidden_sizes=(4,), share_encoder=share_encoder)

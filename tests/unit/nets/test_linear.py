@@ -21,7 +21,7 @@ from rltrainer.nets.linear import (
     linear,
     run_through,
 )
-from rltrainer.nets.mlp import MLP, EnsembleMLP
+from rltrainer.nets.mlp import EnsembleMLP
 
 pytestmark = pytest.mark.skipif(
     not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")),
@@ -86,21 +86,6 @@ def test_size_type_and_format_decide() -> None:
         with large_products_by("onednn"):
             assert is_large(x, 256)
     assert is_large(x, 256)
-
-
-def test_perceptrons_give_the_same_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(32, 6)
-    networks: list[nn.Module] = [MLP((6, 16, 8), nn.ReLU), EnsembleMLP(3, (6, 16, 8), nn.ReLU)]
-    for network in networks:
-        parameters = list(network.parameters())
-        expected = network(x)
-        of_expected = torch.autograd.grad(expected.sum(), parameters)
-        with monkeypatch.context() as every_size:
-            every_size.setattr(module, "MIN_PRODUCT", 0)
-            found = network(x)
-            of_found = torch.autograd.grad(found.sum(), parameters)
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(of_found, of_expected)
 
 
 @pytest.mark.usefixtures("every_size")

@@ -107,18 +107,6 @@ def test_keys_in_another_order_meet_their_own_statistics() -> None:
     torch.testing.assert_close(result["b"], torch.tensor([[-1.0], [1.0]]))
 
 
-def test_obs_normalizer_state_round_trip() -> None:
-    normalizer, restored = ObsNormalizer(MIXED), ObsNormalizer(MIXED)
-    normalizer.update(mixed(20, seed=1))
-    restored.load_state_dict(copy.deepcopy(normalizer.state_dict()))
-    for each in (normalizer, restored):
-        each.update(mixed(20, seed=2))
-    probe = mixed(5, seed=3)
-    assert torch.equal(restored(probe)["pair"][0], normalizer(probe)["pair"][0])
-    restored.reset()
-    assert restored.moments["2"].count.item() == 0
-
-
 def rewards(reward: Tensor, done: Tensor, valid: Tensor, starts: Tensor | None = None) -> Rollout:
     """A rollout [T, N] of which only the rewards matter; by default it continues the one before."""
     obs = torch.zeros(*reward.shape, 1)

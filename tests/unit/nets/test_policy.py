@@ -174,24 +174,6 @@ def test_networks_and_statistics_are_in_the_state_and_used(make: Make, action_sp
     assert policy.normalize(raw) is raw
 
 
-@every_policy
-def test_dict_observations_with_images(make: Make, action_space: gym.Space[Any]) -> None:
-    space = spaces.Dict({"cam": spaces.Box(0, 255, (36, 36, 1), np.uint8), "choice": spaces.Discrete(3)})
-    obs = {"cam": torch.zeros(2, 36, 36, 1, dtype=torch.uint8), "choice": torch.tensor([0, 2])}
-    assert make(space, action_space, normalize_obs=True).act(obs).shape == (2, *(action_space.shape or ()))
-
-
-def test_for_envs_takes_the_spaces_of_one_env() -> None:
-    envs = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
-    policy = ActorCritic.for_envs(envs, hidden_sizes=(8,), normalize_reward=True)
-    assert policy.observation_space == envs.single_observation_space
-    assert policy.action_space == spaces.Discrete(2)
-    assert policy.reward_normalizer is not None
-    obs, _ = envs.reset(seed=0)
-    assert policy.act(torch.from_numpy(obs), explore=True).shape == (2,)
-    envs.close()
-
-
 def test_exploration_reads_progress_from_the_policy() -> None:
     policy = QNetwork(OBS, DISCRETE)
     policy.exploration = EpsilonGreedy(lambda progress: 1.0 - progress)

@@ -224,17 +224,6 @@ def test_memory_that_greedy_actions_do_without_is_not_asked_for() -> None:
     assert (action.tolist(), state.tolist()) == ([1, 1], [2])
 
 
-def test_recurrent_policies_continue_step_by_step() -> None:
-    rl.seed(1)
-    policy = rl.RecurrentActorCritic(OBS, BOX, cell="lstm", cell_size=3, hidden_sizes=(4,))
-    obs, state, memory = np.random.default_rng(1).uniform(-1, 1, (5, 2, 3)), None, policy.initial_state(2)
-    for row in obs:
-        action, state = policy.predict(row, state)
-        expected, memory = policy.act(torch.tensor(row, dtype=torch.float32), memory)
-        np.testing.assert_array_equal(action, expected.numpy())
-        np.testing.assert_array_equal(state, memory.numpy())
-
-
 # forward
 
 

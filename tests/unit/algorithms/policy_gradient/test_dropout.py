@@ -64,13 +64,6 @@ def test_old_values_are_those_of_the_policy_that_acted(name: str) -> None:
     assert all(module.training for module in algorithm.policy.modules())
 
 
-def test_old_probabilities_are_those_that_were_collected() -> None:
-    algorithm, rollout = make("ppo")
-    collected = rollout.extra.pop("log_prob")
-    samples, _ = processed(algorithm, rollout)
-    torch.testing.assert_close(samples.log_prob, collected)
-
-
 def test_the_policy_in_eval_mode_begins_at_a_ratio_of_one() -> None:
     algorithm, rollout = make("ppo")
     assert float(algorithm.update(rollout, None, 1).metrics["approx_kl"]) > 0.01  # units are left out of new ones only
