@@ -151,7 +151,7 @@ def build(
             "update_step_num_gradient_steps_per_sample": 0.35,
             "warmup_num_env_steps": 5 * num_envs,
         }
-    return params_class(training_collector=collector, **collection, **more, **common).create_trainer(algorithm)
+    return params_class(training_collector=collector, **(collection | more | common)).create_trainer(algorithm)
 
 
 def digest(trainer: Any, left_out: Collection[str] = ("logger",)) -> str:

@@ -1,7 +1,6 @@
 """MLflow, really run, with its store of files and with its database: what it tells is what was logged."""
 
 import builtins
-import dataclasses
 import importlib.util
 import json
 import shlex
@@ -17,6 +16,7 @@ from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
 from rltrainer.loggers.services import MLflowLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
+from tests.unit.trainers.test_run_log import kill_at_30
 
 
 @pytest.fixture(autouse=True)
@@ -126,18 +126,12 @@ def test_a_run_that_was_killed_behind_its_checkpoint_doubles_and_misses_no_value
 
 
 def test_resume_from_the_log_of_a_killed_run(tmp_path: Path) -> None:
-    def made(max_epochs: int, **changes: Any) -> Any:
-        trainer = build("ppo", max_epochs, logger(tmp_path / "store"))
-        return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, **changes))
-
-    def kill(epoch: int, env_step: int, gradient_step: int) -> str:
-        if env_step == 30:
-            raise KeyboardInterrupt
-        return ""
+    def made(max_epochs: int, **fields: Any) -> Any:
+        return build("ppo", max_epochs, logger(tmp_path / "store"), **fields)
 
     build("ppo", 1, logger(tmp_path / "store", "another")).run()
     with pytest.raises(KeyboardInterrupt):
-        made(3, save_checkpoint_fn=kill).run()
+        made(3, save_checkpoint_fn=kill_at_30).run()
     trainer = made(3, resume_from_log=True)
     assert (trainer.epoch, trainer.env_step, trainer.state.best.score) == (1, 20, 5.0)
     trainer.run()

@@ -8,22 +8,11 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from tests.fakes import ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.unit.trainers.test_order_and_counts import on_policy_trainer
 
 
 def trainer(**changes: Any) -> rl.OnPolicyTrainer:
-    envs = counting_envs(num_envs=2, length=5)
-    algorithm = ScriptedOnPolicy(tiny_actor_critic(envs))
-    options: dict[str, Any] = {
-        "training_collector": rl.Collector(algorithm.policy, envs),
-        "test_collector": rl.Collector(algorithm.policy, counting_envs(num_envs=2, length=5)),
-        "max_epochs": 2,
-        "epoch_num_steps": 10,
-        "collection_step_num_env_steps": 10,
-        "show_progress": False,
-        "verbose": False,
-    }
-    return rl.OnPolicyTrainer(algorithm, rl.OnPolicyTrainerParams(**(options | changes)))
+    return on_policy_trainer(**({"epoch_num_steps": 10} | changes))
 
 
 @pytest.mark.parametrize(

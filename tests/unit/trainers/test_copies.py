@@ -36,7 +36,7 @@ def test_a_trainer_that_was_not_started_can_be_copied() -> None:
     assert digest(twin) == digest(trainer)
 
 
-def test_a_trainer_with_a_logger_cannot_be_copied(tmp_path: Any) -> None:
-    trainer = build("dqn", logger=rl.CSVLogger(tmp_path / "log"))
-    with pytest.raises(ParamsError, match=r"logger: must be None in a trainer that is copied; got .*write one log\.$"):
-        copy.deepcopy(trainer)
+def test_a_trainer_that_writes_a_log_or_checkpoints_cannot_be_copied(tmp_path: Any) -> None:
+    for field, value in (("logger", rl.CSVLogger(tmp_path / "log")), ("checkpoint", rl.CheckpointParams(tmp_path))):
+        with pytest.raises(ParamsError, match=rf"{field}: must be None in a trainer that is copied; got .*write one"):
+            copy.deepcopy(build("dqn", **{field: value}))

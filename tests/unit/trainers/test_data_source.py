@@ -58,8 +58,7 @@ def test_lost_envs_are_logged() -> None:
 
 def test_what_is_no_source_is_refused() -> None:
     trainer = build("ppo")
+    text = r"OnPolicyTrainerParams\.training_collector: must be a Collector"
     for wrong in (rl.Collector, trainer.params.training_collector.envs):
-        with pytest.raises(
-            rl.errors.ParamsError, match=r"OnPolicyTrainerParams\.training_collector: must be a Collector"
-        ):
+        with pytest.raises(rl.errors.ParamsError, match=text):
             dataclasses.replace(trainer.params, training_collector=wrong)

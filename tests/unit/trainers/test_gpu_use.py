@@ -1,6 +1,5 @@
 """Memory and time of a GPU in the log; a stand-in plays the device."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,11 +71,8 @@ def test_a_run_on_a_gpu_has_a_row_each_epoch(monkeypatch: pytest.MonkeyPatch) ->
     assert logger.of("gpu") == [(step, MEMORY | {"update_seconds": 0.0}) for step in (20, 40, 60)]
 
 
-def test_a_run_without_a_logger_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    device = Device(monkeypatch)
-    trainer = build("ppo")
+def test_a_run_without_a_logger_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, trainer = Device(monkeypatch), build("ppo")
     trainer.algorithm.device = torch.device("cuda")
-    log = type(trainer._log)(trainer.params, trainer.algorithm, "env_step")
-    with log.updating:
-        pass
-    assert device.events == []
+    with type(trainer._log)(trainer.params, trainer.algorithm, "env_step").updating:
+        assert device.events == []

@@ -56,19 +56,10 @@ class Chosen(ScriptedOffPolicy):
         return batch
 
 
-@pytest.mark.parametrize("ratio", [0.1, 1.0])
-def test_the_algorithm_chooses_what_it_learns_from(ratio: float) -> None:
-    trainer = build("dqn", max_epochs=1)
+@pytest.mark.parametrize(("name", "ratio", "num_steps"), [("dqn", 0.1, 1), ("dqn", 1.0, 10), ("offline_sac", None, 4)])
+def test_the_algorithm_chooses_what_it_learns_from(name: str, ratio: float | None, num_steps: int) -> None:
+    fields = {} if ratio is None else {"update_step_num_gradient_steps_per_sample": ratio}
+    trainer = build(name, max_epochs=1, **fields)
     algorithm = Chosen(trainer.algorithm.policy)
-    params = trainer.params
-    object.__setattr__(params, "update_step_num_gradient_steps_per_sample", ratio)
-    rl.OffPolicyTrainer(algorithm, params).run()
-    assert len(algorithm.batches) == round(10 * ratio)
-    assert all(batch.index.tolist() == [0] * 8 for batch in algorithm.batches)
-
-
-def test_offline_too() -> None:
-    trainer = build("offline_sac", max_epochs=1)
-    algorithm = Chosen(trainer.algorithm.policy)
-    rl.OfflineTrainer(algorithm, trainer.params).run()
-    assert [batch.index.tolist() for batch in algorithm.batches] == [[0] * 8] * 4
+    type(trainer)(algorithm, trainer.params).run()
+    assert [batch.index.tolist() for batch in algorithm.batches] == [[0] * 8] * num_steps

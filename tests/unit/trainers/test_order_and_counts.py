@@ -10,6 +10,8 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError
 from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
 
+QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 1}
+
 
 def on_policy_trainer(**changes: Any) -> rl.OnPolicyTrainer:
     envs = counting_envs(num_envs=2, length=5)
@@ -20,9 +22,7 @@ def on_policy_trainer(**changes: Any) -> rl.OnPolicyTrainer:
         "max_epochs": 2,
         "epoch_num_steps": 20,
         "collection_step_num_env_steps": 10,
-        "show_progress": False,
-        "verbose": False,
-        "seed": 1,
+        **QUIET,
     }
     return rl.OnPolicyTrainer(algorithm, rl.OnPolicyTrainerParams(**(options | changes)))
 
@@ -36,9 +36,7 @@ def off_policy_trainer(num_envs: int = 1, **changes: Any) -> rl.OffPolicyTrainer
         "max_epochs": 1,
         "epoch_num_steps": 300,
         "collection_step_num_env_steps": 30,
-        "show_progress": False,
-        "verbose": False,
-        "seed": 1,
+        **QUIET,
     }
     return rl.OffPolicyTrainer(algorithm, rl.OffPolicyTrainerParams(**(options | changes)))
 
@@ -101,17 +99,13 @@ def test_collections_of_episodes_count_their_lengths() -> None:
     assert torch.equal(rollout.valid.sum(0), torch.tensor([10, 5]))
 
 
-def test_the_fractional_remainder_is_carried() -> None:
-    # Ten collections of 30 samples at 0.01 gradient steps per sample: 0.3, 0.6, 0.9, 1.2, ... = 3 in all.
-    trainer = off_policy_trainer(update_step_num_gradient_steps_per_sample=0.01)
-    result = trainer.run()
-    assert result.gradient_step == int(trainer.algorithm.num_steps) == 3
-    assert result.update_step == 3
-
-
-@pytest.mark.parametrize(("ratio", "expected"), [(1.0, 300), (0.1, 30), (1 / 3, 100), (2.5, 750)])
+# Ten collections of 30 samples; at a ratio of 0.01, 0.3, 0.6, 0.9, 1.2, ... steps are due: no remainder is lost.
+@pytest.mark.parametrize(("ratio", "expected"), [(0.01, 3), (0.1, 30), (1 / 3, 100), (1.0, 300), (2.5, 750)])
 def test_gradient_steps_per_sample(ratio: float, expected: int) -> None:
-    assert off_policy_trainer(update_step_num_gradient_steps_per_sample=ratio).run().gradient_step == expected
+    trainer = off_policy_trainer(update_step_num_gradient_steps_per_sample=ratio)
+    result = trainer.run()
+    assert result.gradient_step == int(trainer.algorithm.num_steps) == expected
+    assert result.update_step == min(expected, 10)
 
 
 def test_warmup_counts_env_steps_and_owes_nothing() -> None:
@@ -189,11 +183,9 @@ def test_test_in_training_goes_on_if_the_test_fails() -> None:
 
 
 def test_test_in_training_waits_for_an_episode() -> None:
-    asked = []
-    on_policy_trainer(
-        max_epochs=1, epoch_num_steps=2, collection_step_num_env_steps=2, test_in_training=True,
-        stop_fn=lambda score: bool(asked.append(score)),
-    ).run()  # fmt: skip
+    asked: list[float] = []
+    short = {"max_epochs": 1, "epoch_num_steps": 2, "collection_step_num_env_steps": 2, "test_in_training": True}
+    on_policy_trainer(stop_fn=lambda score: bool(asked.append(score)), **short).run()
     # Two env steps end no episode of length 5: stop_fn is asked after the test step only.
     assert len(asked) == 1
 
@@ -211,12 +203,9 @@ def test_epoch_stats_are_filled() -> None:
     assert result.timing.total == pytest.approx(sum(epoch.timing.total for epoch in result.epochs))
 
 
-def test_silent_when_asked(capfd: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_a_line_per_epoch_else_a_run_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     on_policy_trainer().run()
     assert capfd.readouterr() == ("", "")
-
-
-def test_verbose_prints_a_line_per_epoch(capfd: pytest.CaptureFixture[str]) -> None:
     on_policy_trainer(verbose=True).run()
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 3
@@ -226,27 +215,28 @@ def test_verbose_prints_a_line_per_epoch(capfd: pytest.CaptureFixture[str]) -> N
 
 def test_run_called_twice_starts_again_with_the_trained_networks() -> None:
     trainer = on_policy_trainer()
-    first, second = trainer.run(), trainer.run()
-    assert (first.env_step, second.env_step, second.epoch) == (40, 40, 2)
-    assert int(trainer.algorithm.num_steps) == 8
-
-
-def test_reset_twice_is_reset_once() -> None:
-    trainer = on_policy_trainer()
-    trainer.reset()
-    trainer.reset()
+    for _ in range(2):  # a reset before a run is no other one
+        trainer.reset()
     assert (trainer.epoch, trainer.env_step) == (0, 0)
-    assert trainer.execute_epoch().epoch == 1
+    first, second = trainer.run(), trainer.algorithm.run_training(trainer.params)
+    assert (first.env_step, second.env_step, second.epoch) == (40, 40, 2)
+    assert trainer.run().epoch == 2
+    assert int(trainer.algorithm.num_steps) == 12
 
 
-def test_epochs_by_hand_equal_a_run() -> None:
+def test_epochs_by_hand_equal_a_run_and_one_after_its_end_trains_on() -> None:
     by_hand, by_run = on_policy_trainer(), on_policy_trainer()
-    by_hand.execute_epoch()
-    by_hand.execute_epoch()
+    for _ in range(2):
+        by_hand.execute_epoch()
     by_run.run()
     assert (by_hand.env_step, by_hand.gradient_step) == (by_run.env_step, by_run.gradient_step)
     for one, other in zip(by_hand.algorithm.rollouts, by_run.algorithm.rollouts, strict=True):
         assert torch.equal(one.action, other.action)
+    stopped = on_policy_trainer(stop_fn=lambda score: True)
+    stopped.run()
+    stats = stopped.execute_epoch()
+    assert (stats.epoch, stopped.env_step) == (2, 40)
+    assert stats.collect_stats is not None
 
 
 def test_buffers_are_kept_or_emptied_on_reset() -> None:
@@ -285,19 +275,6 @@ def test_a_trainer_names_the_kind_of_algorithm_it_needs_and_the_trainer_for_what
     ):
         with pytest.raises(ParamsError, match=f"^{trainer.__name__}.{text}"):
             trainer(algorithm, params)  # type: ignore[arg-type]  # wrong on purpose
-
-
-def test_run_training_makes_the_trainer() -> None:
-    trainer = on_policy_trainer()
-    assert trainer.algorithm.run_training(trainer.params).env_step == 40
-
-
-def test_an_epoch_by_hand_after_the_end_trains_on() -> None:
-    trainer = on_policy_trainer(stop_fn=lambda score: True)
-    trainer.run()
-    stats = trainer.execute_epoch()
-    assert (stats.epoch, trainer.env_step) == (2, 40)
-    assert stats.collect_stats is not None
 
 
 def test_the_trainer_that_runs_is_the_one_that_schedules_follow() -> None:

@@ -1,6 +1,5 @@
 """The profiler: which training steps it records, what it writes, and that it changes nothing."""
 
-import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -12,19 +11,16 @@ import rltrainer as rl
 from tests.resume.runs import build, digest
 
 
-def profiled(name: str, folder: Path, max_epochs: int = 3, **fields: Any) -> Any:
-    trainer = build(name, max_epochs=max_epochs)
+def profiled(name: str, folder: Path, max_epochs: int = 3, training_fn: Any = None, **fields: Any) -> Any:
     runtime = rl.RuntimeParams(profiler=rl.ProfilerParams(folder=str(folder), **fields))
-    return type(trainer)(trainer.algorithm, dataclasses.replace(trainer.params, runtime=runtime))
+    return build(name, max_epochs, runtime=runtime, training_fn=training_fn)
 
 
 def steps_in(folder: Path) -> list[str]:
     """Return the training steps that a trace holds, in order of time."""
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
-    steps = [
-        event for event in events if event["name"].startswith("ProfilerStep#") and event.get("cat") == "user_annotation"
-    ]
-    return [event["name"] for event in sorted(steps, key=lambda event: event["ts"])]
+    steps = [each for each in events if each["name"].startswith("ProfilerStep#")]
+    return [each["name"] for each in sorted(steps, key=lambda each: each["ts"]) if each.get("cat") == "user_annotation"]
 
 
 def num_calls(folder: Path, operator: str) -> int:
@@ -94,8 +90,7 @@ def test_a_run_that_fails_writes_what_it_has_and_stops_recording(tmp_path: Path)
         if next(calls):
             raise KeyError("from a callback")
 
-    trainer = profiled("offline_bc", tmp_path / "profile", wait=0, warmup=1, active=10)
-    trainer = rl.OfflineTrainer(trainer.algorithm, dataclasses.replace(trainer.params, training_fn=fail))
+    trainer = profiled("offline_bc", tmp_path / "profile", training_fn=fail, wait=0, warmup=1, active=10)
     with pytest.raises(KeyError, match="from a callback"):
         trainer.run()
     assert steps_in(tmp_path / "profile") == ["ProfilerStep#1", "ProfilerStep#2"]  # the one that failed too

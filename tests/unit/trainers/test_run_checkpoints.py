@@ -1,6 +1,5 @@
 """When a run is saved, where it goes on, and what becomes of it when a save fails."""
 
-import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -206,11 +205,6 @@ def test_a_save_that_fails_is_a_warning_if_the_user_likes(tmp_path: Path, monkey
     with pytest.warns(RuntimeWarning, match=text):
         trainer.run()
     assert digest(trainer) == digest(whole)
-
-
-def test_a_trainer_that_saves_cannot_be_copied(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match=r"checkpoint: must be None in a trainer that is copied; .*one folder\.$"):
-        copy.deepcopy(trained("ppo", tmp_path))
 
 
 def test_a_log_and_checkpoints_are_two_ways(tmp_path: Path) -> None:

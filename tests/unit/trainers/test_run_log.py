@@ -62,14 +62,13 @@ def test_on_policy_every_update_step_is_a_row() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("ratio", "num_envs"), [(1.0, 1), (5.0, 1)])
-def test_off_policy_every_thousand_gradient_steps_is_a_row(ratio: float, num_envs: int) -> None:
+@pytest.mark.parametrize(("ratio", "at"), [(1.0, [1, 1000, 2000, 2500]), (5.0, [5, 1000, 2000, 2500])])
+def test_off_policy_every_thousand_gradient_steps_is_a_row(ratio: float, at: list[int]) -> None:
     logger = Rows()
     off_policy_trainer(
-        num_envs, logger=logger, epoch_num_steps=int(2500 / ratio), collection_step_num_env_steps=1,
+        logger=logger, epoch_num_steps=int(2500 / ratio), collection_step_num_env_steps=1,
         update_step_num_gradient_steps_per_sample=ratio,
     ).run()  # fmt: skip
-    at = {1.0: [1, 1000, 2000, 2500], 5.0: [5, 1000, 2000, 2500]}[ratio]
     assert [step * ratio for step, _ in logger.of("update")] == at
     # The losses are 1, 2, 3, ...: each row is the mean of all since the one before, the last of what is left.
     between = zip([0, *at], at, strict=False)
@@ -161,8 +160,7 @@ class Steps(rl.TrainerHook):
 def test_a_row_holds_the_means_of_all_that_hooks_log_up_to_its_step(interval: int, at: list[int]) -> None:
     """Training steps of 10 env steps, a row of the first and of those that cross the interval; none lags behind."""
     logger = Rows(training_interval=interval, update_interval=interval // 10)
-    trainer = build("ppo", logger=logger)
-    rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Steps(),))).run()
+    build("ppo", logger=logger, hooks=(Steps(),)).run()
     means = [(10 * b, (a + 1 + b) / 2) for a, b in zip([0, *at], at, strict=False)]
     for kind, name in (("training", "before"), ("training", "after"), ("update", "within")):
         assert [(step, row[name]) for step, row in logger.of(kind)] == means
@@ -170,25 +168,22 @@ def test_a_row_holds_the_means_of_all_that_hooks_log_up_to_its_step(interval: in
 
 def test_offline_hooks_log_into_the_rows_of_updates() -> None:
     logger = Rows(update_interval=4)
-    trainer = build("offline_bc", logger=logger)
-    rl.OfflineTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Steps(),))).run()
+    build("offline_bc", logger=logger, hooks=(Steps(),)).run()
     for name in ("before", "within", "after"):
         assert [(step, row[name]) for step, row in logger.of("update")] == [(1, 1.0), (4, 3.0), (8, 6.5), (12, 10.5)]
 
 
 def test_a_step_that_failed_is_in_no_row_of_the_next_run() -> None:
-    logger = Rows(training_interval=1)
-    trainer = build("ppo", logger=logger)
-    calls = iter([False, True] + [False] * 20)
+    logger, calls = Rows(training_interval=1), iter([False, True] + [False] * 20)
 
     class Fails(rl.TrainerHook):
         def post_steps(self, ctx: Any) -> None:
             if next(calls):
                 raise KeyError("from a hook")
 
-    trainer = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Fails(),)))
+    trainer = build("ppo", logger=logger, hooks=(Fails(),))
     for collector in trainer.params.collectors().values():
-        collector.close = lambda: None  # type: ignore[method-assign]  # the envs are used again
+        collector.close = lambda: None  # the envs are used again
     with pytest.raises(KeyError, match="from a hook"):
         trainer.run()
     assert [step for step, _ in logger.of("training")] == [10]
@@ -215,10 +210,10 @@ def test_returns_are_means_over_the_last_hundred_episodes() -> None:
 
 def test_envs_whose_episodes_never_end_have_rows_too() -> None:
     logger = Rows(training_interval=20)
-    trainer = build("ppo", logger=logger)
+    trainer = build("ppo", logger=logger, hooks=(Steps(),))
     for env in trainer.params.training_collector.envs.envs:
         env.unwrapped.length = 10**9
-    rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(Steps(),))).run()
+    trainer.run()
     assert [(step, row["after"]) for step, row in logger.of("training")] == [(10, 1), (20, 2), (40, 3.5), (60, 5.5)]
     assert all(row.keys() == {"env_steps_per_second", "before", "after"} for _, row in logger.of("training"))
 
@@ -304,78 +299,35 @@ def test_ppo_logs_how_far_the_policy_moved() -> None:
 
 def test_the_actor_is_in_the_rows_of_its_turns_only() -> None:
     logger = Rows(update_interval=1)
-    trainer = build("td3", logger=logger)
-    params = dataclasses.replace(trainer.params, update_step_num_gradient_steps_per_sample=0.1)
-    rl.OffPolicyTrainer(trainer.algorithm, params).run()
+    build("td3", logger=logger, update_step_num_gradient_steps_per_sample=0.1).run()
     # One gradient step in each update step; the actor's turn is every second.
     assert ["actor_loss" in values for _, values in logger.of("update")] == [False, True, False, True, False]
 
 
 def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
-    logger = Rows()
+    logger, resumed, added = Rows(), Rows(), Rows()
     trainer = build("ppo", logger=logger)
     trainer.run()
     (params,) = logger.params
+    assert list(params) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command"]
     assert params["trainer"] == json.loads(trainer.params.to_json())
     assert params["algorithm"] == json.loads(trainer.algorithm.params.to_json())
-    trainer.save(tmp_path / "checkpoint")
-    trainer.run()
-    assert len(logger.params) == 2
-    resumed = Rows()
-    again = build("ppo", logger=resumed, max_epochs=4)
-    again.restore(tmp_path / "checkpoint")
-    again.run()
-    assert resumed.params == []
-    joined = build("ppo", max_epochs=4)
-    joined.run()
-    joined.save(tmp_path / "without")
-    added = Rows()
-    late = build("ppo", logger=added, max_epochs=5)
-    late.restore(tmp_path / "without")
-    late.run()
-    assert len(added.params) == 1
-
-
-def test_versions_and_command_are_logged_once(tmp_path: Path) -> None:
-    trainer = build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
-    trainer.run()
-    trainer.save(tmp_path / "checkpoint")
-    again = build("ppo", max_epochs=4, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
-    again.restore(tmp_path / "checkpoint")
-    again.run()
-    first, *others = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert first["versions"] == {
+    assert params["versions"] == {
         "python": platform.python_version(), "rltrainer": rl.__version__, "torch": torch.__version__,
         "gymnasium": gym.__version__, "numpy": np.__version__,
     }  # fmt: skip
-    assert first["command"] == shlex.join(sys.orig_argv)
-    assert first["algorithm_class"] == "PPO"
-    told = ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command"]
-    assert list(first) == ["kind", "step", *told]
-    assert all("versions" not in row and "command" not in row for row in others)
-
-
-def test_a_second_run_has_a_log_of_its_own(tmp_path: Path) -> None:
-    logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
-    trainer = build("ppo", logger=logger)
+    assert (params["algorithm_class"], params["command"]) == ("PPO", shlex.join(sys.orig_argv))
+    trainer.save(tmp_path / "checkpoint")
     trainer.run()
-    first = (tmp_path / "log.jsonl").read_bytes()
-    trainer.run()
-    assert logger.path == tmp_path / "log-2.jsonl"
-    build("dqn", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
-    assert (tmp_path / "log.jsonl").read_bytes() == first
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["log-2.jsonl", "log-3.jsonl", "log.jsonl"]
-
-
-def test_a_run_by_hand_has_a_log_of_its_own(tmp_path: Path) -> None:
-    build("ppo", logger=rl.CSVLogger(tmp_path / "log.csv")).run()
-    by_hand = build("ppo", logger=rl.CSVLogger(tmp_path / "log.csv"))
-    by_hand.execute_epoch()
-    by_hand.execute_epoch()
-    progress = rl.CSVLogger(tmp_path / "log-2.csv").read_progress()
-    assert progress is not None
-    assert progress["epoch"] == 2
-    assert not (tmp_path / "log-3.csv").exists()
+    assert len(logger.params) == 2
+    plain = build("ppo", max_epochs=2)
+    plain.run()
+    plain.save(tmp_path / "without")
+    for rows, folder, num_params in ((resumed, "checkpoint", 0), (added, "without", 1)):
+        again = build("ppo", logger=rows, max_epochs=4)
+        again.restore(tmp_path / folder)
+        again.run()
+        assert len(rows.params) == num_params
 
 
 def test_a_reset_before_the_run_is_part_of_it(tmp_path: Path) -> None:
@@ -393,20 +345,19 @@ def test_a_reset_before_the_run_is_part_of_it(tmp_path: Path) -> None:
 
 
 def test_resume_from_log_goes_on_in_the_newest(tmp_path: Path) -> None:
-    def continued(max_epochs: int) -> Any:
-        trainer = build("ppo", max_epochs=max_epochs, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
-        return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, resume_from_log=True))
+    def made(max_epochs: int, **fields: Any) -> Any:
+        return build("ppo", max_epochs, rl.JSONLinesLogger(tmp_path / "log.jsonl"), **fields)
 
-    build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
-    build("ppo", max_epochs=2, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")).run()
-    trainer = continued(5)
+    made(3).run()
+    made(2).run()
+    trainer = made(5, resume_from_log=True)
     assert trainer.epoch == 2
     trainer.run()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log-2.jsonl", "log.jsonl"]
     rows = [json.loads(line) for line in (tmp_path / "log-2.jsonl").read_text().splitlines()]
     assert [row["epoch/epoch"] for row in rows if row["kind"] == "epoch"] == [1, 2, 3, 4, 5]
     assert [row["kind"] for row in rows].count("params") == 1
-    assert continued(6).epoch == 5
+    assert made(6, resume_from_log=True).epoch == 5
 
 
 def steps_of(folder: Path, name: str) -> dict[str, list[int]]:
@@ -425,18 +376,12 @@ def steps_of(folder: Path, name: str) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("names", [("jsonl",), ("csv",), ("tensorboard",), ("csv", "console", "tensorboard", "jsonl")])
 def test_resume_from_the_log_of_a_killed_run_doubles_no_row(names: tuple[Any, ...], tmp_path: Path) -> None:
-    def made(**changes: Any) -> Any:
+    def made(**fields: Any) -> Any:
         loggers = [rl.get_logger(name, tmp_path, training_interval=1) for name in names]
-        trainer = build("ppo", logger=rl.MultiLogger(*loggers) if len(loggers) > 1 else loggers[0])
-        return rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, **changes))
-
-    def kill(epoch: int, env_step: int, gradient_step: int) -> str:
-        if env_step == 30:
-            raise KeyboardInterrupt
-        return ""
+        return build("ppo", logger=rl.MultiLogger(*loggers) if len(loggers) > 1 else loggers[0], **fields)
 
     with pytest.raises(KeyboardInterrupt):
-        made(save_checkpoint_fn=kill).run()
+        made(save_checkpoint_fn=kill_at_30).run()
     resumed = made(resume_from_log=True)
     assert (resumed.epoch, resumed.env_step, resumed.state.best.score) == (1, 20, 5.0)
     resumed.run()
@@ -445,14 +390,18 @@ def test_resume_from_the_log_of_a_killed_run_doubles_no_row(names: tuple[Any, ..
         assert steps_of(tmp_path, name) == {"training": every, "update": every, "epoch": [20, 40, 60]}, name
 
 
+def kill_at_30(epoch: int, env_step: int, gradient_step: int) -> str:
+    if env_step == 30:
+        raise KeyboardInterrupt
+    return ""
+
+
 def test_resume_from_a_log_that_holds_no_epoch_begins_another(tmp_path: Path) -> None:
     """A run was killed in its first epoch, twice; the third goes on with what the second had reached."""
     path = tmp_path / "log.jsonl"
     path.write_text('{"kind": "test", "step": 0, "test/score": 1.0}\n')
     for epoch in (1, 2):
-        trainer = build("ppo", max_epochs=epoch, logger=rl.JSONLinesLogger(path))
-        params = dataclasses.replace(trainer.params, resume_from_log=True)
-        assert rl.OnPolicyTrainer(trainer.algorithm, params).run().epoch == epoch
+        assert build("ppo", epoch, rl.JSONLinesLogger(path), resume_from_log=True).run().epoch == epoch
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log-2.jsonl", "log.jsonl"]
 
 
@@ -494,16 +443,6 @@ def test_epochs_by_hand_print_their_lines(capfd: pytest.CaptureFixture[str]) -> 
     assert out.startswith("epoch 3, ")
     assert out.endswith("return 5\n")
     assert err == ""
-
-
-def test_a_logger_changes_no_bit_of_a_run(tmp_path: Path) -> None:
-    from tests.resume.runs import digest
-
-    for name in ("ppo", "td3", "offline_iql"):
-        plain, logged = build(name), build(name, logger=Rows(training_interval=1, update_interval=1))
-        plain.run()
-        logged.run()
-        assert digest(plain) == digest(logged)
 
 
 def test_nothing_grows_with_the_run() -> None:

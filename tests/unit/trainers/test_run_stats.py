@@ -6,15 +6,10 @@ import rltrainer as rl
 from rltrainer.trainers.run_state import Timing
 
 
-def epoch_stats(number: int, tested: bool = True) -> rl.EpochStats:
-    collected = rl.CollectStats(2000, 2048, np.array([1.0, 3.0] * 50), np.array([4, 6] * 50), 0.25)
-    return rl.EpochStats(
-        epoch=number,
-        collect_stats=collected,
-        test_stats=collected if tested else None,
-        update=rl.UpdateResult({"loss": 0.031234567, "entropy": 0.5}, num_gradient_steps=1600),
-        timing=Timing(1.5, 0.25, 1.0, 0.25),
-    )
+def epoch_stats(number: int) -> rl.EpochStats:
+    stats = rl.CollectStats(2000, 2048, np.array([1.0, 3.0] * 50), np.array([4, 6] * 50), 0.25)
+    update = rl.UpdateResult({"loss": 0.031234567, "entropy": 0.5}, num_gradient_steps=1600)
+    return rl.EpochStats(number, stats, stats, update, Timing(1.5, 0.25, 1.0, 0.25))
 
 
 def info_stats(best_score: float | None, num_epochs: int) -> rl.InfoStats:
@@ -34,16 +29,11 @@ def test_an_epoch() -> None:
 
 
 def test_a_run() -> None:
-    assert str(info_stats(475.5, num_epochs=3)).split("\n") == [
+    assert str(info_stats(475.5, num_epochs=300)).split("\n") == [
         "InfoStats(epoch 3, ended by stop_fn",
         "  best score 475.5 in epoch 2 (return 475.5 +- 1)",
         "  20,480 env steps, 10 update steps, 1,600 gradient steps",
         "  time: total 1.5 s, collect 0.25 s, update 1 s, test 0.25 s",
-        "  epochs: a list of 3 EpochStats)",
+        "  epochs: a list of 300 EpochStats)",
     ]
     assert "\n  no score\n" in str(info_stats(None, num_epochs=0))
-
-
-def test_the_length_does_not_grow_with_the_run() -> None:
-    assert len(str(info_stats(475.5, num_epochs=300)).split("\n")) == 5
-    assert "array" not in repr(info_stats(475.5, num_epochs=300))

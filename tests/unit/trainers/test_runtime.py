@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,76 +29,64 @@ def test_threads_are_chosen_by_the_work_of_a_gradient_step(monkeypatch: pytest.M
     assert choose_num_threads(None, None, 10_000 * 256) is None
 
 
+@pytest.fixture
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
 @pytest.mark.parametrize(("choice", "inside"), [("auto", 1), (3, 3), (None, 2)])
 def test_threads_are_set_while_training_and_restored(choice: str | int | None, inside: int) -> None:
-    trainer, seen = build("ppo"), []
-    params = dataclasses.replace(
-        trainer.params,
-        runtime=rl.RuntimeParams(num_threads=choice),
-        training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads()),
-    )
-    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        rl.OnPolicyTrainer(trainer.algorithm, params).run()
-        assert set(seen) == {inside}
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    trainer, seen = noting_threads(runtime=rl.RuntimeParams(num_threads=choice))
+    trainer.run()
+    assert set(seen) == {inside}
+    assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize(("num_set", "inside"), [(1, 1), (2, 2), (3, 3), (8, 4)])
-def test_auto_takes_no_more_threads_than_are_set(num_set: int, inside: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is work for four."""
+def noting_threads(**fields: Any) -> tuple[Any, list[int]]:
+    """Return a trainer, and how many threads its training steps have."""
     seen: list[int] = []
-    trainer = with_much_work(seen, monkeypatch)
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_set)
-    try:
-        trainer.run()
-        assert set(seen) == {inside}
-        assert torch.get_num_threads() == num_set
-    finally:
-        torch.set_num_threads(before)
+    return build("ppo", training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads()), **fields), seen
 
 
-def with_much_work(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> rl.OnPolicyTrainer:
-    """Return a trainer for which "auto" would take four threads; notes how many it has."""
+@pytest.fixture
+def _work_for_four(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setattr(torch_settings, "WORK_PER_THREAD", 1)
-    trainer = build("ppo")
-    params = dataclasses.replace(
-        trainer.params, training_fn=lambda epoch, env_step: seen.append(torch.get_num_threads())
-    )
-    return rl.OnPolicyTrainer(trainer.algorithm, params)
 
 
-def test_a_resumed_run_takes_no_more_threads_than_are_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[int] = []
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(4)
-        first = with_much_work(seen, monkeypatch)
-        first.execute_epoch()
-        first.save(tmp_path / "checkpoint")
-        assert set(seen) == {4}
-        # More now: the run keeps its number. Fewer: it takes those, and says so. Even fewer after `restore`: those.
-        for at_restore, at_run, inside in ((8, 8, 4), (2, 8, 2), (8, 3, 3)):
-            torch.set_num_threads(at_restore)
-            again = with_much_work(seen, monkeypatch)
-            caplog.clear()
-            again.restore(tmp_path / "checkpoint")
-            text = "was saved with 4 torch threads and continues with the 2 that are set"
-            assert (text in caplog.text) == (at_restore == 2)
-            torch.set_num_threads(at_run)
-            seen.clear()
-            again.execute_epoch()
-            assert set(seen) == {inside}
-            assert torch.get_num_threads() == at_run
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.usefixtures("_threads_as_before", "_work_for_four")
+@pytest.mark.parametrize(("num_set", "inside"), [(1, 1), (2, 2), (3, 3), (8, 4)])
+def test_auto_takes_no_more_threads_than_are_set(num_set: int, inside: int) -> None:
+    trainer, seen = noting_threads()
+    torch.set_num_threads(num_set)
+    trainer.run()
+    assert set(seen) == {inside}
+    assert torch.get_num_threads() == num_set
+
+
+@pytest.mark.usefixtures("_threads_as_before", "_work_for_four")
+def test_a_resumed_run_takes_no_more_threads_than_are_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.set_num_threads(4)
+    first, seen = noting_threads()
+    first.execute_epoch()
+    first.save(tmp_path / "checkpoint")
+    assert set(seen) == {4}
+    # More now: the run keeps its number. Fewer: it takes those, and says so. Even fewer after `restore`: those.
+    for at_restore, at_run, inside in ((8, 8, 4), (2, 8, 2), (8, 3, 3)):
+        torch.set_num_threads(at_restore)
+        again, seen = noting_threads()
+        caplog.clear()
+        again.restore(tmp_path / "checkpoint")
+        text = "was saved with 4 torch threads and continues with the 2 that are set"
+        assert (text in caplog.text) == (at_restore == 2)
+        torch.set_num_threads(at_run)
+        again.execute_epoch()
+        assert set(seen) == {inside}
+        assert torch.get_num_threads() == at_run
 
 
 def test_short_runs_are_not_compiled_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,14 +127,12 @@ def test_the_library_of_large_products_is_chosen_said_kept_and_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def trainer_that_notes(choice: Any) -> tuple[rl.OnPolicyTrainer, list[bool]]:
-        made, seen = build("ppo"), []
-        params = dataclasses.replace(
-            made.params,
-            runtime=rl.RuntimeParams(matrix_library=choice),
+        seen: list[bool] = []
+        made = build(
+            "ppo", runtime=rl.RuntimeParams(matrix_library=choice), logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"),
             training_fn=lambda epoch, env_step: seen.append(linear._uses_onednn),
-            logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"),
-        )
-        return rl.OnPolicyTrainer(made.algorithm, params), seen
+        )  # fmt: skip
+        return made, seen
 
     monkeypatch.setattr(linear, "_HAS_ONEDNN", True)
     before = linear._uses_onednn
@@ -193,10 +180,8 @@ def test_cuda_graphs_are_named_where_there_are_some(capsys: pytest.CaptureFixtur
 
 
 def test_true_for_cuda_graphs_is_refused_on_the_cpu() -> None:
-    trainer = build("sac")
-    params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(cuda_graph=True))
     with pytest.raises(ParamsError, match=r'RuntimeParams\.cuda_graph: must be "auto" or False for networks on cpu'):
-        rl.OffPolicyTrainer(trainer.algorithm, params).run()
+        build("sac", runtime=rl.RuntimeParams(cuda_graph=True)).run()
     with pytest.raises(ParamsError, match=r"cuda_graph: must be one of 'auto' or True or False; got 1 \(int\)"):
         rl.RuntimeParams(cuda_graph=1)
 
@@ -205,20 +190,14 @@ def test_another_precision_is_another_run(tmp_path: Path) -> None:
     trainer = build("ppo")
     trainer.execute_epoch()
     trainer.save(tmp_path / "checkpoint")
-    params = dataclasses.replace(trainer.params, precision=rl.PrecisionParams(amp="bf16"))
-    other = rl.OnPolicyTrainer(trainer.algorithm, params)
     with pytest.raises(CheckpointError, match=r"OnPolicyTrainerParams\.precision was .* when it was saved"):
-        other.restore(tmp_path / "checkpoint")
+        build("ppo", precision=rl.PrecisionParams(amp="bf16")).restore(tmp_path / "checkpoint")
 
 
 def test_groups_of_params_survive_json() -> None:
     params = rl.RuntimeParams(compile=False, cuda_graph=True, num_threads=None)
     assert rl.RuntimeParams.from_json(params.to_json()) == params
     trainer = build("ppo").params
+    live = {field.name: getattr(trainer, field.name) for field in dataclasses.fields(trainer) if not field.compare}
     text = dataclasses.replace(trainer, runtime=params).to_json()
-    live = {
-        field.name: getattr(trainer, field.name)
-        for field in dataclasses.fields(trainer)
-        if not field.compare and getattr(trainer, field.name) is not None
-    }
     assert rl.OnPolicyTrainerParams.from_json(text, **live).runtime == params

@@ -1,6 +1,5 @@
 """Trainers that share an algorithm, epochs in turn: each follows its own plan."""
 
-import copy
 from typing import Any
 
 import rltrainer as rl
@@ -68,15 +67,6 @@ def test_one_trainer_attaches_once() -> None:
     plan = algorithm.plan
     one.execute_epoch()
     assert algorithm.plan is plan
-
-
-def test_copies_follow_their_own() -> None:
-    one = trainer(a2c(), 4)
-    one.execute_epoch()
-    other = copy.deepcopy(one)
-    for _ in range(2):
-        other.execute_epoch()
-    assert (one.algorithm.plan.progress(), other.algorithm.plan.progress()) == (0.25, 0.75)
 
 
 def test_statistics_of_offline_data_are_taken_once() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,16 @@ def flags() -> tuple[Any, ...]:
 
 def with_runtime(name: str, *, fails: bool = False, **runtime: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     """Return a trainer that notes the flags of its training steps and of what acts in them and in test steps."""
-    trainer, seen = build(name), []
+    seen: list[Any] = []
 
     def note(epoch: int, env_step: int) -> None:
         seen.append(flags())
         if fails:
             raise KeyError("from a callback")
 
-    params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(**runtime), training_fn=note)
+    trainer = build(name, runtime=rl.RuntimeParams(**runtime), training_fn=note)
     trainer.algorithm.policy.register_forward_pre_hook(lambda *_: seen.append(flags()))
-    return type(trainer)(trainer.algorithm, params), seen
+    return trainer, seen
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -52,10 +53,7 @@ def test_flags_hold_while_training_and_are_restored(
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     before = flags()
     trainer, seen = with_runtime("ppo", fails=fails, **runtime)
-    if fails:
-        with pytest.raises(KeyError, match="from a callback"):
-            trainer.run()
-    else:
+    with pytest.raises(KeyError, match="from a callback") if fails else nullcontext():
         trainer.run()
     assert set(seen) == {inside}
     assert flags() == before
@@ -75,11 +73,16 @@ def test_what_was_deterministic_before_stays_so() -> None:
 @pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
 @pytest.mark.parametrize("field", ["deterministic", "detect_anomaly"])
 def test_a_run_that_is_watched_gives_the_same_bits(name: str, field: str) -> None:
-    plain, watched = build(name), with_runtime(name, **{field: True})[0]
+    plain, other = build(name), with_runtime(name, **{field: True})[0]
     plain.run()
-    watched.run()
-    watched.state.runtime = plain.state.runtime  # which holds the params
-    assert digest(plain) == digest(watched)
+    other.run()
+    other.state.runtime = plain.state.runtime  # which holds the params
+    assert digest(plain) == digest(other)
+
+
+def watched(algorithm: type[rl.DQN], **runtime: Any) -> rl.OffPolicyTrainer:
+    made = build("dqn", runtime=rl.RuntimeParams(**runtime))
+    return rl.OffPolicyTrainer(algorithm(made.algorithm.policy, made.algorithm.params), made.params)
 
 
 def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
@@ -88,14 +91,9 @@ def test_an_operation_without_a_deterministic_form_is_an_error() -> None:
             torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))  # of two values for one place, either may stay
             return super().loss(batch, noise)
 
-    def trainer(**runtime: Any) -> rl.OffPolicyTrainer:
-        made = build("dqn")
-        params = dataclasses.replace(made.params, runtime=rl.RuntimeParams(**runtime))
-        return rl.OffPolicyTrainer(OutOfOrder(made.algorithm.policy, made.algorithm.params), params)
-
-    trainer().run()
+    watched(OutOfOrder).run()
     with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
-        trainer(deterministic=True).run()
+        watched(OutOfOrder, deterministic=True).run()
 
 
 class Roots(rl.DQN):
@@ -108,24 +106,18 @@ class Roots(rl.DQN):
 
 @pytest.mark.parametrize("compile_", ["auto", False])
 def test_the_operation_that_made_a_nan_is_named(compile_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trainer(**runtime: Any) -> rl.OffPolicyTrainer:
-        made = build("dqn")
-        params = dataclasses.replace(made.params, runtime=rl.RuntimeParams(compile=compile_, **runtime))
-        return rl.OffPolicyTrainer(Roots(made.algorithm.policy, made.algorithm.params), params)
-
     monkeypatch.setattr("rltrainer.updates.compiled_step.LONG_RUN", 1)  # "auto" would compile
-    watched = trainer(detect_anomaly=True)
+    trainer = watched(Roots, compile=compile_, detect_anomaly=True)
+    text = r"(?s)Traceback of forward call that caused the error:.* in loss\n.*torch.sqrt"
     with (
-        pytest.warns(
-            UserWarning, match=r"(?s)Traceback of forward call that caused the error:.* in loss\n.*torch.sqrt"
-        ),
+        pytest.warns(UserWarning, match=text),
         pytest.raises(RuntimeError, match="Function 'SqrtBackward0' returned nan values in its 0th output"),
     ):
-        watched.run()
-    assert watched.algorithm.plan.runtime.compile is False
+        trainer.run()
+    assert trainer.algorithm.plan.runtime.compile is False
     if compile_ is False:
         with pytest.raises(NonFiniteError, match="the gradient of"):
-            trainer().run()
+            watched(Roots, compile=False).run()
 
 
 @pytest.mark.parametrize("field", ["compile", "cuda_graph"])
