@@ -11,30 +11,18 @@ import gymnasium as gym
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import ParamsError
 from rltrainer.hooks import Evaluate
-from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
+from tests.fakes import CountingEnv, counting_envs
 from tests.resume.runs import build
 from tests.unit.collect.test_episode_infos import TellingEnv
 from tests.unit.hooks.fake_run import trained, with_hooks
+from tests.unit.trainers.test_order_and_counts import on_policy_trainer
 
 
 def run_of(*hooks: rl.TrainerHook, logger: rl.Logger | None = None, **changes: Any) -> rl.OnPolicyTrainer:
     """Return a trainer of 4 epochs of two training steps of 10 env steps."""
-    envs = counting_envs()
-    policy = tiny_actor_critic(envs)
-    params = rl.OnPolicyTrainerParams(
-        training_collector=rl.Collector(policy, envs),
-        collection_step_num_env_steps=10,
-        epoch_num_steps=20,
-        max_epochs=4,
-        hooks=hooks,
-        logger=logger,
-        verbose=False,
-        show_progress=False,
-        seed=1,
-    )
-    return rl.OnPolicyTrainer(ScriptedOnPolicy(policy), dataclasses.replace(params, **changes))
+    return on_policy_trainer(test_collector=None, hooks=hooks, logger=logger, **({"max_epochs": 4} | changes))
 
 
 def rows(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -85,23 +73,17 @@ def test_the_best_is_saved_when_it_is_strictly_better() -> None:
 
 
 def test_what_could_not_be_saved_is_not_the_best() -> None:
-    def fails(algorithm: Any) -> None:
-        raise OSError("the disk is full")
-
-    hook = Evaluate(CountingEnv, save_best_fn=fails)
-    with pytest.raises(OSError, match="the disk is full"):
+    hook = Evaluate(CountingEnv, save_best_fn=lambda algorithm: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         run_of(hook).run()
     assert hook.best_score is None
 
 
 @pytest.mark.parametrize("run", ["a2c", "dqn", "offline_bc"])
 def test_no_bit_of_a_run_changes(run: str) -> None:
-    space = build(run).algorithm.policy.action_space
-    every = rl.Every(1, "training_step")
-    hooks = [
-        Evaluate(lambda: CountingEnv(action_space=space), every, num_episodes=2, save_best_fn=lambda algorithm: None)
-    ]
-    assert trained(with_hooks(run, *hooks)) == trained(with_hooks(run))
+    make_env = functools.partial(CountingEnv, action_space=build(run).algorithm.policy.action_space)
+    hook = Evaluate(make_env, rl.Every(1, "training_step"), num_episodes=2, save_best_fn=lambda algorithm: None)
+    assert trained(with_hooks(run, hook)) == trained(with_hooks(run))
 
 
 class Sees(gym.vector.VectorWrapper):
@@ -131,9 +113,8 @@ def test_the_same_episodes_each_time(own_seed: int | None, run_seed: int) -> Non
 @pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
 def test_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
     envs = gym.vector.SyncVectorEnv([lambda: TellingEnv(length=3)] * 2, autoreset_mode=mode)
-    run_of(
-        Evaluate(envs, rl.Every(4, "epoch"), num_episodes=3), logger=rl.JSONLinesLogger(tmp_path / "log.jsonl")
-    ).run()
+    hook, logger = Evaluate(envs, rl.Every(4, "epoch"), num_episodes=3), rl.JSONLinesLogger(tmp_path / "log.jsonl")
+    run_of(hook, logger=logger).run()
     assert rows(tmp_path / "log.jsonl", "evaluation")[0]["evaluation/length"] == 3
     envs.reset()  # a user's stay open
 
@@ -165,11 +146,6 @@ def test_a_resumed_run_knows_the_best() -> None:
     trainer.save("run")
     restored.restore("run")
     assert other.best_score == one.best_score == 15.0
-    with pytest.raises(CheckpointError, match="Evaluate: best_score: NaN is never the best"):
-        other.prepare_load({"best_score": math.nan})
-    with pytest.raises(CheckpointError, match="Evaluate.best_score: expected a number, found 'high'"):
-        other.prepare_load({"best_score": "high"})
-    assert other.best_score == 15.0
 
 
 @pytest.fixture(autouse=True)
@@ -179,11 +155,5 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_without_env_steps_counts_gradient_steps(tmp_path: Path) -> None:
     logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
-    trainer = with_hooks("offline_bc", Evaluate(CountingEnv, num_episodes=2), logger=logger)
-    trainer.run()
-    per_epoch = trainer.params.epoch_num_steps
-    assert [row["step"] for row in rows(tmp_path / "log.jsonl", "evaluation")] == [
-        per_epoch,
-        2 * per_epoch,
-        3 * per_epoch,
-    ]
+    with_hooks("offline_bc", Evaluate(CountingEnv, num_episodes=2), logger=logger).run()
+    assert [row["step"] for row in rows(tmp_path / "log.jsonl", "evaluation")] == [4, 8, 12]

@@ -176,26 +176,17 @@ def test_an_error_names_hook_and_point() -> None:
 
 def test_all_hooks_are_shut_down_and_the_first_error_goes_on() -> None:
     calls: list[str] = []
-
-    def fail(*args: Any) -> None:
-        raise OSError("disk")
-
-    first, second = overriding(shutdown=fail), overriding(shutdown=lambda ctx: calls.append("second"))
-    with pytest.raises(OSError, match="disk"):
+    first, second = overriding(shutdown=lambda ctx: 1 / 0), overriding(shutdown=lambda ctx: calls.append("second"))
+    with pytest.raises(ZeroDivisionError):
         with_hooks("ppo", first, second, max_epochs=1).run()
     assert calls == ["second"]
 
 
 def test_only_hooks_whose_setup_was_called_are_shut_down() -> None:
     calls: list[str] = []
-    first, last = Recording(calls, "A"), Recording(calls, "C")
-
-    def fail(ctx: rl.TrainerContext) -> None:
-        raise OSError("port")
-
-    failing = overriding(setup=fail, shutdown=lambda ctx: calls.append("B.shutdown"))
-    with pytest.raises(OSError, match="port"):
-        with_hooks("ppo", first, failing, last).run()
+    failing = overriding(setup=lambda ctx: 1 / 0, shutdown=lambda ctx: calls.append("B.shutdown"))
+    with pytest.raises(ZeroDivisionError):
+        with_hooks("ppo", Recording(calls, "A"), failing, Recording(calls, "C")).run()
     assert calls == ["A.setup", "A.shutdown", "B.shutdown"]
 
 
@@ -240,16 +231,6 @@ def test_a_stop_that_is_asked_for_comes_after_a_last_test_step() -> None:
     assert trainer.run().stop_reason == "hook: enough"  # another run, from its start
 
 
-def test_intervals_are_crossed_as_their_multiples_are() -> None:
-    at: list[tuple[int, int, int]] = []
-    every = rl.Every(1000, "env_step")
-    counts = lambda ctx: [(ctx.env_step, ctx.training_step, ctx.update_step)] * ctx.crossed(every)  # noqa: E731
-    hook = overriding(post_steps=lambda ctx: at.extend(counts(ctx)))
-    with_hooks("ppo", hook, max_epochs=1, epoch_num_steps=4200, collection_step_num_env_steps=300).run()
-    assert [env_step for env_step, *_ in at] == [1200, 2100, 3000, 4200]
-    assert at[0] == (1200, 4, 4)
-
-
 @pytest.mark.parametrize(
     ("unit", "n", "expected"), [("training_step", 2, [2, 4]), ("epoch", 1, [2, 4]), ("gradient_step", 4, [2, 4])]
 )
@@ -278,13 +259,6 @@ def test_an_interval_of_update_steps_in_a_test_step_begins_with_the_epochs_first
     hook = overriding(test_log=lambda ctx, stats: at.extend([ctx.update_step] * ctx.crossed(every)))
     with_hooks("dqn", hook, max_epochs=8, update_step_num_gradient_steps_per_sample=0.05).run()
     assert at == [3, 6]
-
-
-def test_early_stopping_looks_off_policy_as_often_as_it_says() -> None:
-    """The score never improves: looks at update steps 3, 6 and 9, of which the second and third are no better."""
-    hook = rl.EarlyStopping(every=rl.Every(3, "update_step"), patience=2)
-    info = with_hooks("dqn", hook, max_epochs=20, update_step_num_gradient_steps_per_sample=0.05).run()
-    assert (info.update_step, info.stop_reason) == (9, "hook: score has not improved on 5 in 2 looks")
 
 
 def test_an_interval_of_seconds_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +328,6 @@ def test_a_minibatch_that_target_kl_leaves_out_is_no_gradient_step_for_hooks() -
 
 def test_a_minibatch_that_is_skipped_is_no_gradient_step_for_hooks() -> None:
     calls: list[tuple[str, int]] = []
-    hook = rl.TrainerHook()
 
     def process_optim_batch(ctx: rl.TrainerContext, minibatch: Any) -> Any:
         calls.append(("process_optim_batch", ctx.gradient_step))
@@ -363,12 +336,10 @@ def test_a_minibatch_that_is_skipped_is_no_gradient_step_for_hooks() -> None:
     hook = overriding(process_optim_batch=process_optim_batch)
     for point in ("post_loss", "optimizer", "post_optim", "post_optim_log"):
         setattr(hook, point, lambda ctx, *args, point=point: calls.append((point, ctx.gradient_step)))
-    update = rl.UpdateParams(nonfinite="skip")
-    trainer = with_hooks(
-        "a2c", hook, max_epochs=1, epoch_num_steps=10, batch_size=4, update_step_num_repetitions=1, update=update,
-        test_collector=None,
-    )  # fmt: skip
-    info = trainer.run()
+    info = with_hooks(
+        "a2c", hook, max_epochs=1, epoch_num_steps=10, batch_size=4, update_step_num_repetitions=1,
+        update=rl.UpdateParams(nonfinite="skip"), test_collector=None,
+    ).run()  # fmt: skip
     assert (info.gradient_step, info.skipped_steps) == (3, 1)
     of_step = [[point for point, number in calls if number == step] for step in range(4)]
     begins, ends = ["process_optim_batch", "post_loss", "optimizer"], ["post_optim", "post_optim_log"]
@@ -428,17 +399,13 @@ def test_hooks_of_another_kind_are_refused(hooks: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(("run", "every"), [("offline_sac", rl.Every(10, "env_step")), ("ppo", 10)])
-def test_an_interval_that_is_asked_for_is_one_that_somebody_counts(run: str, every: Any) -> None:
+def test_an_interval_is_one_that_somebody_counts(run: str, every: Any) -> None:
     hook = rl.FunctionHook("post_steps", lambda ctx: print(ctx.crossed(every)))
     text = r"TrainerContext.crossed.every: must be an Every, in a unit that the trainer counts; got "
     with pytest.raises(ParamsError, match=text) as raised:
         with_hooks(run, hook).run()
     assert raised.value.__notes__[0].endswith("hooks: FunctionHook.post_steps raised this.")
-
-
-def test_an_interval_that_nobody_counts_is_refused() -> None:
-    hook = rl.TrainerHook()
-    hook.every = rl.Every(10, "env_step")
+    hook.every = rl.Every(10, "env_step")  # known before the run
     with pytest.raises(ParamsError, match="OfflineTrainerParams.hooks: must have no interval in env steps"):
         with_hooks("offline_sac", hook)
 

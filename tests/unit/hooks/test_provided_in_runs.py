@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.plan import UpdateCallbacks
-from tests.resume.runs import QUIET, build, digest
+from tests.resume.runs import QUIET, digest
 from tests.unit.hooks.fake_run import trained, with_hooks
 
 INSTANT = rl.Every(1e-6, "second")
@@ -61,8 +60,7 @@ def test_what_they_log(tmp_path: Path) -> None:
     logger = rl.JSONLinesLogger(tmp_path / "log.jsonl", training_interval=1)
     hooks = [
         rl.LogScalar("reward", "sum"), rl.LogScalar("reward", "sum", every=3, log_as="three"),
-        rl.LogScalar("policy_loss"),
-        rl.LogTiming(every=2), rl.SystemStats(INSTANT),
+        rl.LogScalar("policy_loss"), rl.LogTiming(every=2), rl.SystemStats(INSTANT),
     ]  # fmt: skip
     with_hooks("a2c", *hooks, logger=logger).run()
     path = tmp_path / "log.jsonl"
@@ -182,23 +180,3 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_bits(name: str, tmp_pat
     assert second.state.stop_reason == whole.state.stop_reason
     states = [str(trainer.params.hooks[0].state_dict()) for trainer in (whole, second)]
     assert states[0] == states[1]
-
-
-def test_a_failing_run_leaves_no_thread() -> None:
-    def fail(ctx: rl.TrainerContext) -> None:
-        raise RuntimeError("the roof is leaking")
-
-    before = threading.active_count()
-    with pytest.raises(RuntimeError, match="the roof is leaking"):
-        with_hooks("a2c", rl.SystemStats(), rl.FunctionHook("post_steps", fail)).run()
-    assert threading.active_count() == before
-
-
-def test_the_loss_of_an_actor_with_a_long_delay_ends_no_run() -> None:
-    trainer = build("td3")
-    hooks = (rl.LogScalar("actor_loss"),)
-    params = dataclasses.replace(
-        trainer.params, hooks=hooks, max_epochs=12, update_step_num_gradient_steps_per_sample=0.1
-    )
-    algorithm = rl.TD3(trainer.algorithm.policy, rl.TD3Params(actor_update_interval=12))
-    assert params.create_trainer(algorithm).run().update_step > 12

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, MissingExtraError
+from rltrainer.errors import MissingExtraError
 from rltrainer.hooks import ClearCudaCache, LogTiming, SystemStats, resources
 from rltrainer.hooks.resources import CpuProbe, GpuProbe
 from tests.unit.hooks.fake_run import FakeRun, episodes
@@ -80,11 +80,6 @@ def test_seconds_continue(clock: Clock) -> None:
     assert found == {"time_collect": 4.0, "time_update": 10.0, "time_test": 0.0, "time_other": 0.5}
     one.reset()
     assert one.state_dict()["collect"] == 0.0
-
-
-def test_another_state_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="LogTiming.collect: expected a number, found 'x'"):
-        LogTiming().prepare_load(LogTiming().state_dict() | {"collect": "x"})
 
 
 @pytest.mark.parametrize(("has_cuda", "cleared_after"), [(True, [2, 4]), (False, [])])
@@ -223,26 +218,16 @@ def write_proc(folder: Path, user: int, idle: int) -> None:
 
 
 def test_proc_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_this_machine = CpuProbe()().keys()
     monkeypatch.setattr(resources, "PROC", tmp_path)
     write_proc(tmp_path, user=1000, idle=5000)
     probe = CpuProbe()
     write_proc(tmp_path, user=1030, idle=5090)  # 30 of 120 ticks busy
-    expected = {
-        "cpu_percent": 25.0,
-        "memory_percent": 75.0,
-        "process_memory_gb": 500 * os.sysconf("SC_PAGE_SIZE") / 1e9,
-    }
+    held = 500 * os.sysconf("SC_PAGE_SIZE") / 1e9
+    expected = {"cpu_percent": 25.0, "memory_percent": 75.0, "process_memory_gb": held}
     assert probe() == expected
     assert probe()["cpu_percent"] == 0.0  # no tick since
-
-
-def test_this_machine() -> None:
-    probe = CpuProbe()
-    found = probe()
-    assert found.keys() == {"cpu_percent", "memory_percent", "process_memory_gb"}
-    assert 0 <= found["cpu_percent"] <= 100
-    assert 0 < found["memory_percent"] < 100
-    assert 0.01 < found["process_memory_gb"] < 100
+    assert of_this_machine == expected.keys()
 
 
 class Times(tuple[float, ...]):

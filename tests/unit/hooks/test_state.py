@@ -1,10 +1,12 @@
 """The state of hooks in checkpoints."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
@@ -157,10 +159,44 @@ def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
     trainer.save(tmp_path / "run", overwrite=True)
     with pytest.raises(CheckpointError, match="Counting.count: expected an integer, found 'many'"):
         with_hooks("ppo", Counting()).restore(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="Counting.count: missing in the saved state"):
-        Counting().prepare_load({})
-    with pytest.raises(CheckpointError, match="TrainerHook: the state has 'count', which this hook does not have"):
-        rl.TrainerHook().prepare_load({"count": 1})
+
+
+MOMENTS = "RewardNormalizer.moments: expected a count, a mean and a sum of squares in float64, found tensor"
+STATES: list[tuple[rl.TrainerHook, Any, str]] = [
+    (Counting(), {}, "Counting.count: missing in the saved state"),
+    (rl.TrainerHook(), {"count": 1}, "TrainerHook: the state has 'count', which this hook does not have"),
+    (rl.EarlyStopping(), {"num_bad": 1, "num_misses": 0}, "EarlyStopping.best: missing in the saved state"),
+    (rl.MaxEpisodes(3), {"num_ended": -1}, "MaxEpisodes.num_ended: expected a non-negative integer, found -1"),
+    (
+        rl.LogTiming(),
+        {"collect": "x", "update": 0.0, "test": 0.0, "total": 0.0},
+        "LogTiming.collect: expected a number",
+    ),
+    (rl.LogScalar("reward"), {"summary": {}}, "LogScalar.num_misses: missing in the saved state"),
+    (
+        rl.BatchRecorder("batches"),
+        {"names": ["../best.safetensors"]},
+        "names: '../best.safetensors' is no file of a ba",
+    ),
+    (
+        rl.BatchSubSampler(4, 2),
+        {"generator": 3},
+        "BatchSubSampler.generator: expected the state of a generator, found 3",
+    ),
+    (rl.Evaluate("CartPole-v1"), {"best_score": math.nan}, "Evaluate: best_score: NaN is never the best"),
+    (rl.Evaluate("CartPole-v1"), {"best_score": "high"}, "Evaluate.best_score: expected a number, found 'high'"),
+    (rl.RewardNormalizer(), {}, "RewardNormalizer.moments: missing in the saved state"),
+    (rl.RewardNormalizer(), {"moments": torch.zeros(2).double()}, MOMENTS),
+    (rl.RewardNormalizer(), {"moments": torch.zeros(3)}, MOMENTS),
+    (rl.RewardNormalizer(), {"moments": torch.full((3,), math.nan).double()}, MOMENTS),
+    (rl.RewardNormalizer(), {"moments": torch.tensor([-1.0, 0, 0]).double()}, MOMENTS),
+]
+
+
+@pytest.mark.parametrize(("hook", "state", "text"), STATES)
+def test_a_state_from_a_file_is_checked(hook: rl.TrainerHook, state: Any, text: str) -> None:
+    with pytest.raises(CheckpointError, match=text):
+        hook.prepare_load(state)
 
 
 def test_a_restore_that_fails_leaves_hooks_with_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,20 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from rltrainer.interval import Every
-from rltrainer.loggers import CSVLogger, Logger, TensorBoardLogger
+from rltrainer.loggers import CSVLogger, JSONLinesLogger, Logger, TensorBoardLogger
+from tests.resume.runs import build
 
 EACH = Every(1, "update_step")
 PROGRESS = {
-    "epoch": 1,
-    "env_step": 20_000_001,  # beyond float32
-    "update_step": 2,
-    "gradient_step": 32,
-    "best_score": 0.1 + 0.2,
-    "best_return": 21.5,
-    "best_return_std": None,
-    "best_epoch": 0,
-    "is_stopped": 0,
-}
+    "epoch": 1, "env_step": 20_000_001, "update_step": 2, "gradient_step": 32,  # env steps beyond float32
+    "best_score": 0.1 + 0.2, "best_return": 21.5, "best_return_std": None, "best_epoch": 0, "is_stopped": 0,
+}  # fmt: skip
 PARAMS = {"trainer": {"params": "TrainerParams", "fields": {"seed": 1}}, "algorithm": {"params": "PPOParams"}}
 
 
@@ -62,3 +56,9 @@ def values(logger: Any, tag: str = "test/score") -> list[tuple[int, float]]:
         cells = [line.split(",") for line in lines]
         return [(int(step), float(value)) for step, name, value in cells if name == tag]
     return [(row["step"], row[tag]) for row in map(json.loads, lines) if tag in row]
+
+
+def rows_in_lines(name: str, path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a small run that logs to a file of JSON lines, without that of its params."""
+    build(name, logger=JSONLinesLogger(path, training_interval=1)).run()
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]

@@ -76,27 +76,21 @@ class TestPaths:
         assert repr(again) == f"{log.make.__name__}({str(again.path)!r})"
 
     def test_an_unused_path_is_taken_as_it_is(self, log: Log) -> None:
-        run(log(1))
+        run(log(1), 2)
         logger = log()
-        for path in (log.paths[0], log.paths[2]):
-            run(logger)
+        for epoch, path in ((7, log.paths[0]), (8, log.paths[2])):
+            run(logger, epoch)
             assert logger.path == path
-
-    def test_runs_that_begin_together_have_logs_of_their_own(self, log: Log) -> None:
-        loggers = [log() for _ in range(3)]
-        for logger in loggers:  # a row comes later: before it, a trainer looks at envs and programs
-            logger.begin_run(EACH)
-        for epoch, logger in enumerate(loggers, start=1):
-            logger.log_params(PARAMS)
-            logger.log_epoch({**PROGRESS, "epoch": epoch})
-        assert tuple(logger.path for logger in loggers) == log.paths
-        assert [epoch_of(log(1)), epoch_of(log(2)), epoch_of(loggers[0])] == [2, 3, 1]
+            assert epoch_of(log()) == epoch  # the newest run, whatever its number is
 
     def test_threads_that_begin_at_once_have_logs_of_their_own(self, log: Log) -> None:
         loggers = [log() for _ in range(32)]
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda logger: logger.begin_run(EACH), loggers))
         assert len({logger.path for logger in loggers}) == 32
+        for epoch, logger in enumerate(loggers, start=1):  # rows come later: a trainer looks at envs and programs first
+            logger.log_epoch({**PROGRESS, "epoch": epoch})
+        assert [epoch_of(logger) for logger in loggers] == list(range(1, 33))
 
     def test_a_path_that_cannot_be_claimed_is_tried_again(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         """The given path may hold another run's log, to which no row of this run belongs."""
@@ -148,22 +142,11 @@ class TestPaths:
         delete(log.paths[1])
         assert epoch_of(log()) == 3
 
-    def test_the_newest_run_may_have_a_smaller_number(self, log: Log) -> None:
-        run(log(1), 2)
-        run(log(), 7)
-        assert epoch_of(log()) == 7
-
     def test_a_logger_that_joins_a_resumed_run_has_a_log_of_its_own(self, log: Log) -> None:
         run(log(), 1)
         joins = log()
         run(joins, 2, is_new=False)
         assert joins.path == log.paths[1]
-
-    def test_rows_by_hand_continue_the_log(self, log: Log) -> None:
-        run(log(), 1)
-        by_hand = log()
-        by_hand.log_epoch({**PROGRESS, "epoch": 2})
-        assert (by_hand.path, epoch_of(by_hand)) == (log.paths[0], 2)
 
     @pytest.mark.parametrize("other", ["log-x.jsonl", "log-03.jsonl", "my-log-3.jsonl", "log-3.csv"])
     def test_other_names_are_no_runs_of_a_path(self, other: str, tmp_path: Path) -> None:
@@ -219,12 +202,6 @@ class TestPaths:
         logger.log_epoch(PROGRESS)
         assert (logger.path, logger.num_dropped) == (Path(os.devnull), 0)
         assert not Path(f"{os.devnull}.progress.json").exists()
-
-    def test_a_folder_is_claimed_by_one(self, tmp_path: Path) -> None:
-        (tmp_path / "run-2").write_text("a file takes a name too")
-        with ThreadPoolExecutor(8) as threads:
-            names = list(threads.map(lambda _: NumberedPath(tmp_path / "run", "").claim().name, range(64)))
-        assert sorted(names) == sorted(["run", *(f"run-{number}" for number in range(3, 66))])
 
 
 def delete(path: Path) -> None:
@@ -522,14 +499,6 @@ class TestCounters:
         with pytest.raises(CheckpointError, match=rf"log\.csv\.progress\.json[.:] ?{re.escape(text)}"):
             logger.read_progress()
 
-    @pytest.mark.timeout(20)
-    def test_a_pipe_in_the_place_of_the_counters_is_refused_at_once(self, tmp_path: Path) -> None:
-        write(CSVLogger(tmp_path / "log.csv"), 1)
-        (tmp_path / "log.csv.progress.json").unlink()
-        os.mkfifo(tmp_path / "log.csv.progress.json")
-        with pytest.raises(CheckpointError, match=r"log.csv.progress.json: is a pipe, no regular file"):
-            CSVLogger(tmp_path / "log.csv").read_progress()
-
     def test_counters_lie_beside_every_log_but_json_lines(self, tmp_path: Path) -> None:
         loggers = MultiLogger(CSVLogger(tmp_path / "log.csv"), JSONLinesLogger(tmp_path / "log.jsonl"))
         for _ in range(2):
@@ -569,6 +538,8 @@ class TestCounters:
         with pytest.warns(RuntimeWarning, match=r"could not write its counters \(OSError: .* is no regular file"):
             logger.log_epoch(PROGRESS)
         assert logger.num_dropped == 0
+        with pytest.raises(CheckpointError, match=r"log.csv.progress.json: is a folder, no (regular )?file"):
+            logger.read_progress()
 
 
 class TestFailures:
@@ -622,8 +593,6 @@ class TestFailures:
         with pytest.warns(RuntimeWarning, match=rf"^{make.__name__}\('/dev/full'\) could not write the training row"):
             write(logger, 1)
         assert logger.num_dropped == 4
-        with pytest.raises(OSError, match="No space left"):
-            write(make("/dev/full", strict=True), 1)
 
     @lines
     def test_a_line_cut_short_is_dropped_before_the_next_one(self, make: Callable[..., Any], tmp_path: Path) -> None:

@@ -37,11 +37,12 @@ class ListLogger(Logger):
 
 
 def test_training_rows_are_due_when_their_interval_was_crossed() -> None:
-    logger = ListLogger(training_interval=1000)
+    logger = ListLogger(training_interval=np.int64(1000))
     for step in range(0, 3001, 300):
         logger.log("training", {"return": 0.0}, step)
     # The first, then the first behind 1000, 2000 and 3000.
     assert [step for _, step, _ in logger.rows] == [0, 1200, 2100, 3000]
+    assert logger.is_due("training", 8)  # of a second run with the same logger
 
 
 def test_update_rows_are_due_by_update_steps_and_written_at_the_step() -> None:
@@ -84,24 +85,14 @@ def test_due_asks_without_changing_anything() -> None:
     assert [logger.is_due("update", 0, update_step) for update_step in (1, 2, 3)] == [False, True, True]
 
 
-def test_a_second_run_with_the_same_logger_starts_over() -> None:
-    logger = ListLogger(training_interval=1000)
-    logger.log("training", {}, 5000)
-    assert logger.is_due("training", 8)
-
-
-@pytest.mark.parametrize("field", ["training_interval", "test_interval", "update_interval"])
 @pytest.mark.parametrize("value", [0, -1, True, None, 1.5, float("nan"), "", [1], Every(1, "env_step")])
-def test_bad_intervals(field: str, value: Any) -> None:
-    if field == "update_interval" and value is None:
-        return
-    rule = "must be a positive integer" + (" or None" if field == "update_interval" else "")
-    with pytest.raises(ParamsError) as caught:
-        ConsoleLogger(**{field: value})  # type: ignore[misc]  # the name is a parameter
-    assert str(caught.value) == f"ConsoleLogger.{field}: {rule}; got {value!r} ({type(value).__name__})"
-
-
-def test_strict_is_a_flag() -> None:
+def test_bad_intervals(value: Any) -> None:
+    fields = ["training_interval", "test_interval", *([] if value is None else ["update_interval"])]
+    for field in fields:
+        rule = "must be a positive integer" + (" or None" if field == "update_interval" else "")
+        with pytest.raises(ParamsError) as caught:
+            ConsoleLogger(**{field: value})  # type: ignore[misc]  # the name is a parameter
+        assert str(caught.value) == f"ConsoleLogger.{field}: {rule}; got {value!r} ({type(value).__name__})"
     with pytest.raises(ParamsError, match=r"^ListLogger.strict: must be True or False; got 1 \(int\)"):
         ListLogger(strict=1)
 
@@ -125,18 +116,12 @@ def test_what_is_no_number_is_named_and_not_caught(value: Any) -> None:
 
 def test_log_epoch_is_always_written_flushes_and_allows_none() -> None:
     logger = ListLogger()
-    for epoch in (1, 2):
-        logger.log_epoch({**PROGRESS, "epoch": epoch, "best_score": None})
-    assert [row[:2] for row in logger.rows] == [("epoch", PROGRESS["env_step"])] * 2
+    for epoch, counts in ((1, {}), (2, {}), (3, {"env_step": 0, "gradient_step": 64})):  # the third is an offline one
+        logger.log_epoch({**PROGRESS, "epoch": epoch, "best_score": None, **counts})
+    assert [row[:2] for row in logger.rows] == [("epoch", step) for step in (PROGRESS["env_step"],) * 2 + (64,)]
     assert logger.rows[1][2]["epoch/epoch"] == 2
     assert logger.rows[1][2]["epoch/best_score"] is None
-    assert logger.num_flushes == 2
-
-
-def test_offline_epochs_lie_at_their_gradient_step() -> None:
-    logger = ListLogger()
-    logger.log_epoch({**PROGRESS, "env_step": 0, "gradient_step": 64})
-    assert logger.rows[0][1] == 64
+    assert logger.num_flushes == 3
 
 
 def test_log_epoch_wants_all_names() -> None:
@@ -164,40 +149,32 @@ def test_a_failing_logger_warns_once_counts_and_goes_on() -> None:
     assert [row[1] for row in logger.rows] == [7]
 
 
-def test_interrupts_are_not_swallowed() -> None:
-    logger = ListLogger()
-    logger.failure = KeyboardInterrupt()  # type: ignore[assignment]  # no Exception, as is the point
-    with pytest.raises(KeyboardInterrupt):
-        logger.log("test", {}, 0)
-
-
-def test_a_strict_logger_raises() -> None:
+def test_a_strict_logger_raises_and_interrupts_are_not_swallowed() -> None:
     logger = ListLogger(strict=True)
     logger.failure = OSError("disk full")
-    with pytest.raises(OSError, match="disk full"):
-        logger.log("test", {}, 0)
-    with pytest.raises(OSError, match="disk full"):
-        logger.flush()
+    for fails in (lambda: logger.log("test", {}, 0), logger.flush):
+        with pytest.raises(OSError, match="disk full"):
+            fails()
+    lenient = ListLogger()
+    lenient.failure = KeyboardInterrupt()  # type: ignore[assignment]  # no Exception, as is the point
+    with pytest.raises(KeyboardInterrupt):
+        lenient.log("test", {}, 0)
 
 
-def test_state_continues_the_intervals() -> None:
-    logger = ListLogger(training_interval=100, update_interval=10)
+def test_state_continues_the_intervals_and_what_is_gathered() -> None:
+    logger, again = (ListLogger(training_interval=100, update_interval=10) for _ in range(2))
     logger.log("training", {}, 150)
     logger.log("update", {}, 150, 15)
-    again = ListLogger(training_interval=100, update_interval=10)
-    again.load_state_dict(logger.state_dict())
-    assert [again.is_due("training", step) for step in (199, 200)] == [False, True]
-    assert [again.is_due("update", 0, step) for step in (19, 20)] == [False, True]
-    assert again.state_dict() == logger.state_dict()
-
-
-def test_a_state_is_a_copy() -> None:
-    logger = ListLogger()
-    logger.log("training", {}, 5)
+    logger.gather("update", {"loss": 1.0})
     state = logger.state_dict()
-    logger.log("training", {}, 5000)
-    assert state["last"]["training"] == 5
-    assert state["last_step"] == 5
+    logger.log("training", {}, 5000)  # a state is a copy
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert [again.is_due("training", step) for step in (199, 200)] == [False, True]
+    again.gather("update", {"loss": 4.0})
+    for update_step in (19, 20):
+        again.log("update", {}, update_step, update_step)
+    assert again.rows == [("update", 20, {"update/loss": 2.5})]
 
 
 def test_another_class_of_logger_continues_only_the_intervals(tmp_path: Any) -> None:
@@ -250,18 +227,6 @@ def test_each_kind_gathers_for_itself() -> None:
     logger.gather("training", {"speed": 8.0}, 1)
     logger.log("training", {"return": 2.0}, 1)
     assert [row[2] for row in logger.rows] == [{"test/score": 1.0}, {"training/return": 2.0, "training/speed": 5.0}]
-
-
-def test_what_is_gathered_is_part_of_the_state() -> None:
-    logger = ListLogger(update_interval=10)
-    logger.log("update", {}, 1, 1)
-    logger.gather("update", {"loss": 1.0})
-    again = ListLogger(update_interval=10)
-    again.load_state_dict(logger.state_dict())
-    again.gather("update", {"loss": 4.0})
-    again.log("update", {}, 9, 9)
-    again.log("update", {}, 10, 10)
-    assert again.rows == [("update", 10, {"update/loss": 2.5})]
 
 
 def test_without_an_interval_of_the_users_the_trainers_holds() -> None:
@@ -317,12 +282,6 @@ def test_a_new_run_forgets_what_was_gathered_and_where_rows_were() -> None:
     assert logger.rows[1:] == [("training", 20, {}), ("update", 20, {})]
 
 
-def test_numbers_of_numpy_are_intervals() -> None:
-    logger = ListLogger(training_interval=np.int64(10))
-    logger.log("training", {}, 1)
-    assert [logger.is_due("training", step) for step in (9, 10)] == [False, True]
-
-
 def test_params_that_cannot_be_written_are_dropped_and_counted() -> None:
     class Full(ListLogger):
         def _write_params(self, params: Any) -> None:
@@ -334,17 +293,6 @@ def test_params_that_cannot_be_written_are_dropped_and_counted() -> None:
     assert logger.num_dropped == 1
     with pytest.raises(OSError, match="No space"):
         Full(strict=True).log_params({})
-
-
-def test_each_logger_keeps_its_own_interval(tmp_path: Path) -> None:
-    often, seldom = CSVLogger(tmp_path / "a", training_interval=10), CSVLogger(tmp_path / "b", training_interval=1000)
-    logger = MultiLogger(often, seldom)
-    for step in (0, 10, 20):
-        assert logger.is_due("training", step)
-        logger.log("training", {"return": 1.0}, step)
-    assert not logger.is_due("training", 29)
-    assert (tmp_path / "a").read_text().count("training/return") == 3
-    assert (tmp_path / "b").read_text().count("training/return") == 1
 
 
 def test_progress_is_read_from_the_first_that_has_one(tmp_path: Path) -> None:

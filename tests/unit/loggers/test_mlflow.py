@@ -1,7 +1,5 @@
 """MLflow, really run, with its store of files and with its database: what it tells is what was logged."""
 
-import builtins
-import importlib.util
 import json
 import shlex
 import subprocess
@@ -12,10 +10,11 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
+from rltrainer.errors import CheckpointError
 from rltrainer.loggers.services import MLflowLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
+from tests.unit.loggers.rows import rows_in_lines
 from tests.unit.trainers.test_run_log import kill_at_30
 
 
@@ -50,11 +49,10 @@ def values(log: MLflowLogger, run: Any) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def values_of(name: str, path: Path, max_epochs: int = 3) -> dict[str, list[tuple[int, float]]]:
+def values_of(name: str, path: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the same of a run that logs to a file of JSON lines."""
     found: dict[str, list[tuple[int, float]]] = {}
-    build(name, max_epochs, rl.JSONLinesLogger(path, training_interval=1)).run()
-    for row in map(json.loads, path.read_text().splitlines()[1:]):
+    for row in rows_in_lines(name, path):
         for key, value in row.items():
             if key not in ("kind", "step") and "per_second" not in key and value is not None:
                 found.setdefault(key, []).append((row["step"], value))
@@ -178,33 +176,6 @@ def test_a_server_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: 
     with pytest.warns(RuntimeWarning, match=r"could not write the params \(MlflowException: no network\)"):
         assert build("ppo", logger=log).run().epoch == 3
     assert log.num_dropped > 3
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("folder", 1), ("experiment", ""), ("experiment", None), ("name", " "), ("tracking_uri", ""), ("tracking_uri", 1)],
-)
-def test_bad_arguments(field: str, value: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"^MLflowLogger\.{field}: must be .*; got ") as caught:
-        MLflowLogger(**{field: value})
-    assert str(caught.value).endswith(f"; got {value!r} ({type(value).__name__})")
-
-
-@pytest.mark.parametrize("missing", ["mlflow", "sqlalchemy"])
-def test_without_the_extra_its_name_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    imported, found = builtins.__import__, importlib.util.find_spec
-
-    def without(name: str, *args: Any, **options: Any) -> Any:
-        if name == missing:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return imported(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == missing else found(name))
-    with pytest.raises(MissingExtraError) as caught:
-        MLflowLogger()
-    text = f"MLflowLogger needs a package that is not installed: No module named {missing!r}."
-    assert str(caught.value) == f'{text} Run in a clone: pip install ".[mlflow]"'
 
 
 def test_a_program_that_ends_ends_its_run(tmp_path: Path) -> None:

@@ -16,18 +16,17 @@ from tests.resume.runs import build, digest
 
 def test_the_paths_of_a_run(tmp_path: Path) -> None:
     run = rl.RunFolder.new("cartpole", root=tmp_path / "runs")
-    assert run == rl.RunFolder(tmp_path / "runs" / "cartpole")
+    assert run == rl.RunFolder(folder=str(tmp_path / "runs" / "cartpole"))
     names = {name: getattr(run, name) for name in ("params", "logs", "best", "checkpoints", "videos")}
     assert {name: str(path.relative_to(run.path)) for name, path in names.items()} == {
         "params": "params.json", "logs": "logs", "best": "best.safetensors", "checkpoints": "checkpoints",
         "videos": "videos",
     }  # fmt: skip
     assert list(run.path.iterdir()) == []
-
-
-def test_a_name_that_is_taken_gets_the_next_number(tmp_path: Path) -> None:
-    names = [rl.RunFolder.new("cartpole", tmp_path).path.name for _ in range(3)]
-    assert names == ["cartpole", "cartpole-2", "cartpole-3"]
+    with pytest.raises(ParamsError, match=r"^RunFolder.folder: must be a path; got 3 \(int\)"):
+        rl.RunFolder(3)  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match=r"^RunFolder.new.root: must be a path; got None \(NoneType\)"):
+        rl.RunFolder.new("a", None)  # type: ignore[arg-type]
 
 
 def test_processes_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
@@ -50,10 +49,11 @@ def test_processes_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_run_in_its_folder(tmp_path: Path) -> None:
+    def made(run: rl.RunFolder, *names: Any, max_epochs: int = 3) -> Any:
+        return build("ppo", max_epochs, run.logger(*names, training_interval=1), save_best_fn=run.save_best)
+
     run = rl.RunFolder.new("ppo", tmp_path)
-    trainer = build("ppo", logger=run.logger("csv", training_interval=1))
-    params = {**vars(trainer.params), "save_best_fn": run.save_best}
-    trainer = rl.OnPolicyTrainer(trainer.algorithm, rl.OnPolicyTrainerParams(**params))
+    trainer = made(run, "csv")
     trainer.run()
     trainer.save(run.checkpoints / "last")
     files = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
@@ -65,8 +65,7 @@ def test_a_run_in_its_folder(tmp_path: Path) -> None:
     assert list(told) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "git"]
     assert told["trainer"] == json.loads(trainer.params.to_json())
     assert type(rl.load(run.best)) is rl.PPO
-    again = build("ppo", max_epochs=4, logger=rl.RunFolder(run.path).logger("csv", "jsonl", training_interval=1))
-    again = rl.OnPolicyTrainer(again.algorithm, rl.OnPolicyTrainerParams(**{**vars(again.params), **params_of(run)}))
+    again = made(rl.RunFolder(run.path), "csv", "jsonl", max_epochs=4)
     again.restore(run.checkpoints / "last")
     again.run()
     after = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file())
@@ -75,22 +74,14 @@ def test_a_run_in_its_folder(tmp_path: Path) -> None:
     assert [row["step"] for row in steps if row["kind"] == "training"] == [10, 20, 30, 40, 50, 60, 70, 80]
 
 
-def params_of(run: rl.RunFolder) -> dict[str, Any]:
-    return {"save_best_fn": run.save_best}
-
-
 def test_a_trainer_writes_to_its_folder_and_goes_on_there(tmp_path: Path) -> None:
     run = rl.RunFolder.new("ppo", tmp_path)
     plain, trainer = build("ppo"), build("ppo", run_folder=run)
     plain.run()
     trainer.run()
     assert digest(trainer) == digest(plain)
-    assert sorted(path.name for path in run.path.iterdir()) == [
-        "best.safetensors",
-        "checkpoints",
-        "logs",
-        "params.json",
-    ]
+    files = ["best.safetensors", "checkpoints", "logs", "params.json"]
+    assert sorted(path.name for path in run.path.iterdir()) == files
     assert [path.name for path in run.logs.iterdir()] == ["log.jsonl"]
     assert type(rl.load(run.best)) is rl.PPO
     again = build("ppo", max_epochs=4, run_folder=run)
@@ -128,14 +119,6 @@ def test_a_name_is_that_of_a_folder(name: Any, tmp_path: Path) -> None:
     rule = "must be a name for a folder, without / and \\"
     assert str(caught.value) == f"RunFolder.new.name: {rule}; got {name!r} ({type(name).__name__})"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_paths_are_paths(tmp_path: Path) -> None:
-    assert rl.RunFolder(str(tmp_path)).logs == tmp_path / "logs"  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match=r"^RunFolder.folder: must be a path; got 3 \(int\)"):
-        rl.RunFolder(3)  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match=r"^RunFolder.new.root: must be a path; got None \(NoneType\)"):
-        rl.RunFolder.new("a", None)  # type: ignore[arg-type]
 
 
 def test_names_of_experiments() -> None:

@@ -1,7 +1,5 @@
 """Weights & Biases, really run, in its offline mode: what is in its files is what was logged."""
 
-import builtins
-import dataclasses
 import json
 import shlex
 import struct
@@ -13,11 +11,11 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import MissingExtraError, ParamsError
 from rltrainer.interval import Every
 from rltrainer.loggers.services import WandbLogger
 from tests.resume.runs import build, digest
 from tests.resume.test_resume import cut_at
+from tests.unit.loggers.rows import rows_in_lines
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +91,7 @@ def logger(folder: Path, **options: Any) -> WandbLogger:
 def rows_of(name: str, path: Path) -> dict[int, dict[str, Any]]:
     """Return the rows of a run that logs to a file of JSON lines, by their step."""
     rows: dict[int, dict[str, Any]] = {}
-    build(name, logger=rl.JSONLinesLogger(path, training_interval=1)).run()
-    for row in map(json.loads, path.read_text().splitlines()[1:]):
+    for row in rows_in_lines(name, path):
         values = {key: value for key, value in row.items() if key not in ("kind", "step") and value is not None}
         rows[row["step"]] = rows.get(row["step"], {}) | values
     return rows
@@ -153,12 +150,10 @@ def test_a_restored_run_goes_on_under_its_id(tmp_path: Path) -> None:
 
 
 def test_a_run_is_resumed_from_its_counters_under_its_id(tmp_path: Path) -> None:
-    first = logger(tmp_path / "runs")
+    first, second = logger(tmp_path / "runs"), logger(tmp_path / "runs")
     build("ppo", max_epochs=2, logger=first).run()
     first.close()
-    second = logger(tmp_path / "runs")
-    trainer = build("ppo", logger=second)
-    resumed = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, resume_from_log=True))
+    resumed = build("ppo", logger=second, resume_from_log=True)
     assert (resumed.epoch, resumed.env_step) == (2, 40)
     resumed.run()
     second.close()
@@ -213,31 +208,3 @@ def test_a_service_that_fails_does_not_end_training(tmp_path: Path, monkeypatch:
     with pytest.warns(RuntimeWarning, match=r"WandbLogger\(.*\) could not write the params \(CommError: no network\)"):
         assert build("ppo", logger=log).run().epoch == 3
     assert log.num_dropped > 3
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("folder", 1), ("project", ""), ("project", None), ("name", " "), ("name", 1), ("mode", "on"), ("mode", True),
-        ("init", ["tags"]), ("init", {"id": "x"}),
-    ],
-)  # fmt: skip
-def test_bad_arguments(field: str, value: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"^WandbLogger\.{field}: must be .*; got ") as caught:
-        WandbLogger(**{field: value})
-    assert str(caught.value).endswith(f"; got {value!r} ({type(value).__name__})")
-
-
-def test_without_the_extra_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **options: Any) -> Any:
-        if name == "wandb":
-            raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
-        return real(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError) as caught:
-        WandbLogger()
-    text = "WandbLogger needs a package that is not installed: No module named 'wandb'."
-    assert str(caught.value) == f'{text} Run in a clone: pip install ".[wandb]"'
