@@ -130,31 +130,3 @@ def make_often(path: str, failures: tuple[str, ...], **options: Any) -> FaultyEn
     if 0 <= number < len(failures):
         FAULTS[failures[number]]()
     return FaultyEnv(**options)
-
-
-class OddEnv(gym.Env[Any, Any]):
-    """From its third step on returns one thing that is not what it should be.
-
-    Args:
-        what: which of `obs`, `reward`, `terminated`, `truncated`, `info`; None nothing.
-        value: the thing.
-        space: of observations.
-        good: an observation of it.
-    """
-
-    def __init__(self, what: str | None = None, value: Any = None, space: Any = None, good: Any = None) -> None:
-        self.observation_space = space or gym.spaces.Box(-10, 10, (2,), np.float32)
-        self.action_space = gym.spaces.Discrete(2)
-        self.what, self.value, self.good = what, value, np.ones(2, np.float32) if good is None else good
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.step_count = 0
-        return self.good, {}
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        self.step_count += 1
-        outcome = {"obs": self.good, "reward": 1.0, "terminated": False, "truncated": False, "info": {}}
-        if self.step_count >= 3 and self.what is not None:
-            outcome[self.what] = self.value
-        return tuple(outcome.values())

@@ -15,7 +15,7 @@ import rltrainer as rl
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError
 from tests.faults.envs import FaultyEnv
-from tests.faults.test_worker_faults import SEED, pids_of, seed_of, terminate, wait_until_gone
+from tests.faults.test_worker_faults import SEED, pids_of, seed_of, wait_until_gone
 
 RESTART = {"on_env_error": "restart"}
 
@@ -86,18 +86,6 @@ def test_a_dead_worker(fault: str, how: str) -> None:
             one.collect(num_steps=60)
 
 
-def test_a_worker_that_is_killed_between_collections() -> None:
-    with collector() as one:
-        one.collect(num_steps=30)
-        pid = pids_of(workers_of(one))[2]
-        terminate(pid)
-        wait_until_gone([pid], 5.0)
-        with pytest.raises(
-            EnvError, match=rf"^env 2 \(pid {pid}\) was killed by SIGTERM during (step|reset after) \d+"
-        ):
-            go_on(one)
-
-
 @pytest.mark.parametrize("kind", [rl.ReplayBuffer, rl.RolloutBuffer])
 @pytest.mark.parametrize(("at", "episode", "when"), [(2, 0, "step 2"), (0, 1, "reset after 6 steps")])
 def test_a_hanging_env_is_named_while_others_go_on(kind: Any, at: int, episode: int, when: str) -> None:
@@ -146,12 +134,3 @@ def test_a_reset_that_fails_is_done_again_with_the_same_seed(fault: str, tmp_pat
             assert rollout.valid.sum() == 8
         assert seeds[:14] == [seed_of(1, 0) % 1000] * 6 + [seed_of(1, 1) % 1000] * 6 + [seed_of(1, 2) % 1000] * 2
         assert one.num_env_restarts == 1
-
-
-@pytest.mark.parametrize("at", [0, 2])
-def test_a_crash_loop_stops(at: int) -> None:
-    with (
-        collector(2, {**RESTART, "max_restarts": 2}, fault="kill", at=at) as one,
-        pytest.raises(EnvError, match=r"\(after 2 restarts; max_restarts=2\)$"),
-    ):
-        go_on(one)

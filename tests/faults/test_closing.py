@@ -61,12 +61,8 @@ def close(one: Any, pids: list[int], limit: float = 5.0) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_before_the_first_reset(kind: str) -> None:
+def test_before_the_first_reset_and_after_a_collection(kind: str) -> None:
     close(*open_collector(kind), 3.0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_after_a_collection(kind: str) -> None:
     one, pids = open_collector(kind)
     one.collect(num_steps=10)
     close(one, pids, 3.0)
@@ -80,11 +76,13 @@ def test_after_a_failure(kind: str) -> None:
     close(one, pids)
 
 
+@pytest.mark.parametrize(("number", "count"), [(signal.SIGKILL, 1), (signal.SIGSTOP, 9)])
 @pytest.mark.parametrize("kind", OF_PROCESSES)
-def test_after_a_death(kind: str) -> None:
+def test_of_processes_that_were_killed_or_stopped(kind: str, number: int, count: int) -> None:
     one, pids = open_collector(kind)
     one.collect(num_steps=10)
-    os.kill(pids[0], signal.SIGKILL)
+    for pid in pids[:count]:
+        os.kill(pid, number)
     close(one, pids)
 
 
@@ -96,18 +94,11 @@ def test_in_the_middle_of_a_step_that_hangs(kind: str) -> None:
     close(one, pids)
 
 
-@pytest.mark.parametrize("kind", OF_PROCESSES)
-def test_of_what_was_stopped(kind: str) -> None:
-    one, pids = open_collector(kind)
-    one.collect(num_steps=10)
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    close(one, pids)
-
-
 @pytest.mark.parametrize("error", ["value", "sys.exit"])
 @pytest.mark.parametrize("kind", ["sync", "gymnasium sync"])
-def test_of_envs_that_raise_when_they_are_closed(kind: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_envs_that_raise_when_they_are_closed(
+    kind: str, error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     closed = []
 
     def fail(self: Any) -> None:
@@ -119,6 +110,7 @@ def test_of_envs_that_raise_when_they_are_closed(kind: str, error: str, monkeypa
     one, _ = open_collector(kind)
     one.close()
     assert len(closed) == (1 if kind == "gymnasium sync" else 2)  # gymnasium's stops at the first
+    assert ("the vector env" if kind == "gymnasium sync" else "env 0") + " failed during close: " in caplog.text
     closed.append(one)
 
 

@@ -22,7 +22,7 @@ from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError
 from rltrainer.seeding import derive_seed
-from tests.faults.envs import FaultyEnv, hang_to_make, make_often, refuse_to_make
+from tests.faults.envs import FaultyEnv, hang_to_make, make_often
 
 SEED = 5
 ONE = np.ones(1, np.int64)
@@ -99,23 +99,12 @@ def test_an_exception_arrives(fault: str, text: str) -> None:
         assert envs.step(np.ones(3))[0].tolist() == [[1, 1], [2, 1], [3, 1]]
 
 
-def test_an_exception_in_reset() -> None:
-    text = "^env 1 failed during reset after 0 steps: ValueError: the wheel is off\n"
-    with closing(workers(at=0, fault="value", seed=seed_of(1, 0))) as envs, pytest.raises(EnvError, match=text):
-        envs.reset()
-
-
-def test_an_exception_in_a_method() -> None:
-    with (
-        closing(workers()) as envs,
-        pytest.raises(EnvError, match=r"^env 0 failed during call\('wheels'\): AttributeError: "),
-    ):
-        envs.call("wheels")
-
-
-def test_a_factory_that_raises() -> None:
-    with pytest.raises(EnvError, match="^env 0: the factory raised ValueError: no licence\n\nIn the worker process:"):
-        make_vec(refuse_to_make, 2, backend="workers", num_workers=1)
+def test_an_exception_outside_of_a_step() -> None:
+    with closing(workers(at=0, fault="value", seed=seed_of(1, 0))) as envs:
+        with pytest.raises(EnvError, match="^env 1 failed during reset after 0 steps: ValueError: the wheel is off\n"):
+            envs.reset()
+        with pytest.raises(EnvError, match=r"^env 0 failed during call\('wheels'\): AttributeError: "):
+            envs.call("wheels")
 
 
 # Deaths
@@ -196,16 +185,6 @@ def test_a_hanging_env(at: int, when: str) -> None:
         wait_until_gone(pids, 5.0)
 
 
-def test_a_worker_that_was_stopped() -> None:
-    with closing(workers(2, 1, {"step_timeout": 2.0})) as envs:
-        (pid,) = pids_of(envs)
-        envs.reset()
-        os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(EnvError, match=rf"^envs 0, 1 \(pid {pid}\) hung: step 1 took longer than step_timeout=2 s"):
-            envs.step(np.ones(2))
-        wait_until_gone([pid], 5.0)
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_factory_that_hangs(num_workers: int) -> None:
     factories = [FaultyEnv, hang_to_make, FaultyEnv]
@@ -214,13 +193,6 @@ def test_a_factory_that_hangs(num_workers: int) -> None:
         EnvError, match=r"^env 1 \(pid \d+\) hung: the making of the envs took longer than step_timeout=0"
     ):
         WorkerVectorEnv(factories, num_workers=num_workers, step_timeout=0.5)
-    assert time.monotonic() - started < 5.0
-
-
-def test_a_worker_that_dies_in_the_making_is_found_while_another_one_is_busy() -> None:
-    started = time.monotonic()
-    with pytest.raises(EnvError, match=r"^env 1 \(pid \d+\) exited with code 7 during the making of the envs"):
-        WorkerVectorEnv([hang_to_make, partial(os._exit, 7)], num_workers=2)
     assert time.monotonic() - started < 5.0
 
 
@@ -441,27 +413,20 @@ def descriptors() -> int:
 def test_nothing_is_left_behind() -> None:
     make_vec(FaultyEnv, 2, backend="workers", num_workers=2).close()  # starts what multiprocessing keeps
     files, shared = descriptors(), sorted(os.listdir("/dev/shm"))
-    for fault in (None, "value", "kill"):
-        envs = workers(2, 2, fault=fault)
+    for fault in (None, "value", "kill", "unclosed"):
+        envs = workers(2, 2, fault=None if fault == "unclosed" else fault)
         pids = pids_of(envs)
         assert sorted(os.listdir("/dev/shm")) == shared
         envs.reset()
         with suppress(EnvError) if fault else nullcontext():
             envs.step(np.ones(2))
-        envs.close()
-        envs.close()
+        for _ in range(2 if fault != "unclosed" else 0):
+            envs.close()
         del envs
+        gc.collect()
         wait_until_gone(pids, 5.0)
     assert descriptors() == files
     assert sorted(os.listdir("/dev/shm")) == shared
-
-
-def test_an_unclosed_vector_env_ends_its_workers() -> None:
-    envs = workers()
-    pids = pids_of(envs)
-    del envs
-    gc.collect()
-    wait_until_gone(pids, 5.0)
 
 
 PROGRAM = """
@@ -526,20 +491,3 @@ def test_an_interrupt_leaves_the_workers_usable() -> None:
         envs.group.workers[0].receive = receive  # type: ignore[method-assign]  # as it was
         assert envs.reset(seed=[1, 2])[0].tolist() == [[1, 0], [2, 0]]
         assert envs.step(np.ones(2))[0].tolist() == [[1, 1], [2, 1]]
-
-
-@pytest.mark.slow
-def test_nothing_grows_over_200000_env_steps() -> None:
-    with closing(workers(8, 2, length=50)) as envs:
-        adapter = EnvAdapter(envs)
-        adapter.reset()
-        action = np.ones(8, np.int64)
-        sizes = []
-        for _ in range(5):
-            for _ in range(5000):
-                adapter.step(action)
-                adapter.advance()
-            memory = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in [os.getpid(), *pids_of(envs)]]
-            sizes.append([*map(int, memory), descriptors()])
-        assert np.ptp(np.array(sizes[1:]), axis=0).max() <= 256  # pages of 4 KiB; descriptors do not change at all
-        assert len({size[-1] for size in sizes}) == 1

@@ -252,24 +252,6 @@ def test_games_in_workers() -> None:
     envs.close()
 
 
-def test_dqn_trains_on_frames() -> None:
-    rl.seed(1)
-    envs = make(2)
-    algorithm = rl.DQN(rl.QNetwork.for_envs(envs, hidden_sizes=()), rl.DQNParams(lr=1e-4, target_update_interval=5))
-    spaces = envs.single_observation_space, envs.single_action_space
-    collector = rl.Collector(algorithm.policy, envs, rl.ReplayBuffer(2000, *spaces, num_envs=2, frame_stack=4))
-    before = [parameter.detach().clone() for parameter in algorithm.policy.parameters()]
-    params = rl.OffPolicyTrainerParams(
-        training_collector=collector, max_epochs=1, epoch_num_steps=2000, collection_step_num_env_steps=200,
-        batch_size=8, update_step_num_gradient_steps_per_sample=0.01, warmup_num_env_steps=400, seed=1,
-        runtime=rl.RuntimeParams(compile=False), show_progress=False, verbose=False,
-    )  # fmt: skip
-    info = rl.OffPolicyTrainer(algorithm, params).run()
-    assert (info.env_step, info.gradient_step) == (2000, 16)
-    assert all((a != b).any() for a, b in zip(before, algorithm.policy.parameters(), strict=True))
-    collector.close()
-
-
 def test_ppo_trains_on_frames_and_is_tested_in_whole_games() -> None:
     rl.seed(1)
     envs, test_envs = make(8), make(2, terminal_on_life_loss=False, clip_reward=False)

@@ -40,14 +40,6 @@ def check(envs: Any, cell_is_lost: bool) -> None:
             assert len(cells) == NUM_ROWS
 
 
-def test_the_script_has_both_ends_and_episodes_of_one_step() -> None:
-    cells = expected_cells(0, NUM_ROWS)
-    assert any(cell[4] for cell in cells)
-    assert any(cell[5] for cell in cells)
-    # Env 0 has episodes of 1 + 5e mod 6 = 1, 6, 5, ... steps; the second starts in the second cell.
-    assert [cell[0][1:3] for cell in cells[:3]] == [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]
-
-
 @pytest.mark.parametrize("kind", ["box", "dict"])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_our_sync(kind: str, in_place: bool) -> None:
@@ -160,6 +152,10 @@ def test_the_cell_of_a_reset() -> None:
     assert step.next_obs[0].tolist() == [0, 1, 0, 0]
     assert step.reward.tolist() == [0.0, 1.5]
     assert not (step.terminated | step.truncated)[0]
+    assert adapter.state_dict()["clock"]["episode_step"] == [0, 2]  # it is no step of the episode
+    adapter.advance()
+    adapter.step(np.array([1, 1]))
+    assert adapter.state_dict()["clock"]["episode_step"] == [1, 3]
 
 
 def test_metadata_without_a_mode_warns_once() -> None:

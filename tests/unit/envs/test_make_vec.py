@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from rltrainer.envs import EnvAdapter, make_vec
+from rltrainer.envs import make_vec
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.make_vec import newest_version
@@ -71,18 +71,6 @@ def test_native_is_the_envs_own() -> None:
     np.testing.assert_array_equal(first, expected)
     assert not np.array_equal(first, again)
     np.testing.assert_array_equal(envs.reset(seed=derive_seed(3, "reset", 0))[0], expected)
-
-
-def test_native_and_sync_train_the_same_env() -> None:
-    """One step of CartPole from the same state, through the adapter."""
-    sync = EnvAdapter(make_vec("CartPole-v1", 2, backend="sync", seed=3))
-    native = EnvAdapter(make_vec("CartPole-v1", 2, backend="native", seed=3))
-    for adapter in (sync, native):
-        adapter.reset()
-    native.envs.unwrapped.state = sync.obs.T.copy()  # type: ignore[attr-defined]  # CartPole's own
-    results = [adapter.step(np.array([0, 1])) for adapter in (sync, native)]
-    np.testing.assert_allclose(results[0].next_obs, results[1].next_obs, atol=1e-6)
-    assert results[0].reward.tolist() == results[1].reward.tolist() == [1.0, 1.0]
 
 
 def test_wrappers_and_arguments_reach_each_env() -> None:

@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 import rltrainer as rl
 from rltrainer.envs.vector_env import share_an_env
 from rltrainer.errors import EnvError, ParamsError
-from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, tiny_actor_critic
+from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.trainers.test_run_log import Rows
 
 # Frames of a step
@@ -178,16 +178,6 @@ def test_a_failure_of_all_envs_together_stays_as_it_is() -> None:
         rl.Collector(tiny_actor_critic(envs), envs).collect(num_steps=2)
 
 
-def test_a_policy_that_fails_is_no_env() -> None:
-    class Broken(rl.ActorCritic):
-        def decide(self, *args: Any, **options: Any) -> Any:
-            raise RuntimeError("not an env")
-
-    envs = gym.vector.SyncVectorEnv([CountingEnv])
-    with pytest.raises(RuntimeError, match="not an env"):
-        rl.Collector(Broken(OBS_SPACE, envs.single_action_space), envs).collect(num_steps=2)
-
-
 # Shared envs
 
 
@@ -232,9 +222,3 @@ def test_vectors_share_a_single_env(backend: str, wrap: Any) -> None:
     assert share_an_env(mine, vector(backend, wrap(env), CountingEnv()))
     assert share_an_env(vector(backend, wrap(env), CountingEnv()), mine)
     assert not share_an_env(mine, vector(backend, CountingEnv(), CountingEnv()))
-
-
-def test_vectors_share_a_wrapper_of_a_single_env() -> None:
-    shared = wrapped(CountingEnv())
-    other = vector("gymnasium", gym.wrappers.RecordEpisodeStatistics(shared))
-    assert share_an_env(vector("ours", wrapped(shared)), other)

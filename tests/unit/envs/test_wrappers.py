@@ -58,6 +58,9 @@ def test_frames_as_they_are_rendered() -> None:
     assert (obs.dtype, obs.shape, obs[0, 0].tolist()) == (np.uint8, (40, 60, 3), [0, 0, 0])
     obs, reward, terminated, truncated, _ = env.step(0)
     assert (obs[0, 0].tolist(), reward, terminated, truncated) == ([1, 0, 0], 1.0, False, False)
+    small = rl.PixelObservation(Drawn(), size=(36, 36), grayscale=True)
+    assert small.reset()[0].shape == (36, 36, 1)
+    assert small.render().shape == (40, 60, 3)  # type: ignore[attr-defined]  # for videos
 
 
 @pytest.mark.parametrize(
@@ -78,12 +81,6 @@ def test_gray_values() -> None:
     env = rl.PixelObservation(fixed([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]]]), grayscale=True)
     assert env.observation_space.shape == (1, 4, 1)
     assert env.reset()[0][..., 0].tolist() == [[54, 182, 18, 255]]  # 255 times 0.2125, 0.7154, 0.0721, 1
-
-
-def test_rendered_frames_stay_large() -> None:
-    env = rl.PixelObservation(Drawn(), size=(36, 36), grayscale=True)
-    assert env.reset()[0].shape == (36, 36, 1)
-    assert env.render().shape == (40, 60, 3)  # type: ignore[attr-defined]  # for videos
 
 
 def test_frames_beside_the_state() -> None:

@@ -247,12 +247,6 @@ def test_who_is_gone_observes_what_the_space_holds() -> None:
     for _ in range(3):
         obs, *_ = envs.step(np.zeros(4, np.int64))
     assert [leaf.tolist() for leaf in obs] == [[1, 4, 1, 4], [[1, 2], [1, 5]] * 2]
-    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
-    params = rl.OnPolicyTrainerParams(
-        training_collector=rl.Collector(policy, envs), max_epochs=1, epoch_num_steps=80,
-        collection_step_num_env_steps=40, show_progress=False, verbose=False,
-    )  # fmt: skip
-    rl.PPO(policy).run_training(params)
     joint = rl.JointEnv(Positions())
     obs, _ = joint.reset(seed=1)
     for _ in range(4):
@@ -280,8 +274,9 @@ def test_agent_id() -> None:
     assert envs.single_observation_space == gym.spaces.Dict({"agent": gym.spaces.Discrete(2), "observation": BOX})
     obs, _ = envs.reset(seed=1)
     assert obs in envs.observation_space
-    for _ in range(7):
+    for number in range(7):
         assert obs["agent"].tolist() == [0, 1, 0, 1]
+        assert [int(frame[0, 0, 0]) for frame in envs.render()] == [number % 5] * 4  # those of the copies
         obs, *_ = envs.step(np.zeros(4, np.int64))
     rl.Collector(rl.ActorCritic.for_envs(envs), envs).collect(num_steps=40)
 
@@ -309,41 +304,3 @@ def test_a_copy_that_fails_is_restarted(tmp_path: Path) -> None:
     assert (sorted(stats.lengths.tolist()), stats.num_collected_steps) == ([3, 5], 2 + 3 + 5)
     assert collector.num_env_restarts == 1
     envs.close()
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "recurrent_ppo"])
-def test_algorithms_do_not_know(algorithm: str) -> None:
-    rl.seed(1)
-    envs, test_envs = (rl.AgentsAsEnvs(Visitors, 2, agent_id=True) for _ in range(2))
-    common: dict[str, Any] = {
-        "max_epochs": 2,
-        "epoch_num_steps": 80,
-        "show_progress": False,
-        "verbose": False,
-        "seed": 1,
-    }
-    if algorithm == "dqn":
-        learner: Any = rl.DQN(rl.QNetwork.for_envs(envs, hidden_sizes=(8,)), rl.DQNParams(n_step=2))
-        spaces = envs.single_observation_space, envs.single_action_space
-        collector = rl.Collector(learner.policy, envs, rl.ReplayBuffer(500, *spaces, num_envs=envs.num_envs))
-        params: Any = rl.OffPolicyTrainerParams
-    else:
-        cls, policy = (rl.PPO, rl.ActorCritic) if algorithm == "ppo" else (rl.RecurrentPPO, rl.RecurrentActorCritic)
-        learner = cls(policy.for_envs(envs, hidden_sizes=(8,)))
-        collector, params = rl.Collector(learner.policy, envs), rl.OnPolicyTrainerParams
-    test_collector = rl.Collector(learner.policy, test_envs)
-    result = learner.run_training(
-        params(
-            training_collector=collector, test_collector=test_collector, test_step_num_episodes=4,
-            collection_step_num_env_steps=40, batch_size=20, **common,
-        )
-    )  # fmt: skip
-    assert result.env_step == 160
-    assert result.best_score is not None
-
-
-def test_frames_are_those_of_the_copies() -> None:
-    envs = rl.AgentsAsEnvs(Visitors, 2)
-    envs.reset(seed=1)
-    envs.step(np.zeros(4, np.int64))
-    assert [int(frame[0, 0, 0]) for frame in envs.render()] == [1] * 4

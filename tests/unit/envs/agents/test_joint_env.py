@@ -1,6 +1,5 @@
 """All agents as one env: what each observes and does has its place in one observation and one action."""
 
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -54,13 +53,9 @@ def test_what_all_observe_and_do() -> None:
     assert terminated
     assert info == {"b": {"count": 5}}
     assert int(env.render()[0, 0, 0]) == 5
-
-
-def test_the_mean_is_over_all_agents() -> None:
-    env = rl.JointEnv(Visitors(), reward="mean")
-    env.reset(seed=1)
-    rewards = [env.step(np.array([0, 0]))[1] for _ in range(5)]
-    assert rewards == [1.5, 1.5, 1.5, 1.0, 1.0]
+    mean = rl.JointEnv(Visitors(), reward="mean")  # over all agents that there may be
+    mean.reset(seed=1)
+    assert [mean.step(np.array([0, 0]))[1] for _ in range(5)] == [1.5, 1.5, 1.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("truncated", "end"), [((), (True, False)), (("a",), (True, False)), (("b",), (False, True))])
@@ -115,39 +110,25 @@ def test_agents_that_differ(actions: dict[str, Any], joint: Any, action: list[fl
     assert {name: np.asarray(value).tolist() for name, value in parallel.done.items()} == done
 
 
-def test_choices_and_floats_together() -> None:
-    actions = {"x": gym.spaces.Discrete(3), "y": gym.spaces.Box(-1.0, 1.0, (2,))}
-    with pytest.raises(SpaceError) as caught:
-        rl.JointEnv(Unequal(actions))
-    assert str(caught.value) == (
-        "JointEnv.env: actions must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of all; "
-        "got 'x' Discrete(3), 'y' Box(-1.0, 1.0, (2,), float32)"
-    )
+class ThreeChoices(Visitors):
+    def action_space(self, agent: str) -> Any:
+        return gym.spaces.Discrete(3)
 
 
-def test_a_mask_of_another_length() -> None:
-    class Wrong(Visitors):
-        def action_space(self, agent: str) -> Any:
-            return gym.spaces.Discrete(3)
-
-    with pytest.raises(SpaceError) as caught:
-        rl.JointEnv(Wrong(is_masked=True))
-    text = "JointEnv.env: the action_mask of 'a' must be one flag for each of its 3 choices; got MultiBinary(2)"
-    assert str(caught.value) == text
+MIXED = {"x": gym.spaces.Discrete(3), "y": gym.spaces.Box(-1.0, 1.0, (2,))}
 
 
-def test_a_misspelt_reward() -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.JointEnv(Visitors(), reward="max")  # type: ignore[arg-type]
-    assert str(caught.value) == "JointEnv.reward: must be one of 'sum', 'mean'; got 'max' (str)"
-
-
-def test_a_policy_for_all() -> None:
-    envs = rl.make_vec(partial(make_joint, 3), 2, backend="workers", num_workers=1)
-    stats = rl.Collector(rl.ActorCritic.for_envs(envs), envs).collect(num_episodes=4)
-    assert stats.lengths.tolist() == [3] * 4
-    envs.close()
-
-
-def make_joint(length: int) -> rl.JointEnv:
-    return rl.JointEnv(Visitors({"a": (0, length), "b": (0, length)}))
+@pytest.mark.parametrize(
+    ("env", "reward", "text"),
+    [
+        (Unequal(MIXED), "sum", "env: actions must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of "
+         "all; got 'x' Discrete(3), 'y' Box(-1.0, 1.0, (2,), float32)"),
+        (ThreeChoices(is_masked=True), "sum",
+         "env: the action_mask of 'a' must be one flag for each of its 3 choices; got MultiBinary(2)"),
+        (Visitors(), "max", "reward: must be one of 'sum', 'mean'; got 'max' (str)"),
+    ],
+)  # fmt: skip
+def test_what_is_no_joint_env(env: Any, reward: Any, text: str) -> None:
+    with pytest.raises((SpaceError, ParamsError)) as caught:
+        rl.JointEnv(env, reward)
+    assert str(caught.value) == f"JointEnv.{text}"

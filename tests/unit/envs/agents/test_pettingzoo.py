@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pettingzoo
 import pytest
-from mpe2 import simple_speaker_listener_v4, simple_spread_v3
+from mpe2 import simple_spread_v3
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.seeding import derive_seed
 from tests.unit.envs.agents.teams import Visitors
 
@@ -44,15 +43,6 @@ def test_simple_spread(backend: Any, continuous: bool) -> None:
     envs.close()
 
 
-def test_a_central_policy_in_simple_spread() -> None:
-    envs = rl.make_vec(lambda: rl.JointEnv(spread(continuous=True)), 2)
-    assert envs.single_action_space.shape == (15,)
-    spaces = envs.single_observation_space, envs.single_action_space
-    policy = rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,))
-    stats = rl.Collector(policy, envs, rl.ReplayBuffer(50, *spaces, num_envs=2)).collect(num_steps=40)
-    assert stats.lengths.tolist() == [7] * 4
-
-
 def test_agents_that_die() -> None:
     make = partial(pettingzoo.make, "parallel", "butterfly/knights_archers_zombies-v11", max_cycles=150, spawn_delay=2)
     envs = rl.AgentsAsEnvs(make, 1, agent_id=True)
@@ -71,27 +61,6 @@ def test_agents_that_die() -> None:
     assert (~rollout.valid).any()
     assert stats.info_means["team_return"] >= 0
     envs.close()
-
-
-def test_agents_of_two_kinds() -> None:
-    kinds = partial(simple_speaker_listener_v4.parallel_env, max_cycles=5)
-    with pytest.raises(
-        SpaceError, match=r"observation_space of 'speaker_0' is Box\(.*\), of 'listener_0' Box\(.*rl.JointEnv"
-    ):
-        rl.AgentsAsEnvs(kinds, 2)
-    envs = rl.make_vec(lambda: rl.JointEnv(kinds()), 2)
-    assert envs.single_action_space.nvec.tolist() == [3, 5]
-    assert rl.Collector(rl.ActorCritic.for_envs(envs), envs).collect(num_episodes=2).lengths.tolist() == [5, 5]
-
-
-@pytest.mark.parametrize("make", [simple_spread_v3.env, partial(pettingzoo.make, "aec", "classic/rps-v2")])
-def test_an_aec_env(make: Any) -> None:
-    for owner, made in (("AgentsAsEnvs", lambda: rl.AgentsAsEnvs(make, 2)), ("JointEnv", lambda: rl.JointEnv(make()))):
-        with pytest.raises(ParamsError) as caught:
-            made()
-        assert str(caught.value).startswith(f"{owner}.env: must be a PettingZoo parallel env; got ")
-        assert "Agents of an AEC env act in turn" in str(caught.value)
-        assert " at 0x" not in str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")

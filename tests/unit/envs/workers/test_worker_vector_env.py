@@ -13,7 +13,6 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode
 
-import rltrainer as rl
 from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.adapter.autoreset import MaskedReset, find_autoreset
 from rltrainer.envs.backends.sync import SyncVectorEnv
@@ -252,22 +251,6 @@ def test_every_start_method_through_the_adapter(method: str, kind: str) -> None:
         adapter.reset()
         for n, cells in enumerate(record(adapter, 25)):
             assert cells == expected_cells(n, 25)
-
-
-def test_a_collector_stores_the_same() -> None:
-    rollouts = []
-    for envs in pair(partial(NoisyEnv, "nested", action_space=Discrete(3), infos="odd"), 3, 2):
-        with closing(envs):
-            rl.seed(1)
-            buffer = rl.RolloutBuffer(20, 3, envs.single_observation_space, envs.single_action_space)
-            collector = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs, buffer)
-            collector.seed(2)
-            stats = [collector.collect(num_steps=60), collector.collect(num_episodes=7)]
-            rollouts.append((collector.rollout(), [(s.returns.tolist(), s.lengths.tolist()) for s in stats]))
-    assert rollouts[0][1] == rollouts[1][1]
-    for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "last_obs", "final_obs", "final_index"):
-        for ours, theirs in zip(*(leaves(getattr(rollout, name)) for rollout, _ in rollouts), strict=True):
-            assert ours.equal(theirs)
 
 
 def test_an_id_with_arguments_and_wrappers() -> None:
