@@ -223,7 +223,7 @@ class UpdatePlan:
     precision: PrecisionParams = PrecisionParams()
     update: UpdateParams = UpdateParams()
     varies_in_length: bool = False
-    """Whether rollouts differ in size, as collections by episodes do."""
+    """True if rollouts differ in size, as collections by episodes do."""
     callbacks: UpdateCallbacks = UpdateCallbacks()
     all_reduce: Callable[[Tensor], Tensor] | None = None
     """From an optimizer's flat gradient to its average over processes, before it is checked and clipped, so that all

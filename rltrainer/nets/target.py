@@ -26,7 +26,7 @@ class Accumulation:
 
     @property
     def begins(self) -> bool:
-        """Whether the next step is the first of a group."""
+        """True if the next step begins a group."""
         return self.num_steps == 0
 
     def grouped(self, steps: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:

@@ -184,26 +184,21 @@ def to_plain(value: object) -> Any:
 
 
 def construction(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any]) -> str:
-    """Return as JSON how an object is built: its class and the arguments of its constructor, defaults too.
-
-    Text, as it is kept with the object: copies and pickles of that must hold no lambda of a user's.
-    """
+    """Return as JSON how an object is built: its class and the arguments of its constructor, defaults too."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(args) <= len(names):
         args, options = (), dict(zip(names, args, strict=False)) | options
     options = {p.name: p.default for p in parameters if p.default is not p.empty} | options
     plain = {"built": registry.name_of(cls), "args": to_plain(args), "options": to_plain(options)["dict"]}
-    return json.dumps(plain)
+    return json.dumps(plain)  # a text: copies and pickles of the object must hold no lambda of a user's
 
 
 class Constructed(ExplainsArguments):
-    """Metaclass of policies and algorithms: keeps an object's class and arguments, for the file of the object.
+    """Metaclass of policies and algorithms: keeps an object's class and arguments, for the file of the object."""
 
-    It sees the call itself, with the arguments of any subclass, so no constructor has a line for it. Copies and pickles
-    make no such call, and take `_construction` along as any other attribute.
-    """
-
+    # It sees the call itself, with the arguments of any subclass, so no constructor has a line for it. Copies and
+    # pickles make no such call, and take `_construction` along as any other attribute.
     def __call__(cls: type[T], *args: Any, **options: Any) -> T:
         """Make an object, and set its `_construction`."""
         text = construction(cls, args, options)  # before the constructor, which may change what it is given

@@ -110,6 +110,16 @@ def parameters(algorithm: Any) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in algorithm.policy.named_parameters()}
 
 
+def assert_same_training(eager: Any, compiled: Any, num_updates: int, **tolerance: float) -> None:
+    """Update an algorithm that runs uncompiled and one that runs compiled, and compare all that their policies hold."""
+    for i in range(num_updates):
+        update(eager, seed=i)
+        update(compiled, seed=i)
+    assert compiled.is_compiled
+    for key, value in eager.policy.state_dict().items():
+        torch.testing.assert_close(compiled.policy.state_dict()[key], value, **tolerance)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None:
     eager, compiled = make(name), make(name)
@@ -148,15 +158,9 @@ def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[st
         options = POLICY_OPTIONS.get(algorithm, {})
         made.append(algorithm(policy.for_spaces(OBS, action_space, net_params, **options), params))
         made[-1].seed(3)
-    eager, compiled = made
-    compiled.attach(COMPILED)
-    for i in range(3):
-        update(eager, seed=i)
-        update(compiled, seed=i)
-    assert compiled.is_compiled
+    made[1].attach(COMPILED)
+    assert_same_training(*made, num_updates=3, rtol=1e-3, atol=1e-4)
     assert not counters["graph_break"]
-    for key, value in eager.policy.state_dict().items():
-        torch.testing.assert_close(compiled.policy.state_dict()[key], value, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:PrecisionParams.amp")
@@ -201,9 +205,7 @@ def test_a_bad_gradient_is_left_out_of_a_compiled_step_and_named() -> None:
     before = parameters(compiled)
     batch = transitions(compiled, seed=1)
     batch.weight[3] = float("inf")
-    with pytest.raises(
-        rl.errors.NonFiniteError, match=r"BC: the gradient of actor\.1\.layers\.0\.weight is not finite"
-    ):
+    with pytest.raises(rl.errors.NonFiniteError, match=r"BC: the gradient of actor\S+weight is not finite"):
         compiled.update(batch)
     assert all(torch.equal(before[key], value) for key, value in parameters(compiled).items())
     update(compiled, seed=2)
@@ -230,12 +232,8 @@ def test_large_products_are_in_the_graph_too(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr("rltrainer.nets.linear.MIN_PRODUCT", 0)  # what is large may be small in a test
     eager, compiled = make(name), make(name)
     compiled.attach(COMPILED)
-    for i in range(3):
-        update(eager, seed=i)
-        update(compiled, seed=i)
+    assert_same_training(eager, compiled, num_updates=3, rtol=1e-3, atol=1e-5)
     assert not counters["graph_break"]
-    for key, value in parameters(eager).items():
-        torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(36, 40, 2), (2, 36, 40)])
@@ -273,15 +271,11 @@ def test_numbers_of_an_algorithm_may_change_between_steps() -> None:
 def test_a_parameter_of_another_layout_is_seen_by_the_next_run() -> None:
     eager, compiled = make("bc"), make("bc")
     compiled.attach(COMPILED)
-    for i in range(2):
-        update(eager, seed=i)
-        update(compiled, seed=i)
-        if i == 0:  # the graph itself does not look at strides
-            weight = next(compiled.policy.parameters())
-            weight.data = weight.data.t().contiguous().t()
-            compiled.attach(COMPILED)
-    for key, value in parameters(eager).items():
-        torch.testing.assert_close(parameters(compiled)[key], value)
+    assert_same_training(eager, compiled, num_updates=1)
+    weight = next(compiled.policy.parameters())
+    weight.data = weight.data.t().contiguous().t()  # the graph itself does not look at strides
+    compiled.attach(COMPILED)
+    assert_same_training(eager, compiled, num_updates=2)
 
 
 def test_a_compilation_that_fails_goes_on_uncompiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

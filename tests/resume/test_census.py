@@ -20,7 +20,8 @@ from tests.resume.runs import RUNS, build, digest
 EXCEPTIONS = {
     r"timing|collect_time|_time$|_started$": "seconds",
     r"_collector\.(_checker\.)?_episodes\.(num_valid|_ended|open|_quota)": "counts of the last collection alone",
-    r"_collector\._(limit|selection\._before|checker\._(began|has_warned|num_before|num_now))$": "set at the start of every collection",
+    r"_collector\._(limit|selection\._before|checker\._(began|has_warned|num_before|num_now))$": "set at a start of "
+    "a collection",
     r"_episodes\._infos": "of the last step, and whether a warning was given",
     r"\.envs\b|(_env_state|_autoreset)\._(envs|saver|check)": "compared in test_midway.py",
     r"\.adapter\._(next|result|starting|autoreset\._first_obs|has_truncated)": "memory of the last step",
