@@ -160,30 +160,29 @@ def test_make_vec(name: str, value: Any) -> None:
         rl.make_vec(**options)
 
 
-@pytest.mark.parametrize("value", [None, "1", 1.0, True, [1]])
-def test_seed(value: Any) -> None:
-    with pytest.raises(ParamsError, match=r"^seed.n: must be an integer; got "):
-        rl.seed(value)
+TRAINER = rl.OnPolicyTrainer(
+    rl.PPO(POLICY), rl.OnPolicyTrainerParams(training_collector=rl.Collector(POLICY, counting_envs()))
+)
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: rl.Collector(ENVS, POLICY),  # type: ignore[arg-type]  # what is tested, below too
+     r"Collector.envs: must be a VectorEnv; .* Write Collector\(policy, rl.make_vec"),
+    (lambda: rl.Collector(rl.PPO(POLICY), ENVS),  # type: ignore[arg-type]
+     r"Collector.policy: must be a Policy; got .* Pass algorithm.policy, or "),
+    (lambda: TRAINER.save(3), r"OnPolicyTrainer.save.path: must be a path; got 3 \(int\)$"),  # type: ignore[arg-type]
+    (lambda: TRAINER.restore(3), r"OnPolicyTrainer.restore.path: must be a path; got 3 \(int\)$"),  # type: ignore[arg-type]
+    *((lambda value=v: rl.seed(value), "seed.n: must be an integer; got ") for v in (None, "1", 1.0, True, [1])),
+    *((lambda factory=factory: rl.PPO(POLICY, rl.PPOParams(optimizer=factory)),
+       "AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got ")
+      for factory in (lambda parameters: None, lambda parameters: torch.optim.Adam, list)),
+    (lambda: rl.PPO(POLICY).make_optimizer(rl.PPOParams(), activation=torch.nn.ReLU()),
+     r"Optimizer.modules: must have parameters; got activation$"),
+]  # fmt: skip
 
 
-def test_swapped_arguments_of_a_collector() -> None:
-    with pytest.raises(
-        ParamsError, match=r"^Collector.envs: must be a VectorEnv; .* Write Collector\(policy, rl.make_vec"
-    ):
-        rl.Collector(ENVS, POLICY)  # type: ignore[arg-type]  # what is tested, below too
-    with pytest.raises(ParamsError, match=r"^Collector.policy: must be a Policy; got .* Pass algorithm.policy, or "):
-        rl.Collector(rl.PPO(POLICY), ENVS)  # type: ignore[arg-type]
-
-
-def test_what_is_no_path() -> None:
-    trainer = rl.OnPolicyTrainer(
-        rl.PPO(POLICY), rl.OnPolicyTrainerParams(training_collector=rl.Collector(POLICY, ENVS))
-    )
-    for call in (trainer.save, trainer.restore):
-        with pytest.raises(
-            ParamsError, match=rf"^OnPolicyTrainer.{call.__name__}.path: must be a path; got 3 \(int\)$"
-        ):
-            call(3)  # type: ignore[arg-type]  # what is tested
+@pytest.mark.parametrize(("call", "text"), WRONG)
+def test_a_wrong_argument_is_named(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ParamsError, match=f"^{text}"):
+        call()
 
 
 def test_integers_of_numpy_count_everything() -> None:
@@ -215,32 +214,12 @@ def test_envs_are_reset_with_seeds_of_numpy(backend: Any) -> None:
     envs.close()
 
 
-def test_a_large_seed_is_folded_into_the_range_of_torch() -> None:
-    rl.seed(2**64 + 5)
-    folded = torch.rand(1)
-    torch.manual_seed(5)
-    assert torch.equal(folded, torch.rand(1))
-    assert rl.ReplayBuffer(10, *SPACES, seed=2**64 + 5).generator.initial_seed() == 5
-
-
-def test_seeds_of_numpy_are_those_of_python() -> None:
+def test_seeds_of_numpy_are_those_of_python_and_large_ones_are_folded_into_the_range_of_torch() -> None:
     seen = []
-    for number in (5, np.int64(5)):
+    for number in (5, np.int64(5), 2**64 + 5):
         rl.seed(number)
         algorithm = rl.PPO(POLICY)
         algorithm.seed(number)
         buffer = rl.ReplayBuffer(10, *SPACES, seed=number)
         seen.append((torch.rand(1).item(), algorithm.generator.initial_seed(), buffer.generator.initial_seed()))
-    assert seen[0] == seen[1]
-
-
-@pytest.mark.parametrize("factory", [lambda parameters: None, lambda parameters: torch.optim.Adam, list])
-def test_a_factory_that_makes_no_optimizer(factory: Any) -> None:
-    with pytest.raises(ParamsError, match=r"^AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got "):
-        rl.PPO(POLICY, rl.PPOParams(optimizer=factory))
-
-
-def test_an_optimizer_of_nothing() -> None:
-    algorithm = rl.PPO(POLICY)
-    with pytest.raises(ParamsError, match=r"^Optimizer.modules: must have parameters; got activation$"):
-        algorithm.make_optimizer(algorithm.params, activation=torch.nn.ReLU())
+    assert seen[0] == seen[1] == seen[2]

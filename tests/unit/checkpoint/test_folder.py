@@ -359,13 +359,21 @@ def test_a_place_where_nothing_can_be_written(parent: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("member", ["a.safetensors", "manifest.json"])
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "missing", "added"])
 def test_a_member_that_is_no_file_is_refused_and_not_waited_for(member: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write(path, 1)
     (path / member).rename(tmp_path / "moved")
-    {"link": lambda file: file.symlink_to("../moved"), "pipe": os.mkfifo, "folder": os.mkdir}[kind](path / member)
-    text = "is no checkpoint: it has no manifest" if member == "manifest.json" else f"{member}: is no regular file"
+    if kind == "added":
+        shutil.copy(tmp_path / "moved", path / member)
+        (path / "more.safetensors").touch()
+    else:
+        {"link": lambda file: file.symlink_to("../moved"), "pipe": os.mkfifo, "folder": os.mkdir, "missing": str}[kind](
+            path / member
+        )
+    text = f"{member}: is no regular file" if kind != "missing" else f"{member}: missing"
+    text = "is no checkpoint: it has no manifest" if member == "manifest.json" else text
+    text = "more.safetensors: not in the manifest" if kind == "added" else text
     with pytest.raises(CheckpointError, match=text):
         read_checkpoint(path)
 

@@ -45,10 +45,7 @@ def test_a_second_process_is_told_who_holds_it_and_takes_over_when_that_is_kille
     lock.check()
     lock.release()
     assert not lock.is_held
-
-
-def test_two_in_one_process(tmp_path: Path) -> None:
-    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first, second = lock, FolderLock(tmp_path)  # two in one process
     first.acquire()
     with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on"):
         second.acquire()
@@ -60,14 +57,10 @@ def test_two_in_one_process(tmp_path: Path) -> None:
     assert (tmp_path / "lock").read_bytes() == b""
 
 
-def sleep_for(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 def test_a_forked_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.acquire()
-    worker = multiprocessing.get_context("fork").Process(target=sleep_for, args=(60,))
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     worker.start()
     other = FolderLock(tmp_path)
     with pytest.raises(CheckpointError):
@@ -86,22 +79,19 @@ def test_a_forked_worker_that_outlives_its_run_does_not_hold_the_lock(tmp_path: 
     other.release()
 
 
-class NoLocks:
-    """A file system without locks."""
+def without_locks(monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOLCK) -> None:
+    """Put a file system without locks in the place of this one."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = errno.ENOLCK) -> None:
-        import fcntl
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-        def flock(descriptor: int, operation: int) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_without_locks_the_contents_decide(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = hold_elsewhere(tmp_path)
-    NoLocks(monkeypatch, number)
+    without_locks(monkeypatch, number)
     lock = FolderLock(tmp_path)
     with pytest.raises(CheckpointError, match=rf"process {process.pid} on .* remove {tmp_path / 'lock'}: this file"):
         lock.acquire()
@@ -116,25 +106,9 @@ def test_without_locks_the_contents_decide(number: int, tmp_path: Path, monkeypa
     again.release()
 
 
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-@pytest.mark.parametrize("changes", [{"place": "another boot"}, {"pid": 1}])
-def test_without_locks_nobody_is_dead_of_whom_nothing_is_known(
-    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    NoLocks(monkeypatch)
-    lock = FolderLock(tmp_path)
-    lock.acquire()
-    edit(lock.path, **changes)
-    with pytest.raises(CheckpointError, match="and a run has one writer"):
-        FolderLock(tmp_path).acquire()
-
-
 @pytest.mark.parametrize("text", ["", "x", "[]", "3", "{}", '{"pid": 1}', "[" * 4000, '{"pid": -1}', "\0" * 10_000])
 def test_a_lock_file_that_names_nobody(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    NoLocks(monkeypatch)
+    without_locks(monkeypatch)
     (tmp_path / "lock").write_text(text)
     lock = FolderLock(tmp_path)
     lock.acquire()
@@ -142,18 +116,20 @@ def test_a_lock_file_that_names_nobody(text: str, tmp_path: Path, monkeypatch: p
     lock.release()
 
 
-@pytest.mark.parametrize("pid", [0, -1, True, "1", 10**30, None])
-def test_a_holder_with_no_number(pid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    NoLocks(monkeypatch)
-    lock = FolderLock(tmp_path)
+@pytest.mark.parametrize("changes", [{"place": "another boot"}, {"pid": 1}, {"pid": 10**30}])
+@pytest.mark.parametrize("pid", [0, -1, True, "1", None])
+def test_without_locks_a_holder_of_whom_nothing_is_known_may_live_and_one_without_a_number_is_none(
+    changes: dict[str, Any], pid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    lock, other = FolderLock(tmp_path), FolderLock(tmp_path)
     lock.acquire()
-    edit(lock.path, pid=pid)
-    other = FolderLock(tmp_path)
-    if pid == 10**30:  # who knows
-        with pytest.raises(CheckpointError, match="one writer"):
-            other.acquire()
-    else:
+    holder = json.loads(lock.path.read_text())
+    lock.path.write_text(json.dumps(holder | changes))
+    with pytest.raises(CheckpointError, match="and a run has one writer"):
         other.acquire()
+    lock.path.write_text(json.dumps(holder | {"pid": pid}))
+    other.acquire()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])

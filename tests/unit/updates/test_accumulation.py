@@ -22,8 +22,6 @@ from tests.contract.test_all_algorithms import (
     transitions,
     update,
 )
-from tests.resume.runs import build, digest
-from tests.resume.test_census import bring_envs_back, census, differences
 
 SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "tqc", "redq", "cql", "iql")
 """Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
@@ -185,23 +183,3 @@ def test_a_state_in_the_middle_of_a_group_is_checked_and_loads_where_nothing_is_
             algorithm.load_state_dict(state | {"optimizer": state["optimizer"] | change})
     other.load_state_dict(state)
     assert "gathered" not in other.optimizer.state_dict()
-
-
-def run_of(name: str) -> Any:
-    trainer = build(name)
-    params = dataclasses.replace(trainer.params, update=rl.UpdateParams(accumulate=5, nonfinite="skip"))
-    return params.create_trainer(trainer.algorithm)
-
-
-@pytest.mark.parametrize("name", ["sac", "dqn", "td3", "redq", "ppo", "offline_iql"])
-def test_a_run_continues_in_the_middle_of_a_group(name: str, tmp_path: Path) -> None:
-    whole, trainer, restored = (run_of(name) for _ in range(3))
-    whole.run()
-    trainer.execute_epoch()
-    trainer.save(tmp_path / "checkpoint")
-    restored.restore(tmp_path / "checkpoint")
-    bring_envs_back(trainer, restored)
-    assert differences(census(trainer), census(restored)) == []
-    assert "gathered" in trainer.algorithm._optimizers()[0].state_dict() or name == "ppo"
-    restored.run()
-    assert digest(restored) == digest(whole)
