@@ -15,13 +15,26 @@ from tests.docs.test_code_blocks import PAGES, ROOT, blocks, short_runs
 
 __all__ = ["short_runs"]
 
-FEW = "--max-epochs 2 --test-step-num-episodes 2 --show-progress false"
+FEW = "--max-epochs 2 --test-step-num-episodes 2 --show-progress false --runtime.compile false"
 SHORT = {"train": f"{FEW} --num-env-steps 600", "sweep": f"{FEW} --num-env-steps 600 --trials 2"}
 """Added to our commands: what is given last counts."""
 SHORT_OFFLINE = f"{FEW} --num-gradient-steps 20"
 OTHERS = {"minari": "downloads", "curl": "asks the server of the line before", ".": "of the shell", "cd": "the same"}
 """Programs that are not run, and why."""
-TESTED_ELSEWHERE = {"docs/guides/command_line.md": "tests/unit/tools/cli/test_page_of_commands.py runs them"}
+PPO, SAC = "runs/ppo_CartPole-v1", "runs/sac_Pendulum-v1"
+LEAVES = {
+    "train --env CartPole-v1 --plot --record": [
+        f"{PPO}/learning_curve.png", f"{PPO}/page.html", f"{PPO}/videos/best.mp4", f"{PPO}/best.safetensors"
+    ],
+    "train ppo --env CartPole-v1 --lr 1e-3 --seed 1..3": [f"{PPO}_seed{seed}/best.safetensors" for seed in (1, 2, 3)],
+    "train --recipe sac/Pendulum-v1": [f"{SAC}/best.safetensors"],
+    "train sac --env Pendulum-v1 --start runs/sac_Pendulum-v1": [f"{SAC}-2/best.safetensors"],
+    "record runs/sac_Pendulum-v1": [f"{SAC}/videos/best.mp4"],
+    "plot runs/ppo_CartPole-v1_seed1 runs/ppo_CartPole-v1_seed2 --path ppo.png": ["ppo.png"],
+    "plot runs": ["curves.png"],
+    "export runs/sac_Pendulum-v1": [f"{SAC}/best.onnx"],
+}  # fmt: skip
+"""Files of some size after commands of the page of the command line."""
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -39,7 +52,7 @@ OURS = {page: [words[1:] for words in found if words[0] == "rltrainer"] for page
 
 
 @pytest.mark.usefixtures("short_runs")
-@pytest.mark.parametrize("page", [page for page, found in OURS.items() if found and page not in TESTED_ELSEWHERE])
+@pytest.mark.parametrize("page", [page for page, found in OURS.items() if found])
 def test_our_commands_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,6 +64,9 @@ def test_our_commands_run(
             log_data(Path(words[words.index("--data") + 1]))
         short = SHORT_OFFLINE if "--data" in words else SHORT.get(name, "")
         assert main([name, *arguments, *shlex.split(short)]) == 0, (name, words, capfd.readouterr())
+        for path in LEAVES.get(shlex.join([name, *words]), ()):
+            assert Path(path).stat().st_size > 1000
+            assert not path.endswith(".html") or "best.mp4" in Path(path).read_text()
 
 
 def log_data(path: Path) -> None:
@@ -91,3 +107,4 @@ def test_commands_are_found() -> None:
     text = "```sh\nmake all  # of it\n\npip install a && rltrainer train \\\n  --lr 1\n```\n```text\nno\n```\n"
     assert list(commands(text)) == [["make", "all"], ["pip", "install", "a"], ["rltrainer", "train", "--lr", "1"]]
     assert sum(map(len, OURS.values())) > 30
+    assert set(LEAVES) <= set(map(shlex.join, OURS["docs/guides/command_line.md"]))

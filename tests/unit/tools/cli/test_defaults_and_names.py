@@ -52,36 +52,30 @@ def recipe_of(command: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return seen[0]
 
 
-@pytest.mark.parametrize(("given", "seed"), [("", 0), ("--seed 3", 3)])
-def test_a_training_has_its_seed(given: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert recipe_of(f"train ppo --env CartPole-v1 {given}", monkeypatch).seed == seed
-
-
-@pytest.mark.parametrize(("words", "algorithm"), [
-    ("PPO --env CartPole-v1", "ppo"), ("DiscreteSAC --env CartPole-v1", "discrete_sac"),
-    ("discrete-sac --env CartPole-v1", "discrete_sac"), ("A2C --env CartPole", "a2c"),
+@pytest.mark.parametrize(("words", "algorithm", "seed"), [
+    ("PPO --env CartPole-v1", "ppo", 0), ("DiscreteSAC --env CartPole-v1", "discrete_sac", 0),
+    ("discrete-sac --env CartPole-v1 --seed 3", "discrete_sac", 3), ("A2C --env CartPole", "a2c", 0),
 ])  # fmt: skip
 def test_an_algorithm_is_known_however_it_is_written(
-    words: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+    words: str, algorithm: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = recipe_of(f"train {words}", monkeypatch)
-    assert (recipe.algorithm, recipe.env) == (algorithm, "CartPole-v1")
+    assert (recipe.algorithm, recipe.env, recipe.seed) == (algorithm, "CartPole-v1", seed)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "MountainCar-v0"])
 def test_options_may_be_written_with_underscores(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(f"train a2c --env={env} --num_envs 3 --runtime.num_threads 1 --batch_size=16", monkeypatch)
-    assert recipe.num_envs == 3
-    assert recipe.trainer["runtime"].num_threads == 1
-    assert recipe.trainer["batch_size"] == 16
+    found = (recipe.num_envs, recipe.trainer["runtime"].num_threads, recipe.trainer["batch_size"])
+    assert found == (3, 1, 16)
 
 
 def test_recommended_settings_are_of_as_many_envs_as_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ones = [
-        recipe_of(f"train reinforce --env CartPole-v1 {each} 3", monkeypatch) for each in ("--num-envs", "--num_envs")
-    ]
-    assert ones[0] == ones[1]
-    assert ones[0].num_envs == 3
+    one, other = (
+        recipe_of(f"train reinforce --env CartPole-v1 --num{end} 3", monkeypatch) for end in ("-envs", "_envs")
+    )
+    assert one == other
+    assert one.num_envs == 3
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +159,9 @@ def test_all_runs_of_a_folder_are_drawn(run: Path, tmp_path: Path, capsys: Captu
     shutil.copytree(run, "runs/one")
     assert main(["plot", "runs"]) == 0  # a single one has its page
     assert capsys.readouterr().out == "runs/one/learning_curve.png\nruns/one/page.html\n"
+    assert [path.name for path in rl.open_run("runs/one").pictures] == ["learning_curve.png", "page.html"]
+    assert main(["plot", "runs/one", "--path", "curve.xyz"]) == 1
+    assert "plot.path: must end in .png, .svg or .pdf; got 'curve.xyz' (str)" in capsys.readouterr().err
     shutil.copytree(run, "runs/deeper/two")
     shutil.copytree(run, "runs/sweep/trials/0")
     (tmp_path / "runs/sweep/sweep.json").write_text("{}")
