@@ -9,7 +9,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
-from rltrainer.tools.recipes.cookbook import find, is_atari, read_recipe
+from rltrainer.tools.recipes.cookbook import FOLDER, find, is_atari, read_recipe
 from tests.unit.tools.recipes.any_recipes import any_recipe
 from tests.unit.tools.refusals import error_text
 
@@ -65,48 +65,32 @@ def test_each_makes_its_trainer(name: str) -> None:
         collector.close()
 
 
-WITH_SMOOTH_EXPLORATION = [name for name in NAMES if rl.recipes.get(name).policy.get("use_sde", False)]
-
-
-@pytest.mark.parametrize("name", WITH_SMOOTH_EXPLORATION)
-def test_smooth_exploration_begins_anew_as_in_the_source(name: str) -> None:
+def test_smooth_exploration_is_sampled_again_as_in_the_source() -> None:
     """RL Zoo's default is once per rollout; None would keep it for an episode, of a thousand steps in MountainCar."""
-    recipe = rl.recipes.get(name)
-    num_steps = recipe.trainer["collection_step_num_env_steps"] // recipe.num_envs
-    assert 0 < recipe.policy["sde_sample_interval"] <= num_steps
+    recipes = [recipe for recipe in map(rl.recipes.get, NAMES) if recipe.policy.get("use_sde", False)]
+    for recipe in recipes:
+        num_steps = recipe.trainer["collection_step_num_env_steps"] // recipe.num_envs
+        assert 0 < recipe.policy["sde_sample_interval"] <= num_steps, recipe.name
+    assert len(recipes) == 8
+    names = {recipe.name for recipe in recipes}
+    assert {"ppo/MountainCarContinuous-v0", "sac/MountainCarContinuous-v0"} <= names
 
 
-def test_the_recipes_with_smooth_exploration_are_those_of_the_source() -> None:
-    assert len(WITH_SMOOTH_EXPLORATION) == 8
-    assert {"ppo/MountainCarContinuous-v0", "sac/MountainCarContinuous-v0"} <= set(WITH_SMOOTH_EXPLORATION)
-
-
-@pytest.mark.parametrize(
-    ("num_env_steps", "max_epochs", "epochs"),
-    [
-        (39 * 256, 20, (20, 2)),  # of one collection there would be 39, of three 13
-        (39 * 256 + 1, 20, (20, 2)),
-        (41 * 256, 20, (21, 2)),  # never fewer steps: 20 of 2 are but 40
-        (29 * 256, 20, (15, 2)),
-        (25 * 256, 20, (25, 1)),  # of two there would be 13, which is further off
-        (16 * 256, 20, (16, 1)),
-        (1, 20, (1, 1)),
-        (1000 * 256, 3, (3, 334)),
-        (12 * 256, 7, (6, 2)),
-    ],
-)
+@pytest.mark.parametrize(("num_env_steps", "max_epochs", "epochs"), [
+    (39 * 256, 20, (20, 2)),  # of one collection there would be 39, of three 13
+    (39 * 256 + 1, 20, (20, 2)), (29 * 256, 20, (15, 2)), (16 * 256, 20, (16, 1)),
+    (41 * 256, 20, (21, 2)),  # never fewer steps: 20 of 2 are but 40
+    (25 * 256, 20, (25, 1)),  # of two there would be 13, which is further off
+    (1, 20, (1, 1)), (1000 * 256, 3, (3, 334)), (12 * 256, 7, (6, 2)),
+])  # fmt: skip
 def test_epochs_are_whole_collections_and_as_many_as_asked_for(
     num_env_steps: int, max_epochs: int, epochs: tuple[int, int]
 ) -> None:
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=num_env_steps, max_epochs=max_epochs)
     trainer = recipe.with_fields(test_step_num_episodes=1).make_trainer()
     assert (trainer.params.max_epochs, trainer.params.epoch_num_steps) == (epochs[0], epochs[1] * 256)
-
-
-def test_steps_are_rounded_up_to_whole_collections() -> None:
-    """Collections of 32,768 steps: 40,000 were rounded down to one of them."""
-    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=40_000, collection_step_num_env_steps=32_768)
-    assert recipe.length == "65,536 env steps"
+    # 40,000 steps were rounded down to one such collection.
+    assert recipe.with_fields(num_env_steps=40_000, collection_step_num_env_steps=32_768).length == "65,536 env steps"
 
 
 def test_what_a_recipe_says_is_what_the_source_says() -> None:
@@ -137,36 +121,18 @@ def test_a_name_that_is_none_is_an_error(args: Any, text: str) -> None:
 
 
 def test_the_best_recipe_for_an_env_is_found() -> None:
-    found = {env: found.name for env in ("CartPole-v1", "Pendulum-v1", "MountainCar-v0") if (found := find(env))}
-    assert found == {
-        "CartPole-v1": "ppo/CartPole-v1", "Pendulum-v1": "sac/Pendulum-v1", "MountainCar-v0": "ppo/MountainCar-v0"
-    }  # fmt: skip
     for env, algorithm, name in (
-        ("HalfCheetah-v4", None, "sac/HalfCheetah-v5"),
-        ("CartPole-v0", "dqn", "dqn/CartPole-v1"),
-    ):
-        recipe = find(env, algorithm)
-        assert recipe is not None
-        assert recipe.name == name
-    for env, algorithm, name in (
-        ("ALE/Breakout-v5", None, "ppo/BreakoutNoFrameskip-v4"),
+        ("CartPole-v1", None, "ppo/CartPole-v1"), ("Pendulum-v1", None, "sac/Pendulum-v1"),
+        ("MountainCar-v0", None, "ppo/MountainCar-v0"), ("HalfCheetah-v4", None, "sac/HalfCheetah-v5"),
+        ("CartPole-v0", "dqn", "dqn/CartPole-v1"), ("ALE/Breakout-v5", None, "ppo/BreakoutNoFrameskip-v4"),
         ("ALE/Qbert-v5", "dqn", "dqn/PongNoFrameskip-v4"),  # all games are trained alike
-        ("MinAtar/Breakout-v0", None, "dqn/MinAtar/Breakout-v1"),
-    ):
-        recipe = find(env, algorithm)
-        assert recipe is not None
-        assert recipe.name == name
-    assert find("Nothing-v1") is None
-    assert find("CartPole-v1", "td3") is None
+        ("MinAtar/Breakout-v0", None, "dqn/MinAtar/Breakout-v1"), ("Nothing-v1", None, None),
+        ("CartPole-v1", "td3", None),
+    ):  # fmt: skip
+        assert getattr(find(env, algorithm), "name", None) == name
 
 
 TABLE = {"num_env_steps": 1000, "params": {"gamma": 0.9}, "trainer": {"batch_size": "none"}}
-
-
-def test_a_table_is_read_by_the_fields_of_the_dataclasses() -> None:
-    recipe = read_recipe("ppo", "CartPole-v1", TABLE)
-    assert recipe.params.gamma == 0.9
-    assert recipe.trainer == {"batch_size": None}
 
 
 @pytest.mark.parametrize(("change", "text"), [
@@ -189,7 +155,9 @@ def test_a_table_is_read_by_the_fields_of_the_dataclasses() -> None:
     ({"params": {"optimizer": {"known": "os.system"}}}, "ppo/x.params.optimizer: this release of rltrainer knows no"),
     ({"params": {"optimizer": {"live": "f"}}}, "ppo/x.params.optimizer: a recipe holds data only, not 'f'"),
 ])  # fmt: skip
-def test_what_is_wrong_in_a_table_is_named(change: dict[str, Any], text: str) -> None:
+def test_a_table_is_read_by_the_fields_of_the_dataclasses(change: dict[str, Any], text: str) -> None:
+    recipe = read_recipe("ppo", "CartPole-v1", TABLE)
+    assert (recipe.params.gamma, recipe.trainer) == (0.9, {"batch_size": None})
     assert error_text(ParamsError, read_recipe, "ppo", "x", TABLE | change).startswith(text)
 
 
@@ -201,8 +169,6 @@ def test_no_name_has_two_meanings(name: str) -> None:
 
 
 def test_every_file_is_of_an_algorithm() -> None:
-    from rltrainer.tools.recipes.cookbook import FOLDER
-
     assert {path.stem for path in FOLDER.glob("*.toml")} <= set(ALGORITHMS)
     assert all(re.fullmatch(r"[a-z0-9_]+/(MinAtar/)?[\w-]+", name) for name in NAMES)
 
@@ -230,8 +196,6 @@ def test_an_atari_recipe_trains_on_lives_and_is_tested_on_games() -> None:
     trainer = recipe.make_trainer(max_epochs=1)
     collector: Any = trainer.params.training_collector
     assert collector.buffer.nbytes < 500 * 84 * 84 * 1.1  # each frame once
-    training = collector.collect(num_steps=300, random=True)
-    assert training.lengths.max() < 150
+    assert collector.collect(num_steps=300, random=True).lengths.max() < 150
     test: Any = trainer.params.test_collector
-    games = test.collect(num_episodes=1, random=True)
-    assert games.lengths[0] > 100
+    assert test.collect(num_episodes=1, random=True).lengths[0] > 100

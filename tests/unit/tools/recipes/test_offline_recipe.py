@@ -8,7 +8,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
-from tests.unit.tools.refusals import error_text
+from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {
     "num_gradient_steps": 20, "max_epochs": 2, "test_step_num_episodes": 2, "batch_size": 8, "show_progress": False,
@@ -133,23 +133,17 @@ def test_an_algorithm_goes_on_in_an_env_as_it_is(tmp_path: Path, capsys: pytest.
     assert found.info.best_score == expected.best_score
 
 
-def test_a_run_that_went_on_is_resumed_by_its_recipe(tmp_path: Path) -> None:
-    sac = rl.train(None, "sac", data=logged(), folder=tmp_path, hidden_sizes=(8,), **SHORT).algorithm
-    short = rl.train("Pendulum-v1", sac, folder=tmp_path, **ONLINE)
-    again = rl.recipes.run_recipe(rl.recipes.recipe_of(short.folder).with_fields(max_epochs=4), short.folder)
+def test_a_run_that_went_on_is_resumed_where_its_folder_was_moved_to(tmp_path: Path) -> None:
+    sac = rl.train(None, "sac", data=logged(), folder=tmp_path / "a", hidden_sizes=(8,), **SHORT).algorithm
+    short = rl.train("Pendulum-v1", sac, folder=tmp_path / "a", **ONLINE)
+    moved = rl.RunFolder(short.folder.path.parent.rename(tmp_path / "b") / short.folder.path.name)
+    recipe = rl.recipes.recipe_of(moved)
+    assert recipe.start == str(moved.path / "start.safetensors")
+    again = rl.recipes.run_recipe(recipe.with_fields(max_epochs=4), moved)
     more = {"num_env_steps": 80, "max_epochs": 4, "capacity": 40}
     whole = rl.train("Pendulum-v1", sac, folder=tmp_path, **ONLINE | more)
     assert again.info.env_step == whole.info.env_step == 80
     assert [e.update.metrics for e in again.info.epochs] == [e.update.metrics for e in whole.info.epochs]
-
-
-def test_a_run_that_went_on_is_resumed_where_its_folder_was_moved_to(tmp_path: Path) -> None:
-    sac = rl.train(None, "sac", data=logged(), folder=tmp_path / "a", hidden_sizes=(8,), **SHORT).algorithm
-    run = rl.train("Pendulum-v1", sac, folder=tmp_path / "a", **ONLINE)
-    moved = rl.RunFolder(run.folder.path.parent.rename(tmp_path / "b") / run.folder.path.name)
-    recipe = rl.recipes.recipe_of(moved)
-    assert recipe.start == str(moved.path / "start.safetensors")
-    assert rl.recipes.run_recipe(recipe.with_fields(max_epochs=3), moved).info.env_step == 60
 
 
 def test_the_env_says_which_algorithm_suits_data_that_does_not(tmp_path: Path) -> None:
@@ -182,21 +176,23 @@ class MySAC(rl.SAC):
 
 
 def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    envs = rl.make_vec("Pendulum-v1", 1)
-    with pytest.raises(RLTrainerError, match=r"train.algorithm: must be one of a2c, .*, or made by their classes; got"):
-        rl.train("Pendulum-v1", MySAC(rl.SquashedActorCritic.for_envs(envs)), folder=tmp_path)
+    envs, folder = rl.make_vec("Pendulum-v1", 1), tmp_path / "runs"
     sac = rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,)))
-    envs.close()
-    with pytest.raises(RLTrainerError, match=r"Recipe.policy: must have no options where a saved algorithm continues"):
-        rl.train("Pendulum-v1", sac, folder=tmp_path, hidden_sizes=(8,))
     sac.save(tmp_path / "sac.safetensors")
-    with pytest.raises(RLTrainerError, match=r"Recipe.start: must be a saved PPO; .* It is a SAC: name that."):
-        rl.train("Pendulum-v1", "ppo", start=tmp_path / "sac.safetensors", folder=tmp_path)
-    with pytest.raises(RLTrainerError, match=r"train.algorithm: must be .*\. A saved algorithm continues by start="):
-        rl.train("Pendulum-v1", "sac.safetensors", folder=tmp_path)
-    (tmp_path / "sac.safetensors").unlink()
-    with pytest.raises(RLTrainerError, match=r"Collector.policy.observation_space: expected Box"):
-        rl.train("MountainCarContinuous-v0", sac, folder=tmp_path, **ONLINE)
-    with pytest.raises(RLTrainerError, match=r"nowhere.safetensors: "):
-        rl.train("Pendulum-v1", "sac", start="nowhere.safetensors", folder=tmp_path, **ONLINE)
-    assert list(tmp_path.iterdir()) == []
+    mine = MySAC(rl.SquashedActorCritic.for_envs(envs))
+    envs.close()
+    for algorithm, fields, text in (
+        (mine, {}, r"train.algorithm: must be one of a2c, .*, or made by their classes; got"),
+        (sac, {"hidden_sizes": (8,)}, "Recipe.policy: must have no options where a saved algorithm continues"),
+        (
+            "ppo",
+            {"start": tmp_path / "sac.safetensors"},
+            "Recipe.start: must be a saved PPO; .* It is a SAC: name that.",
+        ),
+        ("sac.safetensors", {}, r"train.algorithm: must be .*\. A saved algorithm continues by start="),
+        ("sac", {"start": "nowhere.safetensors"} | ONLINE, "nowhere.safetensors: "),
+        (sac, {"env": "MountainCarContinuous-v0"} | ONLINE, "Collector.policy.observation_space: expected Box"),
+    ):
+        options: Any = {"env": "Pendulum-v1", "algorithm": algorithm, "folder": folder} | fields
+        refuses(RLTrainerError, text, rl.train, **options)
+    assert list(folder.iterdir()) == []
