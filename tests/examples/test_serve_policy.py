@@ -62,20 +62,15 @@ def test_one_observation_or_several(policy: Any, url: str) -> None:
     np.testing.assert_allclose(ask(url, obs=many.tolist())["action"], policy.predict(many), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (b'{"obs": [0, 0', "JSON decode error"),
-        (b"", "Field required"),
-        (b"[1, 2]", "Field required"),
-        (b'{"action": 1}', "Field required"),
-        (b'{"obs": [0, 0]}', "ActorCritic.predict: obs: expected float32 (3,), or ('N', 3) for several; got "),
-        (b'{"obs": [[0, 0, 0], [0]]}', "ActorCritic.predict: obs: expected an array, got [[0, 0, 0], [0]]"),
-        (b'{"obs": {"a": 1}}', "ActorCritic.predict: obs: expected float32 (3,)"),
-        (b'{"obs": [0, NaN, 0]}', "ActorCritic.predict: obs: holds NaN or infinity"),
-        (b'{"obs": [0, 0, 0], "state": [1]}', "ActorCritic.predict.state: must be None, as it has no memory; got [1]"),
-    ],
-)
+@pytest.mark.parametrize(("body", "text"), [
+    (b'{"obs": [0, 0', "JSON decode error"),
+    (b"", "Field required"), (b"[1, 2]", "Field required"), (b'{"action": 1}', "Field required"),
+    (b'{"obs": [0, 0]}', "ActorCritic.predict: obs: expected float32 (3,), or ('N', 3) for several; got "),
+    (b'{"obs": [[0, 0, 0], [0]]}', "ActorCritic.predict: obs: expected an array, got [[0, 0, 0], [0]]"),
+    (b'{"obs": {"a": 1}}', "ActorCritic.predict: obs: expected float32 (3,)"),
+    (b'{"obs": [0, NaN, 0]}', "ActorCritic.predict: obs: holds NaN or infinity"),
+    (b'{"obs": [0, 0, 0], "state": [1]}', "ActorCritic.predict.state: must be None, as it has no memory; got [1]"),
+])  # fmt: skip
 def test_what_is_no_question(body: bytes, text: str, url: str) -> None:
     answer = httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=60)
     assert answer.status_code == 422
@@ -105,7 +100,4 @@ def test_the_short_form_asks_itself_and_stops(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     answers = [json.loads(line.replace("'", '"')) for line in run.stdout.splitlines() if line.startswith("{")]
     assert answers in ([{"action": 0}], [{"action": 1}])
-
-
-def test_it_is_an_example() -> None:
     assert len(PROGRAM.read_text().splitlines()) <= 40

@@ -33,7 +33,8 @@ each_export = pytest.mark.parametrize(("name", "export"), EXPORTS.items())
 
 def policy_of(**options: Any) -> Any:
     rl.seed(1)
-    return rl.SquashedActorCritic(OBS, BOX, **{"hidden_sizes": (4,), **options})
+    given = {name: value for name, value in {"hidden_sizes": (4,), **options}.items() if value is not None}
+    return rl.SquashedActorCritic(OBS, BOX, **given)
 
 
 def action_of(path: Path, obs: Any) -> Any:
@@ -89,12 +90,10 @@ def descriptions(folder: Path) -> list[dict[str, str]]:
 
 
 def test_files_say_what_they_are_of(tmp_path: Path) -> None:
-    space = spaces.Dict(
-        far=OBS, near=spaces.Tuple((OBS, spaces.Dict(a=spaces.Discrete(2)))), action_mask=spaces.MultiBinary(2)
-    )
-    policy: Any = rl.RecurrentActorCritic(
-        space, spaces.Discrete(2), net=rl.NetParams(keys=("near",)), share_cell=True, cell_size=3
-    )
+    near = spaces.Tuple((OBS, spaces.Dict(a=spaces.Discrete(2))))
+    space = spaces.Dict(far=OBS, near=near, action_mask=spaces.MultiBinary(2))
+    net: Any = rl.NetParams(keys=("near",))
+    policy = rl.RecurrentActorCritic(space, spaces.Discrete(2), net=net, share_cell=True, cell_size=3)
     for name, export in EXPORTS.items():
         export(policy, tmp_path / name)
     for found in descriptions(tmp_path):
@@ -131,38 +130,22 @@ def test_a_graph_needs_pytorch_only(tmp_path: Path) -> None:
     assert run.stdout == "(3, 2) (3, 8) False\n", run.stderr
 
 
-class Flat(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-
-class Branches(Flat):
-    """Python's control flow by numbers."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
-
-
-class FixedBatch(Flat):
-    """One program for a few, another for many."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if len(x) < 10 else -x
-
-
-class Counts(Flat):
-    """Something else at each call."""
+class Calls(nn.Module):
+    """A function of an observation, and of the number of the call."""
 
     num_calls = 0
 
+    def __init__(self, function: Callable[[Tensor, int], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
     def forward(self, x: Tensor) -> Tensor:
         self.num_calls += 1
-        return x * self.num_calls
+        return self.function(x, self.num_calls)
 
 
-class Random(Flat):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.rand_like(x)
+def policy_with(function: Callable[[Tensor, int], Tensor]) -> Any:
+    return policy_of(net=rl.NetParams(encoder=lambda space: Calls(function), hidden_sizes=(4,)), hidden_sizes=None)
 
 
 NO_GRAPH = "SquashedActorCritic is no graph of tensors: "
@@ -170,12 +153,14 @@ NO_WORDS = "SquashedActorCritic is no graph that ONNX has words for: "
 OTHERWISE = r"SquashedActorCritic as a graph acts otherwise than policy.predict for \d+ of 64 observations. "
 
 
-@pytest.mark.parametrize(
-    ("encoder", "text"), [(Branches, NO_GRAPH), (FixedBatch, NO_GRAPH), (Counts, OTHERWISE), (Random, OTHERWISE)]
-)
-def test_what_is_no_graph(encoder: type[nn.Module], text: str, tmp_path: Path) -> None:
-    rl.seed(1)
-    policy = rl.SquashedActorCritic(OBS, BOX, rl.NetParams(encoder=lambda space: encoder(), hidden_sizes=(4,)))
+@pytest.mark.parametrize(("function", "text"), [
+    (lambda x, call: x if x.sum() > 0 else -x, NO_GRAPH),  # Python's control flow by numbers
+    (lambda x, call: x if len(x) < 10 else -x, NO_GRAPH),  # one program for a few, another for many
+    (lambda x, call: x * call, OTHERWISE),
+    (lambda x, call: x + torch.rand_like(x), OTHERWISE),
+], ids=["branches", "fixed_batch", "counts", "random"])  # fmt: skip
+def test_what_is_no_graph(function: Any, text: str, tmp_path: Path) -> None:
+    policy = policy_with(function)
     said = refuses(ExportError, f"^export_torch: {text}", rl.export_torch, policy, tmp_path / "policy.pt2")
     assert " at 0x" not in said
     assert "\n" not in said
@@ -196,35 +181,24 @@ def test_keys_that_are_no_names(name: str, export: Export, key: str, tmp_path: P
     policy = rl.ActorCritic(spaces.Dict(a=spaces.Dict({key: OBS})), BOX, hidden_sizes=(4,))
     policy.save(tmp_path / "file.safetensors")
     rule = "keys must consist of letters, digits and ._-/:. Rename them in a wrapper of the env."
-    with pytest.raises(ExportError, match=f"^{export.__name__}: .*: {re.escape(rule)}$"):
-        export(tmp_path / "file.safetensors", tmp_path / name)
+    text = f"^{export.__name__}: .*: {re.escape(rule)}$"
+    refuses(ExportError, text, export, tmp_path / "file.safetensors", tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
 @each_export
-def test_keys_of_other_kinds(name: str, export: Export, tmp_path: Path) -> None:
+def test_keys_of_other_kinds_and_two_leaves_of_one_name(name: str, export: Export, tmp_path: Path) -> None:
     keys = ["robot0/eef-pos", "ärm:1", "class", "0", "x.y", "self", "obs", "__import__"]
     space = spaces.Dict({key: OBS for key in keys})
     export(rl.ActorCritic(space, BOX, hidden_sizes=(4,)), tmp_path / name)
     assert (tmp_path / name).exists()
-
-
-@each_export
-def test_two_leaves_of_one_name(name: str, export: Export, tmp_path: Path) -> None:
     policy = rl.ActorCritic(spaces.Dict({"a.b": OBS, "a": spaces.Dict(b=OBS)}), BOX)
     text = f"^{export.__name__}: two parts of an observation are called 'obs.a.b'. Rename one in a wrapper.$"
     refuses(ExportError, text, export, policy, tmp_path / name)
 
 
-class Bessel(Flat):
-    """An operation that ONNX lacks."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.special.bessel_j0(x)
-
-
 def test_what_onnx_has_no_words_for(tmp_path: Path) -> None:
-    policy = rl.SquashedActorCritic(OBS, BOX, rl.NetParams(encoder=lambda space: Bessel(), hidden_sizes=(4,)))
+    policy = policy_with(lambda x, call: torch.special.bessel_j0(x))
     rl.export_torch(policy, tmp_path / "policy.pt2")
     refuses(ExportError, f"^export_onnx: {NO_WORDS}.*bessel_j0", rl.export_onnx, policy, tmp_path / "policy.onnx")
 

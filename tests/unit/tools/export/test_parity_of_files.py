@@ -62,6 +62,7 @@ def encoder(space: Any) -> torch.nn.Module | None:
     return Body(space) if isinstance(space, spaces.Box) and space.dtype.kind == "f" else None
 
 
+WHOLE = rl.NetParams(obs_encoder=Whole, keys=("mode", "pair"))
 NET = rl.NetParams(hidden_sizes=(8,), norm="layer", dropout=0.1, keys=("mode", "pair"))
 CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "actor": (rl.Actor, TREE, CHOICES, {"normalize_obs": True}),
@@ -75,12 +76,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "actor_critic_image": (rl.ActorCritic, IMAGE, DISCRETE, {"share_encoder": True}),
     "actor_critic_keys": (rl.ActorCritic, masked(3), DISCRETE, {"net": NET, "critic_net": rl.NetParams()}),
     "actor_critic_encoder": (rl.ActorCritic, VECTOR, BOX, {"net": rl.NetParams(encoder=encoder)}),
-    "actor_critic_obs_encoder": (
-        rl.ActorCritic,
-        masked(3),
-        DISCRETE,
-        {"net": rl.NetParams(obs_encoder=Whole, keys=("mode", "pair"))},
-    ),
+    "actor_critic_obs_encoder": (rl.ActorCritic, masked(3), DISCRETE, {"net": WHOLE}),
     "deterministic": (rl.DeterministicActorCritic, VECTOR, BOX, {}),
     "gaussian": (rl.GaussianActorCritic, TREE, BOX, {}),
     "squashed": (rl.SquashedActorCritic, VECTOR, DOUBLE, {"normalize_obs": True}),

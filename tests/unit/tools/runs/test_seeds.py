@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,7 @@ def test_results_are_those_of_runs_one_by_one(tmp_path: Path, capfd: pytest.Capt
 def test_each_has_a_process_of_one_thread_and_is_seeded() -> None:
     runs = run_quietly(describe_process, seeds=(4, 5), num_processes=1)
     (first, threads, *numbers), (second, _, *others) = [run.result for run in runs if run.result is not None]
-    assert len({first, second, os.getpid()}) == 3
-    assert threads == 1
-    assert numbers != others
+    assert (len({first, second, os.getpid()}), threads, numbers != others) == (3, 1, True)
     with torch.random.fork_rng():
         torch.manual_seed(4)
         assert numbers == [float(torch.rand(())), float(torch.rand(()))]
@@ -67,6 +66,8 @@ def test_a_failing_seed_leaves_the_others_alone(capfd: pytest.CaptureFixture[str
     assert error.startswith("Traceback (most recent call last):")
     assert error.endswith("ValueError: seed 1 is bad\n")
     assert capfd.readouterr().err == f"run_seeds: seed 1 failed:\n{error}\n"
+    text = r"(?s)^run_seeds: all 1 seeds failed; seed 1:\nTraceback.*seed 1 is bad"
+    refuses(RLTrainerError, text, run_quietly, functools.partial(make_trainer, failing=1), seeds=[1])
 
 
 def test_who_dies_or_returns_what_cannot_travel_is_named(capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,11 +76,6 @@ def test_who_dies_or_returns_what_cannot_travel_is_named(capfd: pytest.CaptureFi
     assert re.fullmatch(r"seed 1 \(pid \d+\) exited with code 7 during its run", runs[1].error or "")
     assert runs[2].error is not None
     assert "Can't pickle local object" in runs[2].error or "Can't get local object" in runs[2].error
-
-
-def test_it_is_an_error_if_all_fail(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RLTrainerError, match=r"(?s)^run_seeds: all 1 seeds failed; seed 9:\nTraceback.*seed 9 is bad"):
-        run_quietly(functools.partial(make_trainer, failing=9), seeds=[9])
 
 
 def test_one_bar_for_all(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +87,9 @@ def test_one_bar_for_all(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert any(0 < float(share) < 2 for share in re.findall(r"\| (\d\.\d\d)/2", shown))
 
 
-def test_what_cannot_travel_is_named() -> None:
-    said = error_text(ParamsError, run_quietly, lambda seed: seed)
-    text = "run_seeds.make: must travel to another process; got <function test_what_cannot_travel_is_named.<locals>"
-    assert said.startswith(text)
-    assert "Define it at the top level of a module or script" in said
-
-
-def test_what_another_process_cannot_import_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import types
-
+def test_what_cannot_travel_or_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = r"^run_seeds.make: must travel to another process; got <function test_what_cannot_travel_.*<locals>.*"
+    refuses(ParamsError, f"{text}Define it at the top level of a module or script", run_quietly, lambda seed: seed)
     module = types.ModuleType("only_here")
     exec("def make(seed): return seed", vars(module))
     monkeypatch.setitem(sys.modules, "only_here", module)
