@@ -100,41 +100,28 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
             if (page, block.code.partition("\n")[0]) in NOT_RUN:
                 continue
             elif "__main__" in block.code:
-                run_as_program(page, block, tmp_path)
+                program = tmp_path / f"line_{block.line}.py"
+                program.write_text(block.code)
+                run = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+                assert run.returncode == 0, f"{page}, line {block.line}:\n{run.stderr}"
             else:  # the empty lines make the line numbers of a traceback those of the page
                 exec(compile("\n" * (block.line - 1) + block.code, str(PAGES[page]), "exec"), vars(module))
 
 
-def run_as_program(page: str, block: Block, folder: Path) -> None:
-    program = folder / f"line_{block.line}.py"
-    program.write_text(block.code)
-    run = subprocess.run([sys.executable, program], cwd=folder, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, f"{page}, line {block.line}:\n{run.stderr}"
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_says_what_it_is(page: str) -> None:
+def test_every_block_says_what_it_is_and_is_as_narrow_as_a_page(page: str) -> None:
     text = PAGES[page].read_text()
     found = list(blocks(text))
     assert [block for block in found if block.language not in LANGUAGES] == []
     assert 2 * len(found) == sum(line.lstrip().startswith(("```", "~~~")) for line in text.splitlines())
     for block in found:
         assert block.language == "python" or "import rltrainer" not in block.code, "Python that is not run"
+    assert too_wide(text) == []
 
 
 def too_wide(page: str) -> list[str]:
     """Return the lines of code that a page has no room for."""
     return [line for block in blocks(page) for line in block.code.splitlines() if len(line) > WIDEST]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_code_is_as_narrow_as_a_page(page: str) -> None:
-    assert too_wide(PAGES[page].read_text()) == []
-
-
-def test_a_wide_line_is_found() -> None:
-    wide = "x = 1  # " + "very " * 16
-    assert too_wide(f"{wide}\n```python\n{wide[:WIDEST]}\n{wide}\n```") == [wide]
 
 
 def test_an_image_in_a_dict_takes_as_many_lines_as_the_page_says() -> None:
@@ -144,13 +131,12 @@ def test_an_image_in_a_dict_takes_as_many_lines_as_the_page_says() -> None:
     assert len([line for line in program.splitlines() if line]) == 12
 
 
-def test_what_is_not_run_exists() -> None:
-    first_lines = {(page, block.code.partition("\n")[0]) for page, found in PYTHON.items() for block in found}
-    assert set(NOT_RUN) <= first_lines
-
-
 def test_blocks_are_found_with_their_lines_and_without_their_indent() -> None:
     text = "text\n```python\na = 1\n```\n- a list\n  ```sh\n  make\n    all\n  ```\n~~~\n```\n~~~"
     assert list(blocks(text)) == [Block("python", 3, "a = 1"), Block("sh", 7, "make\n  all"), Block("", 11, "```")]
     with pytest.raises(ValueError, match="the fence before line 3 is not closed"):
         list(blocks("text\n```python\na = 1"))
+    wide = "x = 1  # " + "very " * 16
+    assert too_wide(f"{wide}\n```python\n{wide[:WIDEST]}\n{wide}\n```") == [wide]
+    first_lines = {(page, block.code.partition("\n")[0]) for page, found in PYTHON.items() for block in found}
+    assert set(NOT_RUN) <= first_lines

@@ -12,13 +12,9 @@ LARGEST = 300_000
 NAMES = sorted(path.stem for path in gallery.EXAMPLES.glob("*.py"))
 
 
-def pictures(name: str) -> list[Path]:
-    return list(gallery.IMAGES.glob(f"{name}.*"))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_example_has_one_small_picture(name: str) -> None:
-    found = pictures(name)
+    found = list(gallery.IMAGES.glob(f"{name}.*"))
     assert len(found) == 1, f"make its picture: python -m pictures.gallery {name}"
     assert found[0].stat().st_size < LARGEST
     with Image.open(found[0]) as image:
@@ -31,9 +27,6 @@ def test_the_page_is_of_these_examples() -> None:
     assert text == gallery.page(), "write the page: python -m pictures.gallery --page"
     assert [name for name in NAMES if f"images/gallery/{name}." not in text] == []
     assert len(NAMES) >= 18
-
-
-def test_every_picture_is_of_an_example() -> None:
     assert {path.stem for path in gallery.IMAGES.iterdir()} == set(NAMES)
 
 

@@ -32,24 +32,21 @@ ACTIONS = {
 """What each word of the columns of actions takes and the one before it does not."""
 
 
-def algorithms() -> dict[str, type[rl.Algorithm]]:
-    named = {name: getattr(rl, name) for name in rl.__all__}
-    return {
-        name: value
-        for name, value in named.items()
-        if inspect.isclass(value) and issubclass(value, rl.Algorithm) and not inspect.isabstract(value)
-    }
+CLASSES = {name: value for name in rl.__all__ if inspect.isclass(value := getattr(rl, name))}
+ALGORITHMS: dict[str, type[rl.Algorithm]] = {
+    name: cls for name, cls in CLASSES.items() if issubclass(cls, rl.Algorithm) and not inspect.isabstract(cls)
+}
 
 
 def test_every_algorithm_has_a_row_with_its_policy() -> None:
-    assert set(algorithms()) - {"Algorithm"} == set(TABLE)
-    for name, cls in algorithms().items():
+    assert set(ALGORITHMS) - {"Algorithm"} == set(TABLE)
+    for name, cls in ALGORITHMS.items():
         if cls.policy_class is not rl.Policy:  # behaviour cloning takes any that is stochastic
             assert f"`{cls.policy_class.__name__}`" in TABLE[name]["policy"]
 
 
 def takes(name: str, words: str) -> bool:
-    policy_class = algorithms()[name].policy_class
+    policy_class = ALGORITHMS[name].policy_class
     try:
         (rl.ActorCritic if policy_class is rl.Policy else policy_class).for_spaces(BOX, ACTIONS[words])
     except rl.errors.SpaceError:
@@ -59,7 +56,7 @@ def takes(name: str, words: str) -> bool:
 
 def test_the_columns_say_what_the_classes_do() -> None:
     for name, row in TABLE.items():
-        cls = algorithms()[name]
+        cls = ALGORITHMS[name]
         assert row["memory"] == ("yes" if cls.trains_recurrent else NONE)
         assert (row["data"] == "on-policy") == issubclass(cls, rl.OnPolicyAlgorithm)
         assert row["masks"] == (NONE if row["discrete"] == NONE else "yes")

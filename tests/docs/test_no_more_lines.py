@@ -22,12 +22,10 @@ def num_lines(block: Block) -> int:
     """Return the lines of a block that are neither blank nor comments nor docstrings."""
     if block.language != "python":
         return sum(bool(line.strip()) and not line.startswith("#") for line in block.code.splitlines())
-    tree = ast.parse(block.code)
-    documented = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module)]
     docstrings = {
         line
-        for node in documented
-        if ast.get_docstring(node) is not None
+        for node in ast.walk(ast.parse(block.code))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module) and ast.get_docstring(node) is not None
         for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
     }
     lines = enumerate(block.code.splitlines(), start=1)

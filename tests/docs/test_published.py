@@ -23,9 +23,7 @@ def test_the_figures_are_measured_ones(page: str) -> None:
     pattern = (
         r"The recipe `(\S+)` with three seeds: (\S+) is the mean .* \(([\d., ]+)\)\. RL Zoo published (\S+), for one"
     )
-    told = re.search(pattern, text)
-    assert told is not None
-    name, mean, by_seed, score = told.groups()
+    [(name, mean, by_seed, score)] = re.findall(pattern, text)
     scores = SCORES[name]["scores"]
     assert name == CURVE["recipe"]
     assert [float(each) for each in by_seed.split(", ")] == scores

@@ -8,8 +8,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SHOWN = re.compile(r"^<!-- (rltrainer/\S+\.py) -->\n+```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [
@@ -75,13 +73,10 @@ def differences(shown: str, code: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize(("page", "file", "shown"), BLOCKS, ids=lambda value: str(value)[-30:].split("\n")[0])
-def test_what_is_shown_is_the_code(page: str, file: str, shown: str) -> None:
-    assert classes(shown)
-    assert differences(shown, (ROOT / file).read_text()) == [], f"{page} shows other code than {file}"
-
-
-def test_every_mark_is_found() -> None:
+def test_what_is_shown_is_the_code() -> None:
+    for page, file, shown in BLOCKS:
+        assert classes(shown)
+        assert differences(shown, (ROOT / file).read_text()) == [], f"{page} shows other code than {file}"
     pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert len(BLOCKS) == pages.count("<!-- rltrainer/") >= 3
 
@@ -98,9 +93,8 @@ class A(B):
 
 
 def test_differences_are_found() -> None:
-    assert (
-        differences("class A(rl.B):\n    x: int = 1\n    def f(self, q):\n        z = q\n        return z", CODE) == []
-    )
+    same = "class A(rl.B):\n    x: int = 1\n    def f(self, q):\n        z = q\n        return z"
+    assert differences(same, CODE) == []
     assert differences("class A(B):\n    x: int = 2\n    def f(self, q):\n        return z", CODE) == ["A.x", "A.f"]
     assert differences("class A(rl.C):\n    x: int = 1", CODE) == ["A"]
     assert differences("class B:\n    w = 1", CODE) == ["B", "B.w"]

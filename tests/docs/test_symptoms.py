@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import rltrainer as rl
 from pictures import symptoms
 
@@ -40,16 +38,10 @@ def wrong_figures(page: str) -> list[str]:
     return wrong
 
 
-def test_figures_are_those_of_the_runs() -> None:
+def test_figures_are_those_of_the_runs_that_the_program_makes() -> None:
     assert len(list(tables(PAGE, "run"))) >= 9
     assert wrong_figures(PAGE) == []
-
-
-def test_a_wrong_figure_is_found() -> None:
     assert wrong_figures(PAGE.replace("| healthy | 500 |", "| healthy | 501 |"))
-
-
-def test_the_figures_are_of_the_runs_that_the_program_makes() -> None:
     assert set(FIGURES) == set(symptoms.RUNS)
 
 
@@ -60,12 +52,10 @@ def test_every_picture_is_shown_and_small() -> None:
     assert {name: size for name, size in drawn.items() if size > LARGEST} == {}
 
 
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Return the names in the log of a short run of each algorithm."""
-    names = {}
+def test_the_names_are_those_of_our_logs(tmp_path: Path) -> None:
+    logged = {}
     for algorithm, env in KINDS.items():
-        folder = tmp_path_factory.mktemp("runs")
+        folder = tmp_path / algorithm
         warmup = {} if algorithm in ("PPO", "A2C", "IMPALA") else {"warmup_num_env_steps": 20, "batch_size": 8}
         rl.train(
             env, algorithm.lower(), folder=folder, max_epochs=1, test_step_num_episodes=1, num_env_steps=600,
@@ -73,11 +63,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             show_progress=False, runtime=rl.RuntimeParams(compile=False), **warmup,
         )  # fmt: skip
         opened = rl.open_run(folder)
-        names[algorithm] = {f"{kind}/{name}" for kind in opened.kinds for name in opened.rows(kind)}
-    return names
-
-
-def test_the_names_are_those_of_our_logs(logged: dict[str, set[str]]) -> None:
+        logged[algorithm] = {f"{kind}/{name}" for kind in opened.kinds for name in opened.rows(kind)}
     [[_, *rows]] = tables(PAGE, "number")
     assert len(rows) > 10
     for numbers, algorithms, _ in rows:
@@ -85,8 +71,6 @@ def test_the_names_are_those_of_our_logs(logged: dict[str, set[str]]) -> None:
         for number in re.findall(r"`([^`]+)`", numbers):
             missing = [algorithm for algorithm in named if number not in logged[algorithm]]
             assert missing == [], number
-
-
-def test_what_is_named_of_an_algorithm_is_not_of_all(logged: dict[str, set[str]]) -> None:
+    # What the page names of one algorithm is not of all.
     assert "update/approx_kl" not in logged["A2C"]
     assert "update/explained_variance" not in logged["DQN"]
