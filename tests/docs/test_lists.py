@@ -79,34 +79,22 @@ def test_every_extra_is_listed() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(extras)
 
 
-def test_readme_counts_what_there_is() -> None:
+def test_readme_counts_what_there_is_and_has_the_addresses_of_the_project() -> None:
     readme = (ROOT / "README.md").read_text()
     assert re.findall(r"\[(\d+) algorithms\]", readme) == [str(len(TABLE))]
     assert re.findall(r"\[(\d+) recipes\]", readme) == [str(len(rl.recipes.names()))]
-
-
-def test_the_addresses_are_those_of_the_project() -> None:
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
-    readme = (ROOT / "README.md").read_text()
     assert set(re.findall(r"https?://[^\s>]+", readme)) == set(urls.values())
     assert all(url.startswith("https://rltrainer.example/") for url in urls.values())  # belongs to none: RFC 2606
 
 
-def table_of(path: Path) -> list[str]:
-    """Return the lines of the comparison with other libraries."""
-    return [line for line in path.read_text().splitlines() if line.startswith("|")]
-
-
-def test_readme_has_the_head_and_six_rows_of_the_comparison() -> None:
-    page, readme = table_of(ROOT / "docs" / "beside_others.md"), table_of(ROOT / "README.md")
+def test_readme_has_six_rows_of_the_comparison_which_knows_our_size() -> None:
+    text, head = ((ROOT / path).read_text() for path in ("docs/beside_others.md", "README.md"))
+    page, readme = ([line for line in each.splitlines() if line.startswith("|")] for each in (text, head))
     assert readme == [line for line in page if line in readme]
     assert len(readme) == 2 + 6
-    [more] = re.findall(r"has (\w+) rows more", (ROOT / "README.md").read_text())
+    [more] = re.findall(r"has (\w+) rows more", head)
     assert more == {13: "thirteen", 14: "fourteen", 15: "fifteen"}[len(page) - len(readme)]
-
-
-def test_the_comparison_knows_our_size() -> None:
-    text = (ROOT / "docs" / "beside_others.md").read_text()
     [(num_lines, num_files)] = re.findall(r"^\| size, lines / files \| (\d+)k / (\d+) \|", text, re.MULTILINE)
     files = list((ROOT / "rltrainer").rglob("*.py"))
     lines = sum(len(path.read_text().splitlines()) for path in files)

@@ -63,9 +63,8 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 
 def test_what_is_missing_is_found(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(
-        '<link href="a.css"><script src="//b.org/c.js"></script><a href="https://d.org">'
-    )
+    page = '<link href="a.css"><script src="//b.org/c.js"></script><a href="https://d.org">'
+    (tmp_path / "page.html").write_text(page)
     (tmp_path / "a.css").write_text("@font-face { src: url('https://e.org/f.woff2'), url(data:font) }")
     assert list(missing(tmp_path)) == ["page.html: //b.org/c.js", "a.css: https://e.org/f.woff2"]
 
@@ -107,30 +106,21 @@ def test_every_public_name_is_explained(site: Path) -> None:
     assert wrong == {}
 
 
-def entries() -> set[str]:
-    """Return what the API page asks for."""
-    return set(re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
-
-
-def test_what_a_room_offers_is_explained() -> None:
-    explained, missing = entries() | {f"rltrainer.{name}" for name in rl.__all__}, []
+def test_what_a_room_offers_is_explained_and_the_parts_of_networks_are() -> None:
+    entries = set(re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    explained, missing = entries | {f"rltrainer.{name}" for name in rl.__all__}, []
     for room in [info.name for info in pkgutil.iter_modules(rl.__path__, "rltrainer.") if info.ispkg]:
         for name in getattr(importlib.import_module(room), "__all__", []):
             if not {f"{room}.{name}", f"rltrainer.{name}"} & explained:
                 missing.append(f"{room}.{name}")
-    assert missing == []
-
-
-def test_the_parts_of_networks_are_explained() -> None:
-    missing = []
-    for room in (nets, functional):
-        for info in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+    for package in (nets, functional):
+        for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(info.name)
             for name, value in vars(module).items():
                 is_public = inspect.isclass(value) or inspect.isfunction(value)
                 is_public = is_public and not name.startswith("_") and value.__module__ == info.name
                 names = {info.name, f"{info.name}.{name}", f"rltrainer.{name}"}
-                if is_public and not names & (entries() | NOT_EXPLAINED.keys()):
+                if is_public and not names & (entries | NOT_EXPLAINED.keys()):
                     missing.append(f"{info.name}.{name}")
     assert missing == []
 

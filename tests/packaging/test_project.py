@@ -62,12 +62,9 @@ def test_errors_name_extras_that_are_there() -> None:
     assert [name for name, source in PACKAGE.items() if '"rltrainer[' in source] == []  # which is on no registry
 
 
-def test_the_set_for_developers_has_all_extras() -> None:
+def test_everything_that_extras_name_is_pinned_and_developers_have_all_of_it() -> None:
     (own,) = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"] if text.startswith("rltrainer")]
     assert own.extras == set(PROJECT["optional-dependencies"]) - {"dev"}
-
-
-def test_everything_that_extras_name_is_pinned() -> None:
     lines = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
     pinned = {distribution(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
     assert all(pinned.values())
@@ -79,15 +76,10 @@ def test_everything_that_extras_name_is_pinned() -> None:
             assert requirement.specifier.contains(pinned[name]), requirement
 
 
-def test_versions_agree() -> None:
-    assert PROJECT["version"] == rl.__version__
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == rl.__version__
+def test_versions_and_interpreters_agree() -> None:
     newest = re.search(r"^## \[(.+?)\] - (Unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None
-    assert newest[1] == rl.__version__
-
-
-def test_interpreters_agree() -> None:
+    assert PROJECT["version"] == newest[1] == rl.__version__
     named = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     assert named == ["3.11", "3.12", "3.13"]
     assert PROJECT["requires-python"] == f">={named[0]}"
@@ -98,5 +90,5 @@ def test_interpreters_agree() -> None:
 def test_the_citation_is_complete() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors", "license", "type"} <= set(citation)
-    assert citation["license"] == PROJECT["license"]
+    assert (citation["license"], citation["version"]) == (PROJECT["license"], rl.__version__)
     assert citation["authors"] == [{"name": author["name"]} for author in PROJECT["authors"]]

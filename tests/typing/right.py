@@ -33,19 +33,13 @@ def save_best(best: rl.PPO) -> None:
 
 
 params = rl.OnPolicyTrainerParams(
-    training_collector=rl.Collector(policy, envs),
-    test_collector=rl.Collector(policy, test_envs),
-    max_epochs=2,
-    batch_size=None,
-    training_fn=lambda epoch, env_step: None,
-    stop_fn=lambda score: score >= 475,
-    compute_score_fn=compute_score,
-    save_best_fn=save_best,
+    training_collector=rl.Collector(policy, envs), test_collector=rl.Collector(policy, test_envs), max_epochs=2,
+    batch_size=None, training_fn=lambda epoch, env_step: None, stop_fn=lambda score: score >= 475,
+    compute_score_fn=compute_score, save_best_fn=save_best, precision=rl.PrecisionParams(amp="bf16"),
     save_checkpoint_fn=lambda epoch, env_step, gradient_step: f"{epoch}",
     logger=rl.MultiLogger(rl.CSVLogger("log.csv"), rl.TensorBoardLogger("runs", update_interval=10)),
     runtime=rl.RuntimeParams(compile=False, num_threads=1, profiler=rl.ProfilerParams(folder="profile", active=1)),
-    precision=rl.PrecisionParams(amp="bf16"),
-)
+)  # fmt: skip
 params = dataclasses.replace(params, max_epochs=3)
 params = dataclasses.replace(params, logger=rl.get_logger("csv", "runs", training_interval=10))
 folder = rl.RunFolder.new(rl.generate_exp_name("ppo", "CartPole-v1"))

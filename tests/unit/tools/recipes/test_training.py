@@ -67,20 +67,11 @@ def test_fields_are_found_by_their_names(tmp_path: Path) -> None:
     assert rl.open_run(result.folder.path).trainer["seed"] == 7
 
 
-class Walking(gym.Env[Any, Any]):
+class Walking(CountingEnv):
     """An env of a user's, with continuous actions."""
 
-    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
-    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.num_steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.num_steps += 1
-        return np.zeros(2, np.float32), float(action[0]), False, self.num_steps >= 20, {}
+    def __init__(self) -> None:
+        super().__init__(20, truncates=True, action_space=gym.spaces.Box(-1.0, 1.0, (1,)))
 
 
 def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
