@@ -31,14 +31,17 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
-    assert main(["train", "ppo", "--env", "CartPole-v1", "--lr", "1e-3", "--seed", "4", *SHORT]) == 0
+    net = ["--net.norm", "layer", "--critic-net.hidden-sizes", "32"]
+    assert main(["train", "ppo", "--env", "CartPole-v1", "--lr", "1e-3", "--seed", "4", *net, *SHORT]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(
-        "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 512 env steps\nrltrainer: to runs/ppo_CartPole-v1\n"
-    )
+    words = "rltrainer: recipe ppo/CartPole-v1 (RL Zoo); 512 env steps\nrltrainer: to runs/ppo_CartPole-v1\n"
+    assert out.startswith(words)
     assert out.endswith("rltrainer: the best algorithm is runs/ppo_CartPole-v1/best.safetensors\n")
     run = rl.open_run("runs/ppo_CartPole-v1")
     assert (run.algorithm["lr"], run.trainer["seed"], run.trainer["max_epochs"]) == (1e-3, 4, 2)
+    policy: Any = run.load_best().policy
+    assert [tuple(weight.shape) for weight in policy.critic.parameters()] == [(32, 4), (32,), (1, 32), (1,)]
+    assert any("norm" in type(module).__name__.lower() for module in policy.actor.modules())
     assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
     assert rl.open_run(run.folder.path).rows("epoch")["epoch"].tolist() == [1, 2, 3]
     assert main(["evaluate", str(run.folder.path), "--num-episodes", "3"]) == 0
@@ -160,16 +163,6 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
     assert text in capsys.readouterr().err
     assert main(["evaluate", "runs/sac_logged", "--num-episodes", "1", "--env", "Pendulum-v1"]) == 0
-
-
-def test_networks_are_options_too_and_are_kept_on_a_resume() -> None:
-    given = ["--net.norm", "layer", "--critic-net.hidden-sizes", "32"]
-    assert main(["train", "ppo", "--env", "CartPole-v1", *given, *SHORT]) == 0
-    run = rl.open_run("runs/ppo_CartPole-v1")
-    shapes = [tuple(weight.shape) for weight in run.load_best().policy.critic.parameters()]
-    assert shapes == [(32, 4), (32,), (1, 32), (1,)]
-    assert any("norm" in type(module).__name__.lower() for module in run.load_best().policy.actor.modules())
-    assert main(["resume", str(run.folder.path), "--max-epochs", "3"]) == 0
 
 
 def test_texts_are_read_from_the_source() -> None:

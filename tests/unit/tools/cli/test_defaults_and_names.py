@@ -97,11 +97,12 @@ def test_a_run_is_evaluated_by_its_folder_or_a_file(
 ) -> None:
     [path] = run.glob(saved) if saved else [run]
     asked: list[Any] = []
-    monkeypatch.setattr(
-        run_commands,
-        "evaluate_policy",
-        lambda *args, **options: [asked.extend((args, options)), rl.evaluate_policy(args[0], args[1], 2, **options)][1],
-    )
+
+    def evaluate(*args: Any, **options: Any) -> rl.CollectStats:
+        asked.extend((args, options))
+        return rl.evaluate_policy(args[0], args[1], 2, **options)
+
+    monkeypatch.setattr(run_commands, "evaluate_policy", evaluate)
     assert main(["evaluate", str(path)]) == 0
     (of, make_env, episodes), options = asked
     assert (of, episodes, options) == (path, 20, {"seed": 10_001})
@@ -141,18 +142,15 @@ def test_a_film_lies_beside_what_it_shows(
     assert capsys.readouterr().out.startswith(f"{film}: returns ")
 
 
-@pytest.mark.parametrize(("exported", "graph"), [("run", "run/best.onnx"), ("agent.safetensors", "agent.onnx")])
-def test_a_graph_lies_beside_what_it_is_of(
-    exported: str, graph: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_lies_beside_what_it_is_of(run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(run, "run")
     shutil.copy(run / "best.safetensors", "agent.safetensors")
-    asked: list[Any] = []
-    monkeypatch.setattr(run_commands, "export_onnx", lambda *args: asked.extend(args))
-    assert main(["export", exported]) == 0
-    saved = Path(exported) if exported.endswith(".safetensors") else Path("run/best.safetensors")
-    assert asked == [saved, Path(graph)]
-    assert capsys.readouterr().out == f"{graph}\n"
+    asked: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(run_commands, "export_onnx", lambda *args: asked.append(args))
+    for exported in ("run", "agent.safetensors"):
+        assert main(["export", exported]) == 0
+    assert asked == [(Path(f"{name}.safetensors"), Path(f"{name}.onnx")) for name in ("run/best", "agent")]
+    assert capsys.readouterr().out == "run/best.onnx\nagent.onnx\n"
 
 
 def test_all_runs_of_a_folder_are_drawn(run: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -44,25 +44,23 @@ def action_of(path: Path, obs: Any) -> Any:
 
 
 @each_export
-def test_a_policy_an_algorithm_or_a_file(name: str, export: Export, tmp_path: Path) -> None:
-    algorithm = rl.SAC(policy_of())
-    algorithm.save(tmp_path / "sac.safetensors")
-    obs = draw_observations(algorithm.policy, 5)
-    expected = algorithm.policy.predict(obs)
-    for i, source in enumerate((algorithm.policy, algorithm, tmp_path / "sac.safetensors")):
-        export(source, tmp_path / f"new/{i}" / name)
-        np.testing.assert_allclose(action_of(tmp_path / f"new/{i}" / name, obs), expected, atol=1e-6)
-
-
-@each_export
-def test_the_policy_stays_as_it_is(name: str, export: Export, tmp_path: Path) -> None:
+def test_a_policy_an_algorithm_or_a_file_is_exported_and_stays_as_it_is(
+    name: str, export: Export, tmp_path: Path
+) -> None:
     policy = policy_of(normalize_obs=True)
+    algorithm = rl.SAC(policy)
+    algorithm.save(tmp_path / "sac.safetensors")
+    obs = draw_observations(policy, 5)
+    expected = policy.predict(obs)
     policy.critic.eval()
     policy.observation_space.seed(3)
     before = {key: value.clone() for key, value in policy.state_dict().items()}
     modes = [module.training for module in policy.modules()]
     numbers, generator = torch.get_rng_state(), policy.observation_space.np_random.bit_generator.state
-    export(policy, tmp_path / name)
+    for i, source in enumerate((policy, algorithm, tmp_path / "sac.safetensors")):
+        path = tmp_path / f"new/{i}" / name
+        export(source, path)
+        np.testing.assert_allclose(action_of(path, obs), expected, atol=1e-6)
     assert [module.training for module in policy.modules()] == modes
     assert all(torch.equal(value, before[key]) for key, value in policy.state_dict().items())
     assert all(parameter.requires_grad for parameter in policy.parameters())
