@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import EnvError, MissingExtraError, ParamsError
+from rltrainer.errors import EnvError, ParamsError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.tools.evaluation.test_video_recorder import FailingEnv, GrayEnv, filmed, frames, near, run_on
 from tests.unit.tools.refusals import refuses
@@ -26,14 +26,19 @@ def policy() -> rl.ActorCritic:
     return tiny_actor_critic(counting_envs())
 
 
-def shown(path: Path) -> list[int]:
-    """Return the mean gray of each frame of a GIF."""
+def shown(path: Path) -> list[np.ndarray]:
+    """Return the frames of a GIF."""
     from PIL import Image, ImageSequence
 
     with Image.open(path) as image:
-        assert image.size == (65, 48)
-        assert image.info["loop"] == 0  # for ever
-        return [round(np.asarray(frame.convert("RGB")).mean()) for frame in ImageSequence.Iterator(image)]
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
+
+
+class TinyEnv(GrayEnv):
+    """Renders as MinAtar does: floats, and a few of them."""
+
+    def render(self) -> Any:
+        return np.full((10, 12, 3), 0.2 * self.step_count)
 
 
 def test_episodes_follow_each_other_in_one_file(tmp_path: Path) -> None:
@@ -57,10 +62,16 @@ def test_a_seed_a_limit_and_frames_a_second(tmp_path: Path) -> None:
 
 
 def test_a_gif(tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
+    image = pytest.importorskip("PIL.Image")
     rl.record(policy(), lambda: GrayEnv(length=4), tmp_path / "agent.GIF", seed=1)
-    levels = shown(tmp_path / "agent.GIF")
+    with image.open(tmp_path / "agent.GIF") as film:
+        assert (film.size, film.info["loop"]) == ((65, 48), 0)  # for ever
+    levels = [round(each.mean()) for each in shown(tmp_path / "agent.GIF")]
     assert near(levels, [levels[0] + 10 * i for i in range(5)])
+    # Few pixels are enlarged, and floats are shares of 255.
+    rl.record(policy(), TinyEnv(length=2), tmp_path / "tiny.gif", seed=1)
+    assert [each.shape for each in shown(tmp_path / "tiny.gif")] == [(200, 240, 3)] * 3
+    assert [np.unique(each).tolist() for each in shown(tmp_path / "tiny.gif")] == [[0], [51], [102]]
 
 
 def test_an_id_and_an_env_that_stays_open(tmp_path: Path) -> None:
@@ -139,43 +150,24 @@ def test_arguments(options: dict[str, Any], text: str, tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtraError, match=r'record: needs ffmpeg .*pip install "\.\[video\]"'):
-        rl.record(policy(), GrayEnv, tmp_path / "a.mp4")
-
-
-class TinyEnv(GrayEnv):
-    """Renders as MinAtar does: floats, and a few of them."""
-
-    def render(self) -> Any:
-        return np.full((10, 12, 3), 0.2 * self.step_count)
-
-
-def test_few_pixels_are_enlarged_and_floats_are_shares_of_255(tmp_path: Path) -> None:
-    from PIL import Image, ImageSequence
-
-    rl.record(policy(), TinyEnv(length=2), tmp_path / "tiny.gif", seed=1)
-    with Image.open(tmp_path / "tiny.gif") as film:
-        assert (film.n_frames, film.size) == (3, (240, 200))
-        seen = [np.asarray(each.convert("RGB")) for each in ImageSequence.Iterator(film)]
-    assert [np.unique(each).tolist() for each in seen] == [[0], [51], [102]]
+def printed(call: str, folder: Path, environ: dict[str, str]) -> tuple[list[str], str]:
+    """Return the lines that a program prints which calls this, with a policy, and its stderr."""
+    pytest.importorskip("pygame")
+    code = f"import os, rltrainer as rl; policy = rl.ActorCritic.for_envs(rl.make_vec('CartPole-v1', 1)); {call}"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines(), run.stderr
 
 
 def test_nothing_looks_for_a_display_where_there_is_none(tmp_path: Path) -> None:
-    pytest.importorskip("pygame")
-    code = (
-        "import os, rltrainer as rl; policy = rl.ActorCritic.for_envs(rl.make_vec('CartPole-v1', 1));"
-        "print(rl.record(policy, 'CartPole-v1', 'a.gif', seed=1, max_episode_steps=3).lengths, dict(os.environ))"
-    )
+    call = "print(rl.record(policy, 'CartPole-v1', 'a.gif', seed=1, max_episode_steps=3).lengths, dict(os.environ))"
     displays = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")
     environ = {name: value for name, value in os.environ.items() if name not in displays}
-    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-c", code]
-    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout.splitlines()[-1][:3]) == (0, "[3]"), run.stderr
-    assert "SDL_VIDEODRIVER" not in run.stdout
-    assert "XDG_RUNTIME_DIR" not in run.stderr  # SDL's word
+    lines, errors = printed(call, tmp_path, environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert lines[-1].startswith("[3]")
+    assert "SDL_VIDEODRIVER" not in lines[-1]
+    assert "XDG_RUNTIME_DIR" not in errors  # SDL's word
 
 
 class Window(GrayEnv):
@@ -183,28 +175,20 @@ class Window(GrayEnv):
     render_mode = "human"
 
 
-def test_a_window_without_a_display_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
     text = r"watch: there is no display for a window .*rl.record\(policy, env, path\) writes a video without one"
     refuses(EnvError, text, rl.watch, policy(), Window)
-
-
-def test_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
     stats = rl.watch(policy(), lambda: Window(length=3), num_episodes=2, seed=1)
     assert stats.lengths.tolist() == [3, 3]
-    with pytest.raises(ParamsError, match="watch.env: must show a window; got render_mode='rgb_array'. Make it with"):
-        rl.watch(policy(), GrayEnv)
+    text = "watch.env: must show a window; got render_mode='rgb_array'. Make it with"
+    refuses(ParamsError, text, rl.watch, policy(), GrayEnv)
 
 
 def test_a_window_of_an_env_by_its_id(tmp_path: Path) -> None:
-    pytest.importorskip("pygame")
-    code = (
-        "import rltrainer as rl; envs = rl.make_vec('CartPole-v1', 1); rl.seed(1);"
-        "print(rl.watch(rl.ActorCritic.for_envs(envs), 'CartPole-v1', seed=1, max_episode_steps=5).lengths)"
-    )
-    environ = os.environ | {"SDL_VIDEODRIVER": "dummy"}
-    run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "[5]"), run.stderr
+    call = "print(rl.watch(policy, 'CartPole-v1', seed=1, max_episode_steps=5).lengths)"
+    environ = os.environ | {"SDL_VIDEODRIVER": "dummy", "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert printed(call, tmp_path, environ)[0][-1] == "[5]"

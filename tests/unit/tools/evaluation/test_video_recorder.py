@@ -139,27 +139,22 @@ class GrayTeam(Visitors):
         return np.full((48, 65, 3), 10 + 10 * self.num_steps, np.uint8)
 
 
-@pytest.mark.parametrize("num_copies", [1, 2])
-def test_episodes_of_agents_are_their_teams(num_copies: int, tmp_path: Path) -> None:
-    envs = rl.AgentsAsEnvs(GrayTeam, num_copies, seed=1)
+@pytest.mark.parametrize(("num_copies", "last", "options", "num_frames"), [
+    (1, 5, {}, 6), (2, 5, {}, 6),  # to the end of the last agent's
+    (1, 1000, {"max_episode_steps": 4}, 5),
+])  # fmt: skip
+def test_episodes_of_agents_are_their_teams(
+    num_copies: int, last: int, options: dict[str, Any], num_frames: int, tmp_path: Path
+) -> None:
+    envs = rl.AgentsAsEnvs(partial(GrayTeam, {"a": (0, 3), "b": (0, last)}), num_copies, seed=1)
     policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
-    run = FakeRun(SimpleNamespace(policy=policy), test_collector=rl.Collector(policy, envs))
-    hook, teams = VideoRecorder(tmp_path, num_episodes=3), envs.teams
-    filmed(hook, run)
+    run, teams = FakeRun(SimpleNamespace(policy=policy), test_collector=rl.Collector(policy, envs)), envs.teams
+    filmed(VideoRecorder(tmp_path, num_episodes=3, **options), run)
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == [f"step_000000020_episode_{i}.mp4" for i in (1, 2, 3)]
     for name in names:
-        assert near(frames(tmp_path / name)[0], [10, 20, 30, 40, 50, 60])  # to the end of the last agent's
+        assert near(frames(tmp_path / name)[0], [10 * (i + 1) for i in range(num_frames)])
     assert envs.teams is teams
-
-
-def test_long_episodes_of_teams_are_cut(tmp_path: Path) -> None:
-    envs = rl.AgentsAsEnvs(partial(GrayTeam, {"a": (0, 3), "b": (0, 1000)}), 1, seed=1)
-    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
-    run = FakeRun(SimpleNamespace(policy=policy), test_collector=rl.Collector(policy, envs))
-    filmed(VideoRecorder(tmp_path, num_episodes=2, max_episode_steps=4), run)
-    for i in (1, 2):
-        assert near(frames(tmp_path / f"step_000000020_episode_{i}.mp4")[0], [10, 20, 30, 40, 50])
 
 
 def test_nothing_of_the_run_changes(tmp_path: Path) -> None:
@@ -202,24 +197,20 @@ def test_what_is_not_complete_is_discarded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("frame", "found"), [
-    (None, "NoneType"), (np.zeros((4, 4, 4), np.uint8), r"uint8 \[4, 4, 4\]"),
-    (np.full((4, 4, 3), 1.5), r"float64 \[4, 4, 3\]"), (np.full((4, 4, 3), np.nan), r"float64 \[4, 4, 3\]"),
+WRITTEN = np.zeros((48, 64, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("first", "frame", "found"), [
+    (None, None, "NoneType"), (None, np.zeros((4, 4, 4), np.uint8), r"uint8 \[4, 4, 4\]"),
+    (None, np.full((4, 4, 3), 1.5), r"float64 \[4, 4, 3\]"), (None, np.full((4, 4, 3), np.nan), r"float64 \[4, 4, 3\]"),
+    (WRITTEN, np.zeros((48, 65, 3), np.uint8), r"uint8 \[48, 65, 3\]"),
 ])  # fmt: skip
-def test_what_is_no_frame_is_named(frame: Any, found: str, tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=rf"a.mp4: expected a frame uint8 \[H, W, 3\] from render\(\), found {found}"):
-        VideoFile(tmp_path / "a.mp4", 30).add(frame)
-
-
-def test_frames_are_of_one_size(tmp_path: Path) -> None:
-    video = VideoFile(tmp_path / "a.mp4", 30)
-    video.add(np.zeros((48, 64, 3), np.uint8))
-    refuses(
-        EnvError,
-        r"expected a frame uint8 \[48, 64, 3\] from render\(\), found uint8 \[48, 65, 3\]",
-        video.add,
-        np.zeros((48, 65, 3), np.uint8),
-    )
+def test_what_is_no_frame_or_of_another_size_is_named(first: Any, frame: Any, found: str, tmp_path: Path) -> None:
+    video, size = VideoFile(tmp_path / "a.mp4", 30), "H, W, 3" if first is None else "48, 64, 3"
+    if first is not None:
+        video.add(first)
+    text = rf"a.mp4: expected a frame uint8 \[{size}\] from render\(\), found {found}"
+    refuses(EnvError, text, video.add, frame)
     video.discard()
     assert list(tmp_path.iterdir()) == []
 
@@ -227,13 +218,11 @@ def test_frames_are_of_one_size(tmp_path: Path) -> None:
 def test_a_video_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RLTrainerError, match=r"file/a.mp4: the video could not be written"):
-        VideoFile(tmp_path / "file" / "a.mp4", 30).add(np.zeros((48, 64, 3), np.uint8))
+        VideoFile(tmp_path / "file" / "a.mp4", 30).add(WRITTEN)
 
 
 def test_there_must_be_something_to_film(tmp_path: Path) -> None:
-    text = (
-        "VideoRecorder.env: must be given where no Collector has test envs; got None.*Pass a gymnasium id or a factory"
-    )
+    text = "VideoRecorder.env: must be given where no Collector has test envs; got None.*Pass a gymnasium id or a fac"
     refuses(ParamsError, text, VideoRecorder(tmp_path).setup, run_on())
     text = r'VideoRecorder.env: must render frames; got render_mode=None. Make it with .*render_mode="rgb_array"'
     for run, env in [(run_on(counting_envs()), None), (run_on(), SilentEnv)]:
@@ -242,8 +231,10 @@ def test_there_must_be_something_to_film(tmp_path: Path) -> None:
 
 def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    text = r'VideoRecorder: needs ffmpeg to write videos: .*\. Run in a clone: pip install "\.\[video\]"'
-    refuses(MissingExtraError, text, VideoRecorder, tmp_path)
+    text = r'needs ffmpeg to write videos: .*\. Run in a clone: pip install "\.\[video\]"'
+    refuses(MissingExtraError, f"VideoRecorder: {text}", VideoRecorder, tmp_path)
+    actor = tiny_actor_critic(counting_envs())
+    refuses(MissingExtraError, f"record: {text}", rl.record, actor, GrayEnv, tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize(("field", "rule", "accepted"), [

@@ -23,15 +23,11 @@ def make_run(tmp_path: Path) -> MakeRun:
         logger = folder.logger("jsonl", training_interval=1)
         logger.begin_run(rl.Every(1, "update_step"))
         fields = {"max_epochs": 2, "seed": 1, "training_collector": {"live": "Collector"}, **(trainer or {})}
-        logger.log_params(
-            {
-                "algorithm_class": algorithm,
-                "algorithm": {"params": f"{algorithm}Params", "fields": params},
-                "trainer": {"params": "OnPolicyTrainerParams", "fields": fields},
-                "versions": {"torch": "2.13.0"},
-                "command": "python train.py",
-            }
-        )
+        logger.log_params({
+            "algorithm_class": algorithm, "algorithm": {"params": f"{algorithm}Params", "fields": params},
+            "trainer": {"params": "OnPolicyTrainerParams", "fields": fields},
+            "versions": {"torch": "2.13.0"}, "command": "python train.py",
+        })  # fmt: skip
         for kind, of_kind in rows.items():
             for step, values in of_kind:
                 logger.log(kind, values, step, step)

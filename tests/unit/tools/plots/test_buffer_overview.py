@@ -1,6 +1,5 @@
 """The picture of a buffer, asked of Matplotlib's own objects."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import MissingExtraError, ReplayBufferError
+from rltrainer.errors import ReplayBufferError
 from rltrainer.tools.plots import buffer_overview
 from rltrainer.tools.plots.figures import COLORS
 from tests.unit.data.reference import Cell, add_step, make_buffer
+from tests.unit.tools.refusals import refuses
 
 
 def axes_of(figure: Figure, tmp_path: Path) -> list[Axes]:
@@ -27,14 +27,10 @@ def axes_of(figure: Figure, tmp_path: Path) -> list[Axes]:
 def buffer_of(actions: Any, space: gym.Space[Any]) -> ReplayBuffer:
     size = len(actions)
     return ReplayBuffer.from_arrays(
-        observations=np.zeros((size, 1)),
-        actions=np.asarray(actions),
-        rewards=np.ones(size),
-        terminations=np.arange(size) == size - 1,
-        truncations=np.zeros(size, bool),
-        observation_space=gym.spaces.Box(-1, 1, (1,)),
-        action_space=space,
-    )
+        observations=np.zeros((size, 1)), actions=np.asarray(actions), rewards=np.ones(size),
+        terminations=np.arange(size) == size - 1, truncations=np.zeros(size, bool),
+        observation_space=gym.spaces.Box(-1, 1, (1,)), action_space=space,
+    )  # fmt: skip
 
 
 def test_returns_and_lengths_by_how_episodes_end(tmp_path: Path) -> None:
@@ -88,17 +84,10 @@ def test_choices_of_several_numbers_and_many_ranges(tmp_path: Path) -> None:
     assert axes.get_xlabel() == "range used of the first"
 
 
-def test_a_buffer_without_episodes(tmp_path: Path) -> None:
+def test_a_buffer_without_episodes_and_what_is_none(tmp_path: Path) -> None:
     figure = buffer_overview.buffer(make_buffer(3))
     for axes in axes_of(figure, tmp_path)[:2]:
         assert [text.get_text() for text in axes.texts] == ["no whole episode"]
     assert figure.get_suptitle() == "0 transitions, 0 episodes"
-
-
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    not_one: Any = "buffer"
-    with pytest.raises(ReplayBufferError, match=r"plots.buffer.buffer: must be a ReplayBuffer; got 'buffer' \(str\)"):
-        buffer_overview.buffer(not_one)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match="rltrainer.tools.plots needs a package that is not installed"):
-        buffer_overview.buffer(make_buffer(3))
+    text = r"plots.buffer.buffer: must be a ReplayBuffer; got 'buffer' \(str\)"
+    refuses(ReplayBufferError, text, buffer_overview.buffer, "buffer")

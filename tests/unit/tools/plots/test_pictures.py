@@ -1,5 +1,6 @@
 """What stands in the pictures, asked of Matplotlib's own objects; and colours, by how the eye sees them."""
 
+import dataclasses
 import itertools
 import sys
 from pathlib import Path
@@ -61,8 +62,13 @@ def test_a_run_needs_no_tests_but_some_returns(make_run: MakeRun, tmp_path: Path
     axes = drawn(learning_curve(run), tmp_path)
     assert legend(axes) == ["training, exploring"]
     assert axes.lines[0].get_marker() == "o"  # a line of one point would not be seen
-    with pytest.raises(ParamsError, match="learning_curve.run: must be a run in which an episode has ended; its log"):
-        learning_curve(make_run({"training": [(50, {"epsilon": 1.0})]}))
+    text = "learning_curve.run: must be a run in which an episode has ended; its log has no returns"
+    refuses(ParamsError, text, learning_curve, make_run({"training": [(50, {"epsilon": 1.0})]}))
+    # Another number; a run that was told nothing is called by its folder.
+    run = dataclasses.replace(make_run({"update": [(0, {"loss": 4.0}), (10, {"loss": 2.0})], **returns(1.0)}), told={})
+    axes = drawn(learning_curves(run, "update/loss"), tmp_path)
+    assert (axes.get_ylabel(), axes.get_title(loc="left")) == ("update loss", "")
+    assert learning_curve(run).get_suptitle() == "run-3"
 
 
 def test_the_curve_of_several_seeds(make_run: MakeRun, tmp_path: Path) -> None:
@@ -85,11 +91,10 @@ def test_the_curve_of_several_seeds(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 def test_curves_reach_as_far_as_all_runs_have_data(make_run: MakeRun, tmp_path: Path) -> None:
-    runs = {
-        "PPO": [make_run(returns(1.0, 2.0)), make_run(returns(3.0, 4.0, 5.0))],
-        "A2C": [make_run(returns(0.0, 9.0))],
-    }
-    axes = drawn(learning_curves(runs), tmp_path)
+    runs = {"PPO": [make_run(returns(1.0, 2.0)), make_run(returns(3.0, 4.0, 5.0))], "A2C": make_run(returns(0.0, 9.0))}
+    figure = learning_curves(runs, title="mine")
+    assert figure.get_suptitle() == "mine"
+    axes = drawn(figure, tmp_path)
     short, long, middle, other = axes.lines
     assert long.get_xydata().tolist()[-1] == [200, 5]
     assert middle.get_xydata().tolist() == [[0, 2], [100, 3]]
@@ -106,16 +111,11 @@ def test_seeds_without_a_common_step_are_thin_lines_only(make_run: MakeRun, tmp_
     assert len(axes.collections) == 0
 
 
-def test_another_number_may_be_drawn(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run({"update": [(0, {"loss": 4.0}), (10, {"loss": 2.0})]})
-    axes = drawn(learning_curves(run, "update/loss"), tmp_path)
-    assert axes.get_ylabel() == "update loss"
-    assert axes.get_title(loc="left") == ""
-
-
 def test_profiles(tmp_path: Path) -> None:
     scores = {"PPO": [[0.0, 1.0], [0.5, 1.0]], "A2C": [0.5]}
-    axes = drawn(performance_profiles(scores), tmp_path)
+    figure = performance_profiles(scores, title="CartPole-v1")
+    axes = drawn(figure, tmp_path)
+    assert figure.get_suptitle() == "CartPole-v1"
     ppo, other = axes.lines
     assert ppo.get_ydata()[0] == 1.0  # below all scores
     assert ppo.get_ydata()[-1] == 0.0
@@ -129,12 +129,8 @@ def test_profiles(tmp_path: Path) -> None:
 def test_aggregates(tmp_path: Path) -> None:
     figure = aggregate_scores({"PPO": [[0.0, 1.0], [0.5, 1.0]], "A2C": [0.5, 0.5]}, num_resamples=100)
     figure.savefig(tmp_path / "picture.png")
-    assert [axes.get_title() for axes in figure.axes] == [
-        "median",
-        "interquartile mean",
-        "mean",
-        "optimality gap (less is better)",
-    ]
+    titles = ["median", "interquartile mean", "mean", "optimality gap (less is better)"]
+    assert [axes.get_title() for axes in figure.axes] == titles
     # PPO: tasks 0.25 and 1, median 0.625; 0.5 and 1 stay: 0.75; all: 0.625; 1 + 0 + 0.5 + 0 over four.
     marks = [[mark.get_xdata()[0] for mark in axes.lines] for axes in figure.axes]
     assert marks == [[0.625, 0.5], [0.75, 0.5], [0.625, 0.5], [0.375, 0.5]]
@@ -145,14 +141,17 @@ def test_aggregates(tmp_path: Path) -> None:
     assert ppo.get_x() <= 0.625 <= ppo.get_x() + ppo.get_width()
     bands = "marks with their 95 % bootstrap intervals; "
     assert figure.get_supxlabel() == f"{bands}PPO: 2 runs of 2 tasks, A2C: 2 runs of 1 task"
-    alike = aggregate_scores({"PPO": [0.5, 0.25], "A2C": [0.5, 0.5]}, num_resamples=10, confidence=0.9)
+    alike = aggregate_scores({"PPO": [0.5, 0.25], "A2C": [0.5, 0.5]}, num_resamples=10, confidence=0.9, title="mine")
+    assert alike.get_suptitle() == "mine"
     assert alike.get_supxlabel() == "marks with their 90 % bootstrap intervals; 2 runs of 1 task for each algorithm"
     assert aggregate_scores({"PPO": [0.5]}, num_resamples=10).get_supxlabel() == f"{bands}1 run of 1 task"
 
 
 def test_who_is_better_than_whom(tmp_path: Path) -> None:
     scores = {"PPO": [[0.0, 1.0], [0.5, 1.0]], "A2C": [[0.25, 1.0], [0.25, 1.0]], "DQN": [[2.0, 2.0]]}
-    axes = drawn(probability_of_improvement(scores, num_resamples=100), tmp_path)
+    figure = probability_of_improvement(scores, num_resamples=100, title="mine")
+    axes = drawn(figure, tmp_path)
+    assert figure.get_suptitle() == "mine"
     names = ["PPO over A2C", "PPO over DQN", "A2C over DQN"]
     assert [text.get_text() for text in axes.get_yticklabels()] == names
     # Of the first task's pairs PPO wins half, of the second's all are draws, which count half.
@@ -182,7 +181,7 @@ def test_scores_that_are_none_are_refused(function: Any) -> None:
     refuses(ParamsError, "must be finite numbers", function, {"PPO": [np.nan]})
 
 
-def test_metrics(make_run: MakeRun, tmp_path: Path) -> None:
+def test_metrics(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(step, {"loss": float(step), "kl": 1.0, "never": np.nan}) for step in (0, 10, 20)]
     figure = metrics(make_run({"update": rows}))
     figure.savefig(tmp_path / "picture.png")
@@ -190,6 +189,12 @@ def test_metrics(make_run: MakeRun, tmp_path: Path) -> None:
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[0, 0], [10, 10], [20, 20]]
     text = "metrics.kind: must be a kind of row in the log of .*, one of update; got 'u'"
     refuses(ParamsError, text, metrics, make_run({"update": rows}), "u")
+    # Long logs are drawn by the means of parts: of 0, 1, 2, 3 first.
+    figure = metrics(make_run({"update": [(step, {"loss": float(step)}) for step in range(2000)]}))
+    points = figure.axes[0].lines[0].get_xydata()
+    assert (len(points), points[0].tolist()) == (500, [1.5, 1.5])
+    monkeypatch.setattr(curves, "MAX_PANELS", 2)
+    assert len(metrics(make_run({"update": [(0, {"a": 1.0, "b": 1.0, "c": 1.0})]})).axes) == 2
 
 
 def test_panels_have_one_size_and_place_however_wide_their_numbers_are(make_run: MakeRun, tmp_path: Path) -> None:
@@ -206,32 +211,17 @@ def test_panels_have_one_size_and_place_however_wide_their_numbers_are(make_run:
     assert np.allclose(places[2][3], places[2][0])
 
 
-def test_long_logs_are_drawn_by_means_of_parts(make_run: MakeRun) -> None:
-    figure = metrics(make_run({"update": [(step, {"loss": float(step)}) for step in range(2000)]}))
-    points = figure.axes[0].lines[0].get_xydata()
-    assert len(points) == 500
-    assert points[0].tolist() == [1.5, 1.5]  # of 0, 1, 2, 3
-
-
-def test_many_names_are_drawn_up_to_a_number(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "MAX_PANELS", 2)
-    figure = metrics(make_run({"update": [(0, {"a": 1.0, "b": 1.0, "c": 1.0})]}))
-    assert len(figure.axes) == 2
-
-
-@pytest.mark.parametrize("name", ["$\\frac{$", "a\x07b\nc", "$x_1$", "%d {} <b>&", "_hidden", "n" * 500])
-def test_names_are_shown_as_they_are(name: str, make_run: MakeRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "shown"), [
+    ("$\\frac{$", "$\\frac{$"), ("a\x07b\nc", "a b c"), ("$x_1$", "$x_1$"), ("%d {} <b>&", "%d {} <b>&"),
+    ("_hidden", " _hidden"), ("n" * 500, "n" * 57 + "..."),
+])  # fmt: skip
+def test_names_are_shown_as_they_are(name: str, shown: str, make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(returns(1.0, 2.0))
     axes = drawn(learning_curves({name: [run, run]}), tmp_path)
     assert legend(axes) == [label(f"{name} (2 runs)")]
     figure = metrics(make_run({"update": [(0, {name: 1.0})]}))
     figure.savefig(tmp_path / "picture.svg")
-    assert [axes.get_title() for axes in figure.axes] == [label(name)]
-
-
-def test_labels_are_short_and_printable() -> None:
-    assert label("a\x07b\nc") == "a b c"
-    assert label("n" * 500) == "n" * 57 + "..."
+    assert [axes.get_title() for axes in figure.axes] == [label(name)] == [shown]
 
 
 @pytest.mark.parametrize("values", [(1e149, -1e149, 1e308), (0.0, 5e-324), (3.0, 3.0), (1e15, 1e15 + 1)])
@@ -292,22 +282,10 @@ def test_colours_that_look_alike_are_found() -> None:
     assert np.linalg.norm(red - green) < 15
 
 
-def test_pictures_have_titles(make_run: MakeRun) -> None:
-    scores = {"PPO": [1.0, 2.0]}
-    figures = [
-        learning_curves(make_run(returns(1.0, 2.0)), title="CartPole-v1"),
-        performance_profiles(scores, title="CartPole-v1"),
-        aggregate_scores(scores, num_resamples=10, title="CartPole-v1"),
-        probability_of_improvement(scores | {"A2C": [1.0]}, num_resamples=10, title="CartPole-v1"),
-    ]
-    assert [figure.get_suptitle() for figure in figures] == ["CartPole-v1"] * 4
-
-
 def test_the_env_of_recipes_is_the_title(make_run: MakeRun) -> None:
     runs = [make_run(returns(1.0, 2.0)), make_run(returns(1.0, 2.0))]
     write_recipe(rl.recipes.get("ppo", "CartPole-v1"), runs[0].folder)
     assert learning_curves(runs[0]).get_suptitle() == "CartPole-v1"
-    assert learning_curves(runs[0], title="mine").get_suptitle() == "mine"
     assert learning_curves(runs).get_suptitle() == ""  # the other run says nothing of its env
     assert learning_curve(runs[0]).get_suptitle() == "PPO on CartPole-v1, seed 1"
     assert len(learning_curves(runs).axes) == 1
@@ -317,12 +295,3 @@ def test_the_env_of_recipes_is_the_title(make_run: MakeRun) -> None:
     assert [legend(axes) for axes in figure.axes] == [["PPO"], ["PPO"]]
     assert figure.get_suptitle() == ""
     assert len(learning_curves({"mine": runs}).axes) == 1  # a group stays together
-
-
-def test_a_run_that_was_told_nothing_is_called_by_its_folder(tmp_path: Path) -> None:
-    folder = rl.RunFolder(tmp_path / "0")
-    logger = folder.logger("jsonl")
-    logger.begin_run(rl.Every(1, "update_step"))
-    logger.log("test", {"return": 1.0}, 1, 1)
-    logger.close()
-    assert learning_curve(folder.path).get_suptitle() == "0"

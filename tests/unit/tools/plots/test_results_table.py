@@ -45,11 +45,14 @@ def test_groups_keep_their_names_and_envs_their_rows(make_run: MakeRun) -> None:
 
 def test_what_is_wrong_is_named(make_run: MakeRun) -> None:
     run = make_run(returns(1.0))
-    with pytest.raises(ParamsError, match=r"table.value: must be a number in the log of .*, one of test/return"):
-        rl.plots.table(run, "test/retrun")
-    refuses(ParamsError, r"table.runs: must be runs or their folders", rl.plots.table, [])
-    with pytest.raises(ParamsError, match=r"bootstrap_interval.confidence: must be a number between 0 and 1; got 95"):
-        rl.plots.table([run, run], confidence=95)
+    text = "table.value: must be a number in the log of .*, one of "
+    refuses(ParamsError, f"{text}test/return, test/score; got 'test/retrun'", rl.plots.table, run, "test/retrun")
+    refuses(ParamsError, f"{text}none, as it is empty; got", rl.plots.table, make_run({}))
+    for runs in ([], {}, {"PPO": []}):
+        text = "table.runs: must be runs or their folders, or lists of them by name, and not be empty"
+        refuses(ParamsError, text, rl.plots.table, runs)
+    text = "bootstrap_interval.confidence: must be a number between 0 and 1; got 95"
+    refuses(ParamsError, text, rl.plots.table, [run, run], confidence=95)
 
 
 def test_a_command_prints_and_writes_it(
