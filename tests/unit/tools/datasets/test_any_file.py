@@ -16,17 +16,8 @@ import rltrainer as rl
 from rltrainer.errors import MissingExtraError, ParamsError, ReplayBufferError, RLTrainerError, SpaceError
 from rltrainer.tools.datasets import from_hdf5, from_lerobot, from_minari, from_npz, from_parquet, to_minari
 from tests.unit.data.reference import make_buffer
-from tests.unit.tools.datasets.logged import (
-    AFTER,
-    ROWS,
-    WARNING,
-    assert_is_the_log,
-    assert_is_the_whole_log,
-    hdf5,
-    held,
-    npz,
-    parquet,
-)
+from tests.unit.tools.datasets import logged
+from tests.unit.tools.datasets.logged import hdf5, held, npz, parquet
 from tests.unit.tools.datasets.test_lerobot_folder import written
 from tests.unit.tools.refusals import error_text, refuses
 
@@ -43,23 +34,27 @@ def test_rows_whose_successor_is_unknown_are_left_out_and_counted(
     path = write(tmp_path / "log")
     path = path if path.exists() else tmp_path / "log.npz"  # NumPy adds the ending
     with caplog.at_level(logging.WARNING, logger="rltrainer"):
-        assert_is_the_log(read(path))
-    assert [record.message for record in caplog.records] == [f"{read.__name__}: {path}: {WARNING}"]
+        logged.assert_is_the_log(read(path))
+    assert [record.message for record in caplog.records] == [f"{read.__name__}: {path}: {logged.WARNING}"]
 
 
 @each_kind
 def test_with_successors_everything_is_kept(
     write: Write, read: Read, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    buffer = read(write(tmp_path / "log.npz", next_observations=AFTER))
+    buffer = read(write(tmp_path / "log.npz", next_observations=logged.AFTER))
     assert len(buffer) == 8
-    assert_is_the_whole_log(buffer)
+    logged.assert_is_the_whole_log(buffer)
     assert not caplog.records
 
 
 @each_kind
 def test_columns_by_their_paths_are_dicts(write: Write, read: Read, kind: str, tmp_path: Path) -> None:
-    changes = {"observations": None, "observations/state/x": ROWS["observations"], "observations/step": np.arange(8)}
+    changes = {
+        "observations": None,
+        "observations/state/x": logged.ROWS["observations"],
+        "observations/step": np.arange(8),
+    }
     buffer = read(write(tmp_path / "log.npz", **changes))
     assert buffer.observation_space == gym.spaces.Dict(
         {"state": gym.spaces.Dict({"x": gym.spaces.Box(-np.inf, np.inf, (2,))}), "step": gym.spaces.Discrete(8)}

@@ -22,12 +22,6 @@ def saved(folder: Path, **changes: Any) -> Path:
     return npz(folder / "log.npz", **changes)
 
 
-def test_with_successors_time_limits_may_be_missing(tmp_path: Path) -> None:
-    buffer = from_npz(saved(tmp_path, next_observations=AFTER, timeouts=None))
-    # The episode of 12 is then one that nobody saw the end of: its trace is broken, as 13 does not follow in the file.
-    assert (buffer.describe().num_episodes, buffer.describe().num_unfinished) == (1, 2)
-
-
 def test_compressed_with_our_names_and_other_forms(tmp_path: Path) -> None:
     columns = {NEW_NAMES.get(name, name): x for name, x in ROWS.items()}
     columns["rewards"] = columns["rewards"].reshape(8, 1).astype(">f8")
@@ -52,18 +46,16 @@ def test_spaces_are_believed_or_given(tmp_path: Path) -> None:
     assert from_npz(saved(tmp_path, observations=image), observation_space=shape).sample(2).obs.shape == (2, 2, 2, 3)
 
 
-def test_rows_of_terminations_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = saved(tmp_path, terminals=np.ones(8), timeouts=np.zeros(8))
-    assert len(from_npz(path)) == 8
+def test_ends_of_episodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # The end of the episode of 12 is unknown: its trajectory ends, as 13 does not follow in the file.
+    found = from_npz(saved(tmp_path, next_observations=AFTER, timeouts=None)).describe()
+    assert (found.num_episodes, found.num_unfinished) == (1, 2)
+    assert len(from_npz(saved(tmp_path, terminals=np.ones(8), timeouts=np.zeros(8)))) == 8
     assert not caplog.records
-
-
-def test_what_ends_by_both_stays_terminal(tmp_path: Path) -> None:
-    found = from_npz(saved(tmp_path, timeouts=ROWS["terminals"])).describe()
+    found = from_npz(saved(tmp_path, timeouts=ROWS["terminals"])).describe()  # both at once: terminal
     assert (found.num_terminated, found.num_truncated) == (1, 0)
     # Two time limits one after the other: of the second episode nothing is left, and the first keeps its end.
-    buffer = from_npz(saved(tmp_path, timeouts=np.isin(np.arange(8), [4, 5])))
-    assert buffer.describe().num_truncated == 1
+    assert from_npz(saved(tmp_path, timeouts=np.isin(np.arange(8), [4, 5]))).describe().num_truncated == 1
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), [
@@ -130,88 +122,73 @@ def test_headers_that_claim_too_much(tmp_path: Path, header: str, text: str) -> 
     assert error_text(ReplayBufferError, from_npz, path).startswith(f"from_npz: {path}: {text}")
 
 
-def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    member = zipped(tmp_path, observations=b"\0" * 30_000_000).read_bytes()
-    # Its central directory says 3 GB.
-    at = member.index(b"PK\x01\x02") + 24
-    (tmp_path / "log.npz").write_bytes(member[:at] + (3_000_000_000).to_bytes(4, "little") + member[at + 4 :])
+def test_members_that_are_bombs_damaged_or_there_twice(tmp_path: Path) -> None:
+    path = tmp_path / "log.npz"
+    bomb = zipped(tmp_path, observations=b"\0" * 30_000_000).read_bytes()
+    at = bomb.index(b"PK\x01\x02") + 24  # its central directory says 3 GB
+    path.write_bytes(bomb[:at] + (3_000_000_000).to_bytes(4, "little") + bomb[at + 4 :])
     text = "expected columns of at most .* bytes in a file of .*, found 3,000,000,"
-    refuses(ReplayBufferError, text, from_npz, tmp_path / "log.npz")
-
-
-def test_a_changed_byte_is_found(tmp_path: Path) -> None:
-    path, whole = tmp_path / "log.npz", saved(tmp_path).read_bytes()
+    refuses(ReplayBufferError, text, from_npz, path)
+    whole = saved(tmp_path).read_bytes()
     at = whole.index(b"observations") + 200
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     refuses(ReplayBufferError, "expected a .npz file, found BadZipFile: \"Bad CRC-32 for file 'obs", from_npz, path)
-
-
-def test_a_member_that_stands_twice(tmp_path: Path) -> None:
-    path, data = saved(tmp_path), io.BytesIO()
-    np.save(data, ROWS["rewards"])
-    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as file:
+    np.save(data := io.BytesIO(), ROWS["rewards"])
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(saved(tmp_path), "a") as file:
         file.writestr("rewards.npy", data.getvalue())
     refuses(ReplayBufferError, "member 'rewards': expected one, found two", from_npz, path)
 
 
-def saved_hdf5(folder: Path, **changes: Any) -> Path:
-    return hdf5(folder / "log.hdf5", **changes)
+def external(file: Any, folder: Path) -> None:
+    (folder / "secret").write_bytes(bytes(64))
+    file.create_dataset("rewards", (8,), "f8", external=[(str(folder / "secret"), 0, 64)])
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    saved_hdf5(tmp_path).rename(tmp_path / "other.hdf5")
-    for link in (h5py.ExternalLink("other.hdf5", "rewards"), h5py.SoftLink("/infos/qpos")):
-        path = saved_hdf5(tmp_path, rewards=link)
-        said = error_text(ReplayBufferError, from_hdf5, path)
-        assert said == f"from_hdf5: {path}: member 'rewards': expected data, found a link"
-
-
-def test_data_in_other_files_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(bytes(64))
-    path = saved_hdf5(tmp_path, rewards=None)
-    with h5py.File(path, "a") as file:
-        file.create_dataset("rewards", (8,), "f8", external=[(str(tmp_path / "secret"), 0, 64)])
-    text = "member 'rewards': expected data in this file, found a reference to other files"
-    refuses(ReplayBufferError, text, from_hdf5, path)
-    saved_hdf5(tmp_path).rename(tmp_path / "other.hdf5")
-    path = saved_hdf5(tmp_path, rewards=None)
+def virtual(file: Any, folder: Path) -> None:
+    hdf5(folder / "other.hdf5")
     layout = h5py.VirtualLayout((8,), "f8")
-    layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "rewards", (8,))
+    layout[:] = h5py.VirtualSource(str(folder / "other.hdf5"), "rewards", (8,))
+    file.create_virtual_dataset("rewards", layout)
+
+
+def external_link(file: Any, folder: Path) -> None:
+    hdf5(folder / "other.hdf5")
+    file["rewards"] = h5py.ExternalLink("other.hdf5", "rewards")
+
+
+def soft_link(file: Any, folder: Path) -> None:
+    file["rewards"] = h5py.SoftLink("/infos/qpos")
+
+
+def plugin(file: Any, folder: Path) -> None:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((8,))
+    plan.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, ())  # Zstandard, which HDF5 does not bring
+    h5py.h5d.create(file.id, b"rewards", h5py.h5t.NATIVE_DOUBLE, h5py.h5s.create_simple((8,)), plan)
+
+
+def cycle(file: Any, folder: Path) -> None:
+    group = file.create_group("observations/x")
+    group["again"] = group
+
+
+def value(column: Any) -> Any:
+    return lambda file, folder: file.__setitem__("rewards", column)
+
+
+NUMBERS, IN_THIS_FILE = "'rewards': expected numbers, found", "'rewards': expected data in this file, found a reference"
+
+
+@pytest.mark.parametrize(("write", "text"), [
+    (external, IN_THIS_FILE), (virtual, IN_THIS_FILE),
+    (external_link, "'rewards': expected data, found a link"), (soft_link, "'rewards': expected data, found a link"),
+    (plugin, "'rewards': expected a compression that HDF5 brings, found the filters"),
+    (cycle, "'observations/x/again': expected data of its own, found a second name"),
+    (value(np.array([b"a"] * 8, object)), f"{NUMBERS} object"),
+    (value(np.zeros(8, [("x", "f4")])), f"{NUMBERS} [('x', '<f4')]"), (value(np.dtype("f8")), f"{NUMBERS} Datatype"),
+])  # fmt: skip
+def test_hdf5_that_refers_elsewhere_or_holds_no_numbers(write: Any, text: str, tmp_path: Path) -> None:
+    path = hdf5(tmp_path / "log.hdf5", **{"observations" if write is cycle else "rewards": None})
     with h5py.File(path, "a") as file:
-        file.create_virtual_dataset("rewards", layout)
-    refuses(ReplayBufferError, text, from_hdf5, path)
-
-
-def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
-    path = saved_hdf5(tmp_path, rewards=None)
-    with h5py.File(path, "a") as file:
-        file.create_dataset("rewards", (10**12,), "f8", chunks=(1000,))  # nothing of it was ever written
-    limit = max(1 << 20, 1032 * path.stat().st_size)
-    said = error_text(ReplayBufferError, from_hdf5, path)
-    text = f"expected columns of at most {limit:,} bytes in a file of {path.stat().st_size:,}, found 8,000,000,000,"
-    assert said.startswith(f"from_hdf5: {path}: {text}")
-
-
-def test_groups_that_hold_themselves(tmp_path: Path) -> None:
-    path = saved_hdf5(tmp_path, observations=None)
-    with h5py.File(path, "a") as file:
-        group = file.create_group("observations")
-        group["again"] = group
-    refuses(ReplayBufferError, "member 'observations/again': expected data of its own, found a second", from_hdf5, path)
-
-
-def test_texts_and_plugins_are_refused(tmp_path: Path) -> None:
-    for column, found in (
-        (np.array([b"a"] * 8, object), "object"), (np.zeros(8, [("x", "f4")]), r"\[\('x', '<f4'\)\]"),
-        (np.dtype("f8"), "Datatype"),
-    ):  # fmt: skip
-        path = saved_hdf5(tmp_path, rewards=column)
-        refuses(ReplayBufferError, f"member 'rewards': expected numbers, found {found}", from_hdf5, path)
-    path = saved_hdf5(tmp_path, rewards=None)
-    with h5py.File(path, "a") as file:
-        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plan.set_chunk((8,))
-        plan.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, ())  # Zstandard, which HDF5 does not bring
-        h5py.h5d.create(file.id, b"rewards", h5py.h5t.NATIVE_DOUBLE, h5py.h5s.create_simple((8,)), plan)
-    text = "'rewards': expected a compression that HDF5 brings, found the filters"
-    refuses(ReplayBufferError, text, from_hdf5, path)
+        write(file, tmp_path)
+    assert error_text(ReplayBufferError, from_hdf5, path).startswith(f"from_hdf5: {path}: member {text}")

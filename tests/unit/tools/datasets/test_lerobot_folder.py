@@ -41,11 +41,8 @@ def written(folder: Path, version: str = "v2.1", **changes: Any) -> Path:
         name: {"dtype": str(column.dtype), "shape": list(column.shape[1:]) or [1], "names": None}
         for name, column in columns.items()
     }
-    features["observation.images.top"] = {
-        "dtype": "video",
-        "shape": [96, 96, 3],
-        "names": ["height", "width", "channels"],
-    }
+    names = ["height", "width", "channels"]
+    features["observation.images.top"] = {"dtype": "video", "shape": [96, 96, 3], "names": names}
     per_file = {
         "v2.1": ("data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet", "data/chunk-000/episode_{:06d}"),
         "v3.0": ("data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet", "data/chunk-000/file-{:03d}"),
@@ -54,9 +51,8 @@ def written(folder: Path, version: str = "v2.1", **changes: Any) -> Path:
     (folder / "meta").mkdir(parents=True, exist_ok=True)
     (folder / "data" / "chunk-000").mkdir(parents=True, exist_ok=True)
     (folder / "meta" / "info.json").write_text(json.dumps(info | {"data_path": per_file[0], "features": features}))
-    groups = (
-        [columns["episode_index"] == i for i in (0, 1)] if version == "v2.1" else [np.ones(len(columns["index"]), bool)]
-    )
+    episodes = columns["episode_index"]
+    groups = [episodes == i for i in (0, 1)] if version == "v2.1" else [np.ones(len(episodes), bool)]
     for i, rows in enumerate(groups):
         table = pa.table({name: list(column[rows]) for name, column in columns.items()})
         parquet.write_table(table, folder / f"{per_file[1].format(i)}.parquet")
@@ -91,14 +87,12 @@ def test_frames_are_transitions(tmp_path: Path, version: str, caplog: pytest.Log
     assert [record.message for record in caplog.records] == [f"from_lerobot: {path}: {text}"]
 
 
-def test_what_done_means_without_successes(tmp_path: Path) -> None:
+def test_frames_without_successes_dones_or_rewards(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     told = from_lerobot(written(tmp_path, next_success=None)).describe()
     assert (told.num_terminated, told.num_truncated, told.num_transitions) == (2, 0, 6)
     told = from_lerobot(written(tmp_path, next_success=None, next_done=None)).describe()
     assert (told.num_terminated, told.num_truncated, told.num_transitions) == (0, 2, 4)
-
-
-def test_demonstrations_have_no_rewards(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
     with caplog.at_level(logging.WARNING, logger="rltrainer"):
         buffer = from_lerobot(written(tmp_path, next_reward=None))
     assert buffer.sample(20).reward.abs().sum() == 0
