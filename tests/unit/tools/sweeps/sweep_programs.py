@@ -16,16 +16,9 @@ FAILS_LATE = -13.0
 
 
 def make_trainer(
-    seed: int,
-    height: float = 0.0,
-    lr: float = 1e-3,
-    gamma: float = 0.99,
-    notes: Path | None = None,
-    pause: float = 0.0,
-    max_epochs: int = 6,
-    has_tests: bool = True,
-    **fields: Any,
-) -> Any:
+    seed: int, height: float = 0.0, lr: float = 1e-3, gamma: float = 0.99, notes: Path | None = None,
+    pause: float = 0.0, max_epochs: int = 6, has_tests: bool = True, **fields: Any,
+) -> Any:  # fmt: skip
     """Return the trainer of a tiny PPO, whose test steps score `height + seed`, more in each epoch.
 
     It notes its process, and each training step, in a file.

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError
-from tests.unit.tools.refusals import refuses
+from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
+from tests.unit.tools.refusals import error_text, refuses
 from tests.unit.tools.sweeps.sweep_programs import score
 
 optuna = pytest.importorskip("optuna")
@@ -84,7 +84,10 @@ def test_fields_are_those_that_a_function_returned_and_not_what_it_drew(tmp_path
         assert {**trial.fields, "made_by": 0} == {**other.fields, "made_by": 0}
     assert [trial.fields["made_by"] for trial in found.trials] == [torch.nn.ReLU, "score", "PPO"]
     assert found.swept is None
-    refuses(ParamsError, r"^SweepResult.recipe: a function made the trainers, or", lambda: found.recipe)
+    text = "^SweepResult.recipe: a function made the trainers, or .* Call your func"
+    refuses(ParamsError, text, lambda: found.recipe)
+    text = f"SweepResult.best: of 0 trials that are over none came to its end, in {tmp_path}. What failed"
+    refuses(RLTrainerError, f"^{re.escape(text)}", lambda: rl.SweepResult(tmp_path, ()).best)
 
 
 def test_a_sweep_is_read_while_it_runs(folder: Path) -> None:
@@ -104,14 +107,6 @@ def make_env() -> Any:
     raise AssertionError("an env was made")
 
 
-def test_of_an_env_of_a_users_the_folder_has_the_name(folder: Path) -> None:
-    described = {"make": RECIPE.with_fields(env=make_env).to_plain()["fields"], "seed": 0, "num_seeds": 1}
-    (folder / "sweep.json").write_text(json.dumps(described))
-    found = rl.open_sweep(folder)
-    assert found.swept is None
-    assert len(found.trials) == 1
-
-
 def test_no_module_that_a_file_names_is_imported(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module in the recipe's env, as gymnasium would import it, and among a trial's fields."""
     (tmp_path / "planted_module.py").write_text("raise SystemExit('imported')")
@@ -124,19 +119,22 @@ def test_no_module_that_a_file_names_is_imported(folder: Path, tmp_path: Path, m
     found = rl.open_sweep(folder)
     assert (found.swept, found.trials[0].fields["cls"]) == (None, "planted_module.x")
     assert "planted_module" not in sys.modules
+    described = {"make": RECIPE.with_fields(env=make_env).to_plain()["fields"], "seed": 0, "num_seeds": 1}
+    (folder / "sweep.json").write_text(json.dumps(described))
+    found = rl.open_sweep(folder)
+    assert (found.swept, len(found.trials)) == (None, 1)
 
 
 def test_a_folder_that_is_no_sweeps_is_named(folder: Path, tmp_path: Path) -> None:
-    text = f"{tmp_path / 'frist'}: expected the folder of a sweep, as rl.sweep makes it; it is no folder. Did you mean "
-    with pytest.raises(CheckpointError, match=f"^{re.escape(text)}'{re.escape(str(tmp_path / 'first'))}'"):
-        rl.open_sweep(tmp_path / "frist")
+    expected, wrong = "expected the folder of a sweep, as rl.sweep makes it; it", tmp_path / "frist"
+    text = f"{wrong}: {expected} is no folder. Did you mean '{folder}'"
+    refuses(CheckpointError, f"^{re.escape(text)}", rl.open_sweep, wrong)
     for name in ("study.log", "sweep.json"):
-        os.rename(tmp_path / "first" / name, tmp_path / name)
-        with pytest.raises(CheckpointError, match=rf"first: expected the folder of a sweep, .*; it holds no {name}$"):
-            rl.open_sweep(tmp_path / "first")
-        os.mkfifo(tmp_path / "first" / name)
-        refuses(CheckpointError, f"first/{name}: is a pipe, no regular file", rl.open_sweep, tmp_path / "first")
-        os.replace(tmp_path / name, tmp_path / "first" / name)
+        os.rename(folder / name, tmp_path / name)
+        refuses(CheckpointError, rf"first: {expected} holds no {name}$", rl.open_sweep, folder)
+        os.mkfifo(folder / name)
+        refuses(CheckpointError, f"first/{name}: is a pipe, no regular file", rl.open_sweep, folder)
+        os.replace(tmp_path / name, folder / name)
     refuses(ParamsError, r"^open_sweep.folder: must be a path; got 3 \(int\)", rl.open_sweep, 3)
 
 
@@ -154,19 +152,34 @@ def test_damage_is_named(name: str, text: str, message: str, folder: Path) -> No
     refuses(CheckpointError, f"^{re.escape(f'{folder / name}: {message}')}", rl.open_sweep, folder)
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ("[1.0,2.0]", "trial 0: expected one score, found [1.0, 2.0]"),
-    ("[]", "trial 0: expected one score, found []"),
-    ('["high"]', "trial 0: expected one score, found ['high']"),
-    ("[NaN]", "trial 0: expected one score, found [nan]"),
-    ("null", "trial 0: expected a score, found none"),
+NOTED = '{"dict":{"height":7.0,"cls":{"live":"score"}}}'
+VALUES, FIELDS = '"values":[7.0]', "the fields of trial 0: "
+MAXIMIZED = '"directions":[2]'
+
+
+@pytest.mark.parametrize(("noted", "damaged", "message"), [
+    (VALUES, '"values":[1.0,2.0]', "trial 0: expected one score, found [1.0, 2.0]"),
+    (VALUES, '"values":[]', "trial 0: expected one score, found []"),
+    (VALUES, '"values":["high"]', "trial 0: expected one score, found ['high']"),
+    (VALUES, '"values":[NaN]', "trial 0: expected one score, found [nan]"),
+    (VALUES, '"values":null', "trial 0: expected a score, found none"),
+    (MAXIMIZED, '"directions":[2,2]', "expected a study that maximizes one score, found ['MAXIMIZE', 'MAXIMIZE']"),
+    (MAXIMIZED, '"directions":[1]', "expected a study that maximizes one score, found ['MINIMIZE']"),
+    (NOTED, "[1]", f"{FIELDS}expected values by name, found [1]"),
+    (NOTED, '{"what":1}', "{'what': 1} is nothing that rltrainer writes"),
+    (NOTED, '{"dict":{"a":{"params":"PPO","fields":{}}}}', "'PPO' are no params"),
+    (NOTED, '{"dict":{"a":{"params":"Mine","fields":{}}}}', "'Mine' is none of rltrainer's"),
+    (NOTED, "[" * 200 + "]" * 200, "is nested deeper than 100"),
+    (NOTED, '{"space":"Box","shape":[1000000000,1000]}', "a Box of shape (1000000000, 1000) in the file"),
 ])  # fmt: skip
-def test_a_study_of_other_scores_is_named(values: str, message: str, folder: Path) -> None:
-    log = (folder / "study.log").read_text()
-    damaged, count = re.subn(r'"values":\[[\d.]+\]', f'"values":{values}', log, count=1)
-    assert count == 1
-    (folder / "study.log").write_text(damaged)
-    refuses(CheckpointError, f"^{re.escape(str(folder / 'study.log'))}: {re.escape(message)}$", rl.open_sweep, folder)
+def test_a_study_of_other_contents_is_named(noted: str, damaged: str, message: str, folder: Path) -> None:
+    path = folder / "study.log"
+    log = path.read_text()
+    assert noted in log
+    path.write_text(log.replace(noted, damaged, 1))
+    said = error_text(CheckpointError, rl.open_sweep, folder)
+    assert said.startswith(f"{path}: {FIELDS if noted == NOTED else ''}")
+    assert message in said
 
 
 @pytest.mark.parametrize("score", ['"high"', "null", "NaN"])
@@ -180,32 +193,9 @@ def test_a_study_of_other_test_scores_is_named(score: str, folder: Path) -> None
     refuses(CheckpointError, f"{text}$", rl.open_sweep, folder)
 
 
-@pytest.mark.parametrize(("directions", "found"), [("[2,2]", "['MAXIMIZE', 'MAXIMIZE']"), ("[1]", "['MINIMIZE']")])
-def test_a_study_of_another_aim_is_named(directions: str, found: str, folder: Path) -> None:
-    path = folder / "study.log"
-    path.write_text(path.read_text().replace('"directions":[2]', f'"directions":{directions}'))
-    text = re.escape(f"{path}: expected a study that maximizes one score, found {found}")
-    refuses(CheckpointError, text, rl.open_sweep, folder)
-
-
-@pytest.mark.parametrize(("fields", "message"), [
-    ("[1]", "expected values by name, found [1]"),
-    ('{"what":1}', "{'what': 1} is nothing that rltrainer writes"),
-    ('{"dict":{"a":{"params":"PPO","fields":{}}}}', "'PPO' are no params"),
-    ('{"dict":{"a":{"params":"Mine","fields":{}}}}', "'Mine' is none of rltrainer's"),
-    ("[" * 200 + "]" * 200, "is nested deeper than 100"),
-    ('{"space":"Box","shape":[1000000000,1000]}', "a Box of shape (1000000000, 1000) in the file"),
-])  # fmt: skip
-def test_damaged_fields_are_named(fields: str, message: str, folder: Path) -> None:
-    log, noted = (folder / "study.log").read_text(), '{"dict":{"height":7.0,"cls":{"live":"score"}}}'
-    assert noted in log
-    (folder / "study.log").write_text(log.replace(noted, fields))
-    assert refuses(CheckpointError, re.escape(message), rl.open_sweep, folder).startswith(
-        f"{folder / 'study.log'}: the fields of trial 0: "
-    )
-
-
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r'^rl.open_sweep needs .* Run in a clone: pip install "\.\[sweep\]"$'):
-        rl.open_sweep(tmp_path)
+    text = r' needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
+    refuses(MissingExtraError, f"^rl.open_sweep{text}", rl.open_sweep, tmp_path)
+    refuses(MissingExtraError, f"^rl.sweep{text}", rl.sweep, "ppo/CartPole-v1", folder=tmp_path / "a")
+    assert not (tmp_path / "a").exists()

@@ -4,19 +4,20 @@ import errno
 import functools
 import itertools
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
+from rltrainer.checkpoint.folder_lock import FolderLock
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
 from rltrainer.loggers import terminal as progress
 from rltrainer.tools.runs.processes import Processes
 from rltrainer.tools.sweeps.search_space import SearchSpace
@@ -24,12 +25,13 @@ from rltrainer.tools.sweeps.study import read_trials
 from rltrainer.tools.sweeps.sweep import DEFAULT_RANGES, default_ranges
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, TrialJob
 from tests.unit.tools.refusals import error_text, refuses
+from tests.unit.tools.runs.test_seeds import wait_for
 from tests.unit.tools.sweeps.sweep_programs import FAILS_LATE, make_trainer, score, sweep
 
 optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).parents[4]
 sweep_quietly = functools.partial(rl.sweep, show_progress=False, num_processes=1)
-Capture = pytest.CaptureFixture[str]
+Capture, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 
 
 def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd: Capture) -> None:
@@ -57,24 +59,19 @@ def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd:
 
 def test_the_mean_over_seeds_counts(tmp_path: Path) -> None:
     space = {"height": rl.Uniform(0.0, 1.0)}
-    result = sweep_quietly(
-        functools.partial(make_trainer, max_epochs=2), space, folder=tmp_path, num_trials=1, num_seeds=2, seed=4
-    )
+    make = functools.partial(make_trainer, max_epochs=2)
+    run = functools.partial(sweep_quietly, make, space, folder=tmp_path, num_trials=1, num_seeds=2, seed=4)
+    result = run()
     [trial] = result.trials
     height = trial.fields["height"]
     assert trial.score == pytest.approx(height + 4.5 + 2)
     expected = {1: height + 4 + 1, 2: height + 4 + 2, 3: height + (4 + 2 + 5 + 1) / 2, 4: height + 4.5 + 2}
     assert trial.scores == pytest.approx(expected)
     assert {seed: rl.open_run(folder.path).trainer["seed"] for seed, folder in trial.folders.items()} == {4: 4, 5: 5}
-    again = sweep_quietly(
-        functools.partial(make_trainer, max_epochs=2), space, folder=tmp_path, num_trials=1, num_seeds=2, seed=4
-    )
-    assert again == result  # at once: nothing is left
+    assert run() == result  # at once: nothing is left
 
 
-def test_a_recipe_takes_fields_wherever_they_belong(
-    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_takes_fields_wherever_they_belong(tmp_path: Path, capfd: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setattr(progress, "is_watched", lambda: True)
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=512, max_epochs=2, test_step_num_episodes=2)
     space = {"lr": rl.LogUniform(1e-5, 1e-2), "batch_size": [32, 64], "hidden_sizes": [(8,), (16, 16)],
@@ -107,9 +104,8 @@ def test_trials_that_fail_leave_the_others_alone(tmp_path: Path, capfd: Capture)
 
 
 def test_scores_without_a_trainer_are_pruned_between_seeds(tmp_path: Path) -> None:
-    result = sweep_quietly(
-        score, lambda trial: {"height": 100.0 - trial.number}, folder=tmp_path, num_trials=6, num_seeds=3, seed=1
-    )
+    options: dict[str, Any] = {"folder": tmp_path, "num_trials": 6, "num_seeds": 3, "seed": 1}
+    result = sweep_quietly(score, lambda trial: {"height": 100.0 - trial.number}, **options)
     assert [trial.state for trial in result.trials] == ["complete"] * 5 + ["pruned"]
     assert result.trials[0].scores == {1: 101, 2: 101.5}
     assert (result.trials[0].score, result.trials[5].scores) == (102, {1: 96})
@@ -121,12 +117,11 @@ def test_scores_without_a_trainer_are_pruned_between_seeds(tmp_path: Path) -> No
     (functools.partial(make_trainer, run_folder=rl.RunFolder(Path("a"))), 0, "make trainers without a run_folder"),
 ])  # fmt: skip
 def test_it_is_an_error_if_no_trial_comes_to_its_end(
-    make: Any, height: float, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any, height: float, text: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = error_text(
-        RLTrainerError, sweep_quietly, make, lambda trial: {"height": height}, folder=tmp_path / "sweep", num_trials=1
-    )
+    options: dict[str, Any] = {"folder": tmp_path / "sweep", "num_trials": 1}
+    said = error_text(RLTrainerError, sweep_quietly, make, lambda trial: {"height": height}, **options)
     assert said.startswith("sweep: none of 1 trials came to its end; trial 0:\nTraceback (most recent")
     assert text in said
 
@@ -161,7 +156,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_end(victims: str, tmp_path: 
 
 
 def test_checkpoints_stay_of_trials_that_failed_and_those_of_others_are_removed_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Killed when the trial was noted as complete, before anything was removed, and in the middle of that."""
 
@@ -186,13 +181,6 @@ def test_checkpoints_stay_of_trials_that_failed_and_those_of_others_are_removed_
     assert rl.open_run(failed.folders[0].path).newest_checkpoint is not None
     assert not complete.folders[0].checkpoints.exists()
     assert type(rl.load(result.best.folders[0].best)) is rl.PPO
-
-
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_seed_decides_what_one_process_tries(tmp_path: Path) -> None:
@@ -223,8 +211,8 @@ def test_more_trials_go_on_and_another_sweep_needs_another_folder(tmp_path: Path
         ({"make": "ppo/CartPole-v1", "space": {"lr": [1, 2]}},
          "make.live: the folder's sweep has 'score', this one 'nothing'"),
     ):  # fmt: skip
-        with pytest.raises(CheckpointError, match=re.escape(there + text)):
-            rl.sweep(**{"make": score, "space": space, "folder": tmp_path, **arguments})  # type: ignore[arg-type]
+        given: dict[str, Any] = {"make": score, "space": space, "folder": tmp_path, **arguments}
+        refuses(CheckpointError, re.escape(there + text), rl.sweep, **given)
 
 
 def test_trials_that_optuna_was_told_to_try_are_tried(tmp_path: Path) -> None:
@@ -291,22 +279,18 @@ def fill_the_disk_once(seed: int, height: float, mark: Path) -> float:
     return height
 
 
-def test_a_trial_that_the_disk_ended_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_the_disk_ended_is_taken_up_again(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Processes, "run", in_this_process)
     make, space = functools.partial(fill_the_disk_once, mark=tmp_path / "mark"), {"height": [2.0, 3.0]}
     sweep_once = functools.partial(sweep_quietly, make, space, folder=tmp_path / "sweep", num_trials=2)
-    text = (
-        rf"^{tmp_path / 'sweep'}: the disk ended trial 0 \(\[Errno 28\] No space left on device: 'a'\)\. The same call "
-    )
+    text = rf"^{tmp_path / 'sweep'}: the disk ended trial 0 \(\[Errno 28\] No space left on device: 'a'\)\. The same "
     refuses(CheckpointError, text, sweep_once)
     assert [trial.state.name for trial in read_trials(tmp_path / "sweep" / "study.log")] == ["RUNNING"]
     assert [(trial.number, trial.state) for trial in sweep_once().trials] == [(0, "complete"), (1, "complete")]
 
 
-@pytest.mark.parametrize("num_writes", [0, 1, 2, 3, 4, 5, 6, 7])
-def test_a_study_that_cannot_be_written_is_named(
-    num_writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("num_writes", range(8))
+def test_a_study_that_cannot_be_written_is_named(num_writes: int, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Processes, "run", in_this_process)
     backend, path = optuna.storages.journal.JournalFileBackend, tmp_path / "sweep"
     append, writes = backend.append_logs, itertools.count()
@@ -323,32 +307,29 @@ def test_a_study_that_cannot_be_written_is_named(
     assert [trial.state for trial in run().trials] == ["complete"] * 3
 
 
-@pytest.mark.parametrize("is_file", [True, False])
-def test_a_folder_that_cannot_be_made_is_named(is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: Patch) -> None:
+    """A file, a full disk, a folder that another process writes, a study that is damaged, and one that is a pipe."""
     path = tmp_path / "sweep"
-    path.write_text("") if is_file else monkeypatch.setattr(Path, "mkdir", lambda *args, **options: fail(0, FULL))
-    with pytest.raises(CheckpointError, match=rf"^{path}: could not be written \("):
-        sweep_quietly(score, {"height": [5.0, 6.0]}, folder=path, num_trials=1)
 
+    def check(text: str) -> None:
+        refuses(CheckpointError, text, sweep_quietly, score, {"height": [5.0, 6.0]}, folder=path, num_trials=1)
 
-def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
-    from rltrainer.checkpoint.folder_lock import FolderLock
-
-    lock = FolderLock(tmp_path)
+    path.write_text("")
+    check(rf"^{path}: could not be written \(")
+    path.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", lambda *args, **options: fail(0, FULL))
+        check(rf"^{path}: could not be written \(")
+    path.mkdir()
+    lock = FolderLock(path)
     lock.acquire()
-    with pytest.raises(CheckpointError, match=re.escape(f"{tmp_path}: is written by process {os.getpid()} on ")):
-        sweep_quietly(score, {"height": [5, 6]}, folder=tmp_path, num_trials=1)
+    check(re.escape(f"{path}: is written by process {os.getpid()} on "))
     lock.release()
-
-
-def test_a_damaged_study_is_named(tmp_path: Path) -> None:
-    (tmp_path / "study.log").write_text('{"op_code": 4, "study_id": []}\n{"op_code": 0}\n')
-    text = re.escape(f"{tmp_path / 'study.log'}: expected a study of Optuna's; read")
-    refuses(CheckpointError, text, sweep_quietly, score, {"height": [5, 6]}, folder=tmp_path, num_trials=1)
-    (tmp_path / "study.log").unlink()
-    os.mkfifo(tmp_path / "study.log")
-    with pytest.raises(CheckpointError, match=r"study.log: is a pipe, no regular file"):
-        sweep_quietly(score, {"height": [5, 6]}, folder=tmp_path, num_trials=1)
+    (path / "study.log").write_text('{"op_code": 4, "study_id": []}\n{"op_code": 0}\n')
+    check(re.escape(f"{path / 'study.log'}: expected a study of Optuna's; read"))
+    (path / "study.log").unlink()
+    os.mkfifo(path / "study.log")
+    check("study.log: is a pipe, no regular file")
 
 
 def test_no_sampler_that_unpickles_reads_the_study(tmp_path: Path) -> None:
@@ -361,9 +342,10 @@ def test_no_sampler_that_unpickles_reads_the_study(tmp_path: Path) -> None:
             super().__init__(seed)
             self._base_sampler = Cma()
 
+    options: dict[str, Any] = {"space": {"height": [5, 6]}, "folder": tmp_path, "num_trials": 1}
     for sampler in (Cma, Within):
-        with pytest.raises(ParamsError, match=r"^sweep.sampler: must be none that reads pickles from the study's file"):
-            sweep_quietly(score, {"height": [5, 6]}, folder=tmp_path, num_trials=1, sampler=sampler)
+        text = "^sweep.sampler: must be none that reads pickles from the study's file"
+        refuses(ParamsError, text, sweep_quietly, score, sampler=sampler, **options)
 
 
 def make(seed: int, lr: float, gamma: float = 0.9) -> float:
@@ -416,6 +398,11 @@ PPO: Any = "ppo/CartPole-v1"
     ({"seed": -1}, "sweep.seed: must be a non-negative integer; got -1 (int)"),
     ({"show_progress": 1}, "sweep.show_progress: must be True or False; got 1 (int)"),
     ({"folder": 3}, "sweep.folder: must be a path; got 3 (int)"),
+    ({"space": lambda trial: rl.Uniform(1, 0)}, "Uniform.high: must be greater than low, 1.0; got 0.0 (float)"),
+    ({"space": lambda trial: rl.Uniform("a", 0)}, "Uniform.low: must be a finite number; got 'a' (str)"),
+    ({"space": lambda trial: rl.LogUniform(0, 1)},
+     "LogUniform.low: must be positive; got 0.0 (float). Of rl.Uniform it may be 0."),
+    ({"space": lambda trial: rl.LogUniform(1, math.inf)}, "LogUniform.high: must be a finite number; got inf (float)"),
     ({"pruner": "median"}, "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
     ({"sampler": "tpe"},
      "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;"),
@@ -424,28 +411,10 @@ PPO: Any = "ppo/CartPole-v1"
     ({"sampler": lambda: 3}, "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given"),
 ])  # fmt: skip
 def test_arguments_are_checked_before_anything_runs(arguments: dict[str, Any], text: str, tmp_path: Path) -> None:
-    said = error_text(
-        ParamsError, rl.sweep, **{"make": PPO, "space": {"lr": [0.1, 0.2]}, "folder": tmp_path / "a", **arguments}
-    )
+    given = {"make": PPO, "space": {"lr": [0.1, 0.2]}, "folder": tmp_path / "a", **arguments}
+    said = error_text(ParamsError, rl.sweep, **given)
     assert said.startswith(text)
     assert "0x" not in said
-
-
-@pytest.mark.parametrize(("cls", "low", "high", "text"), [
-    (rl.Uniform, 1, 0, "Uniform.high: must be greater than low, 1.0; got 0.0 (float)"),
-    (rl.Uniform, "a", 0, "Uniform.low: must be a finite number; got 'a' (str)"),
-    (rl.LogUniform, 0, 1, "LogUniform.low: must be positive; got 0.0 (float). Of rl.Uniform it may be 0."),
-    (rl.LogUniform, 1, float("inf"), "LogUniform.high: must be a finite number; got inf (float)"),
-])  # fmt: skip
-def test_ranges_are_checked(cls: Any, low: Any, high: Any, text: str) -> None:
-    assert error_text(ParamsError, cls, low, high) == text
-
-
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    text = r'^rl.sweep needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
-    refuses(MissingExtraError, text, rl.sweep, "ppo/CartPole-v1", folder=tmp_path / "a")
-    assert not (tmp_path / "a").exists()
 
 
 def test_usual_ranges_fit_every_recipe() -> None:
@@ -456,11 +425,3 @@ def test_usual_ranges_fit_every_recipe() -> None:
     impala = rl.recipes.for_env("CartPole-v1", "impala")
     text = r"^sweep.space: must say what varies, as there are no usual ranges for impala"
     refuses(ParamsError, text, default_ranges, impala)
-
-
-def test_a_function_made_the_trainers(tmp_path: Path) -> None:
-    result = rl.SweepResult(tmp_path, ())
-    with pytest.raises(ParamsError, match=r"^SweepResult.recipe: a function made the trainers, or .* Call your func"):
-        _ = result.recipe
-    text = re.escape(f"SweepResult.best: of 0 trials that are over none came to its end, in {tmp_path}. What failed")
-    refuses(RLTrainerError, f"^{text}", lambda: result.best)
