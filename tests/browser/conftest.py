@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,3 +22,20 @@ def browser() -> Iterator[Any]:
         running = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield running
         running.close()
+
+
+class Tab:
+    """A page in a browser without a network, with what it asked for and complained of."""
+
+    def __init__(self, browser: Any, path: Path, width: int) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 800}, offline=True)
+        self.page = self.context.new_page()
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("requestfailed", lambda request: self.complaints.append(f"{request.url} {request.failure}"))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_load_state("load")

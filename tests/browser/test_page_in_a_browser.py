@@ -11,6 +11,7 @@ from PIL import Image
 
 import rltrainer as rl
 from rltrainer.tools.plots import page
+from tests.browser.conftest import Tab
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -28,57 +29,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     params = rl.OnPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs),
         test_collector=rl.Collector(algorithm.policy, rl.make_vec("CartPole-v1", num_envs=2, seed=2)),
-        max_epochs=3,
-        epoch_num_steps=256,
-        collection_step_num_env_steps=128,
-        logger=run.logger("jsonl", training_interval=128),
-        runtime=rl.RuntimeParams(compile=False),
-        verbose=False,
-        show_progress=False,
-        seed=1,
-    )
+        max_epochs=3, epoch_num_steps=256, collection_step_num_env_steps=128, seed=1, verbose=False,
+        logger=run.logger("jsonl", training_interval=128), runtime=rl.RuntimeParams(compile=False), show_progress=False,
+    )  # fmt: skip
     rl.OnPolicyTrainer(algorithm, params).run()
     run.videos.mkdir()
-    write_videos(run.videos)
-    return page(run.path)
-
-
-def write_videos(folder: Path) -> None:
-    """Write a film of one colour, as MP4 and as GIF."""
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    frame = Image.new("RGB", (64, 48), COLOR)
-    film = ffmpeg.write_frames(str(folder / "step #1.mp4"), (64, 48), fps=5)
+    frame = Image.new("RGB", (64, 48), COLOR)  # a film of one colour, as MP4 and as GIF
+    film = ffmpeg.write_frames(str(run.videos / "step #1.mp4"), (64, 48), fps=5)
     film.send(None)
     for _ in range(5):
         film.send(frame.tobytes())
     film.close()
-    frame.save(folder / "100%.gif")
-
-
-class Tab:
-    """A page in a browser without a network, and what it asked for and complained of."""
-
-    def __init__(self, browser: Any, path: Path, width: int) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 800}, offline=True)
-        self.page = self.context.new_page()
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("requestfailed", lambda request: self.complaints.append(f"{request.url} {request.failure}"))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_load_state("load")
-
-    def ask(self, script: str) -> Any:
-        return self.page.evaluate(script)
-
-    def pixels(self, selector: str) -> np.ndarray:
-        """Return what is seen of an element, [H, W, 3]."""
-        element = self.page.locator(selector).first
-        element.scroll_into_view_if_needed()
-        return np.asarray(Image.open(io.BytesIO(element.screenshot())).convert("RGB")).astype(int)
+    frame.save(run.videos / "100%.gif")
+    return page(run.path)
 
 
 @pytest.fixture(params=[1000, 390], ids=["desk", "phone"])
@@ -86,6 +50,13 @@ def tab(browser: Any, written: Path, request: pytest.FixtureRequest) -> Iterator
     opened = Tab(browser, written, request.param)
     yield opened
     opened.context.close()
+
+
+def pixels(tab: Tab, selector: str) -> np.ndarray:
+    """Return what is seen of an element, [H, W, 3]."""
+    element = tab.page.locator(selector).first
+    element.scroll_into_view_if_needed()
+    return np.asarray(Image.open(io.BytesIO(element.screenshot())).convert("RGB")).astype(int)
 
 
 def share_of(pixels: np.ndarray, color: str, tolerance: int = 24) -> float:
@@ -104,7 +75,7 @@ def test_it_opens_from_disk_without_a_complaint(tab: Tab, written: Path) -> None
 def test_texts_of_the_run_are_shown_and_not_run(tab: Tab) -> None:
     assert tab.page.title() == tab.page.locator("h1").inner_text() == "PPO on CartPole-v1, seed 1"
     assert NAME in tab.page.locator("body").inner_text()  # the folder
-    assert tab.ask("document.scripts.length") == 0
+    assert tab.page.evaluate("document.scripts.length") == 0
     assert "finished: max_epochs" in tab.page.locator(".status").inner_text()
     tab.page.add_style_tag(content="h1 { color: red }")  # styles may be there, and a script may not:
     with pytest.raises(playwright.Error, match="Content Security Policy"):
@@ -112,10 +83,10 @@ def test_texts_of_the_run_are_shown_and_not_run(tab: Tab) -> None:
 
 
 def test_pictures_are_drawn(tab: Tab) -> None:
-    sizes = tab.ask("[...document.querySelectorAll('img')].map(each => [each.complete, each.naturalWidth])")
+    sizes = tab.page.evaluate("[...document.querySelectorAll('img')].map(each => [each.complete, each.naturalWidth])")
     assert len(sizes) == 4  # returns, training, update, the GIF
     assert all(is_complete and width > 0 for is_complete, width in sizes)
-    seen = tab.pixels("img.picture")
+    seen = pixels(tab, "img.picture")
     assert 0.85 < share_of(seen, "#ffffff") < 0.999
     # Test and training, however thin their lines are: much more blue than red, and the other way round.
     assert ((seen[..., 2] - seen[..., 0]) > 60).sum() > 30
@@ -124,27 +95,18 @@ def test_pictures_are_drawn(tab: Tab) -> None:
 
 def test_videos_are_shown(tab: Tab) -> None:
     tab.page.wait_for_function("document.querySelector('video').readyState >= 2")
-    assert tab.ask("document.querySelector('video').videoWidth") == 64
-    assert share_of(tab.pixels("img.video"), COLOR) > 0.9
+    assert tab.page.evaluate("document.querySelector('video').videoWidth") == 64
+    assert share_of(pixels(tab, "img.video"), COLOR) > 0.9
     for _ in range(50):  # a busy machine paints the first frame later than it has it
-        if share_of(tab.pixels("video"), COLOR) > 0.5:  # the rest is its controls
+        if share_of(pixels(tab, "video"), COLOR) > 0.5:  # the rest is its controls
             return
         tab.page.wait_for_timeout(100)
     pytest.fail("the video shows no frame")
 
 
-def test_nothing_is_wider_than_the_window(tab: Tab) -> None:
-    assert tab.ask("document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def test_params_can_be_opened(tab: Tab) -> None:
+def test_nothing_is_wider_than_the_window_and_params_can_be_opened(tab: Tab) -> None:
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     fields = tab.page.get_by_text("collection_step_num_env_steps", exact=True)
     assert not fields.is_visible()
     tab.page.get_by_text("trainer", exact=True).click()
     assert fields.is_visible()
-
-
-def test_a_blank_picture_would_be_found() -> None:
-    blank = np.full((10, 10, 3), 255)
-    assert share_of(blank, "#ffffff") == 1
-    assert share_of(blank, COLOR) == 0
