@@ -32,18 +32,6 @@ class Walk(gym.Env[Any, Any]):
         return self.observe(), 1.0, False, self.num_steps >= 5, {}
 
 
-class Turn(Walk):
-    """The same with a bounded Box of actions."""
-
-    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-
-class Flags(Walk):
-    """The same with two flags as actions."""
-
-    action_space = gym.spaces.MultiBinary(2)
-
-
 class Team:
     """A parallel env of PettingZoo's kind."""
 
@@ -51,61 +39,24 @@ class Team:
         return SPACE
 
 
-class OldReset(Walk):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self.observe()
+def walk(name: str, **others: Any) -> type[Walk]:
+    return type(name, (Walk,), others)
 
 
-class OldStep(Walk):
-    def step(self, action: Any) -> Any:
-        return self.observe(), 1.0, False, {}
-
-
-class NoSeed(Walk):
-    def reset(self) -> Any:  # type: ignore[override]
-        return self.observe(), {}
-
-
-class Float64(Walk):
-    def observe(self) -> Any:
-        return np.zeros(3)
-
-
-class Lists(Walk):
-    def observe(self) -> Any:
-        return [0.0, 0.0, 0.0]
-
-
-class Longer(Walk):
-    def observe(self) -> Any:
-        return np.zeros(4, np.float32)
-
-
-class NaN(Walk):
-    def observe(self) -> Any:
-        return np.full(3, np.nan, np.float32)
-
-
-class NoReward(Walk):
-    def step(self, action: Any) -> Any:
-        return self.observe(), None, False, False, {}
-
-
-class ByAgents(Walk):
-    def step(self, action: Any) -> Any:
-        return self.observe(), np.zeros(2), False, False, {}
-
-
-class NoSpace(Walk):
-    action_space = None  # type: ignore[assignment]
-
-
-class Words(Walk):
-    observation_space = gym.spaces.Text(5)  # type: ignore[assignment]
-
-
-class Thumbnails(Walk):
-    observation_space = gym.spaces.Box(0, 255, (10, 10, 3), np.uint8)
+Turn = walk("Turn", action_space=gym.spaces.Box(-1.0, 1.0, (1,), np.float32))
+Flags = walk("Flags", action_space=gym.spaces.MultiBinary(2))
+OldReset = walk("OldReset", reset=lambda self, *, seed=None, options=None: self.observe())
+OldStep = walk("OldStep", step=lambda self, action: (self.observe(), 1.0, False, {}))
+NoSeed = walk("NoSeed", reset=lambda self: (self.observe(), {}))
+Float64 = walk("Float64", observe=lambda self: np.zeros(3))
+Lists = walk("Lists", observe=lambda self: [0.0, 0.0, 0.0])
+Longer = walk("Longer", observe=lambda self: np.zeros(4, np.float32))
+NaN = walk("NaN", observe=lambda self: np.full(3, np.nan, np.float32))
+NoReward = walk("NoReward", step=lambda self, action: (self.observe(), None, False, False, {}))
+ByAgents = walk("ByAgents", step=lambda self, action: (self.observe(), np.zeros(2), False, False, {}))
+NoSpace = walk("NoSpace", action_space=None)
+Words = walk("Words", observation_space=gym.spaces.Text(5))
+Thumbnails = walk("Thumbnails", observation_space=gym.spaces.Box(0, 255, (10, 10, 3), np.uint8))
 
 
 class ReturnsFalse(rl.TrainerHook):

@@ -129,10 +129,11 @@ def test_normalised_rewards_off_policy_are_those_of_minibatches() -> None:
     assert (found.unique() * 2).std() > 0
 
 
-def test_windows_are_what_an_update_learns_from() -> None:
+def test_windows_are_what_an_update_learns_from_and_begin_with_the_memory_of_a_policy() -> None:
     seen = Seen()
     with_hooks("a2c", rl.BatchSubSampler(6, 2), seen).run()
     assert {tuple(batch.shape) for batch in seen.batches} == {(2, 3)}
+    assert with_hooks("recurrent_ppo", rl.BatchSubSampler(5, 1), batch_size=5).run().gradient_step > 0
 
 
 def test_the_seed_of_a_run_draws_the_windows() -> None:
@@ -143,16 +144,11 @@ def test_the_seed_of_a_run_draws_the_windows() -> None:
     assert learned(5) != trained(with_hooks("a2c"))
 
 
-def test_windows_of_policies_with_memory_begin_with_theirs() -> None:
-    trainer = with_hooks("recurrent_ppo", rl.BatchSubSampler(5, 1), batch_size=5)
-    trainer.run()
-    assert trainer.gradient_step > 0
-
-
 HOOKS: dict[str, tuple[str, Callable[[Path], rl.TrainerHook]]] = {
     "LogScalar": ("a2c", lambda _: rl.LogScalar("reward", every=3)),
     "EarlyStopping": ("a2c", lambda _: rl.EarlyStopping("policy_loss", "min", patience=3, every=3)),
     "EarlyStopping of a score": ("a2c", lambda _: rl.EarlyStopping(patience=2)),
+    "MaxEpisodes": ("a2c", lambda _: rl.MaxEpisodes(6)),
     "RewardNormalizer": ("a2c", lambda _: rl.RewardNormalizer()),
     "BatchSubSampler": ("a2c", lambda _: rl.BatchSubSampler(6, 2)),
     "BatchRecorder": ("dqn", lambda path: rl.BatchRecorder(path, every=2, max_files=2)),

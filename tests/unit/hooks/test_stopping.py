@@ -1,7 +1,6 @@
 """Early stopping, look by look, and a limit on training episodes."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,14 +130,3 @@ def test_the_run_ends_after_the_training_step_that_reaches_it(limit: int, num_st
 def test_a_limit_that_is_not_reached_and_a_run_without_episodes() -> None:
     assert run_of(MaxEpisodes(10**6)).run().stop_reason == "max_epochs"
     assert run_of(MaxEpisodes(1), "offline_bc").run().stop_reason == "max_epochs"
-
-
-def test_a_resumed_run_continues_to_count(tmp_path: Path) -> None:
-    full = run_of(MaxEpisodes(6)).run()
-    trainer, restored = run_of(MaxEpisodes(6)), run_of(MaxEpisodes(6))
-    trainer.execute_epoch()
-    assert trainer.env_step < full.env_step
-    trainer.save(tmp_path / "run")
-    restored.restore(tmp_path / "run")
-    result = restored.run()
-    assert (result.env_step, result.stop_reason) == (full.env_step, full.stop_reason)

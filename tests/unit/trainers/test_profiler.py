@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from tests.resume.runs import build, digest
+from tests.resume.runs import build
 
 
 def profiled(name: str, folder: Path, max_epochs: int = 3, training_fn: Any = None, **fields: Any) -> Any:
@@ -72,15 +72,6 @@ def test_each_run_is_recorded_once_and_replaces_nothing(tmp_path: Path) -> None:
     trainer.run()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["profile", "profile-2"]
     assert (tmp_path / "profile" / "trace.json").read_bytes() == first
-
-
-@pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
-def test_a_profiler_changes_no_bit(name: str, tmp_path: Path) -> None:
-    plain, recorded = build(name), profiled(name, tmp_path / "profile", wait=0, active=2)
-    plain.run()
-    recorded.run()
-    recorded.state.runtime = plain.state.runtime  # which holds the params
-    assert digest(plain) == digest(recorded)
 
 
 def test_a_run_that_fails_writes_what_it_has_and_stops_recording(tmp_path: Path) -> None:

@@ -71,9 +71,10 @@ def test_what_was_deterministic_before_stays_so() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "offline_iql"])
-@pytest.mark.parametrize("field", ["deterministic", "detect_anomaly"])
-def test_a_run_that_is_watched_gives_the_same_bits(name: str, field: str) -> None:
-    plain, other = build(name), with_runtime(name, **{field: True})[0]
+@pytest.mark.parametrize("field", ["deterministic", "detect_anomaly", "profiler"])
+def test_a_run_that_is_watched_gives_the_same_bits(name: str, field: str, tmp_path: Path) -> None:
+    value = rl.ProfilerParams(folder=str(tmp_path / "profile"), wait=0, active=2) if field == "profiler" else True
+    plain, other = build(name), with_runtime(name, **{field: value})[0]
     plain.run()
     other.run()
     other.state.runtime = plain.state.runtime  # which holds the params
