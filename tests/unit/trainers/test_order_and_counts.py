@@ -1,6 +1,8 @@
 """The order in which a trainer calls its callbacks, and what it counts."""
 
 import copy
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,15 +250,20 @@ def test_buffers_are_kept_or_emptied_on_reset() -> None:
     assert len(trainer.buffer) == 300
 
 
-def test_an_exception_closes_the_envs_and_a_run_leaves_them_open() -> None:
-    trainer = on_policy_trainer()
-    trainer.run()
-    assert not trainer.params.training_collector.envs.closed
-    trainer = on_policy_trainer(training_fn=lambda epoch, env_step: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        trainer.run()
-    assert trainer.params.training_collector.envs.closed
-    assert trainer.params.test_collector.envs.closed
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_an_exception_closes_envs_and_logger_and_a_run_leaves_them_open(error: Any, tmp_path: Path) -> None:
+    def fail(epoch: int, env_step: int) -> None:
+        raise error
+
+    closed: list[int] = []
+    for training_fn in (None, fail):
+        logger = rl.CSVLogger(tmp_path / "log.csv")
+        logger.close = lambda: closed.append(1)  # type: ignore[method-assign]  # counts the calls
+        trainer = on_policy_trainer(training_fn=training_fn, logger=logger)
+        with pytest.raises(error) if training_fn else nullcontext():
+            trainer.run()
+        envs = [collector.envs for collector in trainer.params.collectors().values()]
+        assert [*(each.closed for each in envs), bool(closed)] == [training_fn is not None] * 3
 
 
 def test_a_foreign_policy_is_refused() -> None:

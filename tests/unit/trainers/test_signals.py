@@ -61,18 +61,6 @@ def test_the_first_signal_finishes_the_training_step_and_saves(
     assert digest(again) == digest(whole)
 
 
-def test_envs_and_logger_are_closed(tmp_path: Path) -> None:
-    closed: list[str] = []
-    logger = rl.CSVLogger(tmp_path / "log.csv")
-    trainer = trained("ppo", tmp_path, fields={"hooks": [SendsAt(3, signal.SIGTERM)], "logger": logger})
-    for part in (trainer.params.training_collector.envs, trainer.params.test_collector.envs, logger):
-        close = part.close
-        part.close = lambda close=close, part=part: (closed.append(type(part).__name__), close())
-    with pytest.raises(SystemExit):
-        trainer.run()
-    assert len(closed) == 3
-
-
 class Signalling(CountingEnv):
     """Sends a signal at one step of all that its kind has taken."""
 
@@ -165,35 +153,20 @@ def test_a_signal_when_all_is_done_ends_the_program_all_the_same(tmp_path: Path)
     assert trained("ppo", tmp_path).run().stop_reason == "max_epochs"
 
 
-def test_no_handler_is_installed_without(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signals", [False, True])
+def test_no_handler_is_installed_without_or_outside_the_main_thread(signals: bool, tmp_path: Path) -> None:
     found: list[Any] = []
     fields = {"training_fn": lambda *_: found.append([signal.getsignal(number) for number in NUMBERS])}
     before = [signal.getsignal(number) for number in NUMBERS]
-    trained("ppo", tmp_path, 1, fields, signals=False).run()
-    assert found == [before, before]
-
-
-def test_no_handler_is_installed_outside_the_main_thread(tmp_path: Path) -> None:
-    found: list[Any] = []
-    fields = {"training_fn": lambda *_: found.append([signal.getsignal(number) for number in NUMBERS])}
-    before = [signal.getsignal(number) for number in NUMBERS]
-    trainer = trained("ppo", tmp_path, 1, fields)
-    thread = threading.Thread(target=trainer.run)
-    thread.start()
-    thread.join()
+    trainer = trained("ppo", tmp_path, 1, fields, signals=signals)
+    if signals:
+        thread = threading.Thread(target=trainer.run)
+        thread.start()
+        thread.join()
+    else:
+        trainer.run()
     assert found == [before, before]
     assert len(checkpoints(tmp_path)) == 1
-
-
-def test_handlers_are_restored_after_an_exception(tmp_path: Path) -> None:
-    def fail(*_: Any) -> None:
-        assert signal.getsignal(signal.SIGTERM) not in before
-        raise ZeroDivisionError
-
-    before = [signal.getsignal(number) for number in NUMBERS]
-    with pytest.raises(ZeroDivisionError):
-        trained("ppo", tmp_path, fields={"training_fn": fail}).run()
-    assert [signal.getsignal(number) for number in NUMBERS] == before
 
 
 def test_what_is_ignored_stays_ignored() -> None:

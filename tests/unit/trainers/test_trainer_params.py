@@ -20,13 +20,8 @@ BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 def online(cls: type[Any], **changes: Any) -> Any:
     envs = counting_envs()
     policy = tiny_actor_critic(envs)
-    buffer = None
-    if cls is rl.OffPolicyTrainerParams:
-        buffer = replay_of(envs, 10)
-    options = {
-        "training_collector": rl.Collector(policy, envs, buffer),
-        "test_collector": rl.Collector(policy, counting_envs()),
-    }
+    training = rl.Collector(policy, envs, replay_of(envs, 10) if cls is rl.OffPolicyTrainerParams else None)
+    options = {"training_collector": training, "test_collector": rl.Collector(policy, counting_envs())}
     return cls(**(options | changes))
 
 
@@ -70,10 +65,9 @@ def test_a_bad_value_is_refused_by_name(cls: type[Any], field: str, value: Any) 
 
 def test_the_text_of_the_contract() -> None:
     expected = r"OnPolicyTrainerParams.batch_size: must be a positive integer or None; got -1 \(int\)"
-    with pytest.raises(ParamsError, match=expected):
-        online(rl.OnPolicyTrainerParams, batch_size=-1)
-    with pytest.raises(ValueError, match=expected):
-        online(rl.OnPolicyTrainerParams, batch_size=-1)
+    for error in (ParamsError, ValueError):
+        with pytest.raises(error, match=expected):
+            online(rl.OnPolicyTrainerParams, batch_size=-1)
 
 
 def test_exactly_one_measure_of_a_collection_step() -> None:
@@ -108,10 +102,13 @@ def test_test_episodes_are_kept_apart_from_training() -> None:
         rl.OnPolicyTrainerParams(training_collector=training, test_collector=rl.Collector(policy, other, buffer))
 
 
-def test_fields_that_need_another() -> None:
+def test_fields_that_need_another(tmp_path: Any) -> None:
+    both = {"logger": rl.CSVLogger(tmp_path / "log.csv"), "checkpoint": rl.CheckpointParams(tmp_path)}
+    two_ways = r"must be False with checkpoints; got True \(bool\). A checkpoint continues the log too."
     for options, text in (
         ({"test_in_training": True}, "test_in_training: needs a stop_fn; got True"),
         ({"resume_from_log": True}, "resume_from_log: needs a logger; got True"),
+        ({"resume_from_log": True, **both}, f"resume_from_log: {two_ways}"),
     ):
         with pytest.raises(ParamsError, match=f"OnPolicyTrainerParams.{text}"):
             online(rl.OnPolicyTrainerParams, **options)
