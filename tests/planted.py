@@ -161,8 +161,8 @@ MUTANTS = [
            "            state.counters = type(state.counters)(epoch=state.counters.epoch)\n"
            "            self.state = state\n            self._set_up()", RESUME),
     mutant("resume: the collector's random numbers begin again", "collect/collector.py",
-           '"generator": self.generator.get_state(),',
-           '"generator": torch.Generator().manual_seed(1).get_state(),', RESUME),
+           "generator=self.generator.get_state(),",
+           "generator=torch.Generator().manual_seed(1).get_state(),", RESUME),
     mutant("retention: the worst are kept", "checkpoint/store.py",
            "sorted(scored, reverse=True)", "sorted(scored)",
            f"{UNIT}/checkpoint/test_store.py"),
