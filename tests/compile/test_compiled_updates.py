@@ -16,6 +16,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from rltrainer.updates.compiled_step import _with_code_of_its_own
 from tests import batches
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
@@ -299,7 +300,7 @@ def test_many_algorithms_in_one_process_are_all_compiled() -> None:
     for i in range(10):
         one = rl.BC(policy, rl.BCParams(max_grad_norm=1.0 + i))
         one.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True)))
-        one._compiled_step._compiled = torch.compile(_own_code(one), backend="eager")
+        one._compiled_step._compiled = torch.compile(_with_code_of_its_own(one._step), backend="eager")
         update(one, seed=i)
     assert counters["stats"]["unique_graphs"] == 10
 
@@ -313,12 +314,6 @@ def test_a_second_algorithm_of_a_process_is_compiled_for_its_own_sizes() -> None
             data.valid.view(-1).copy_(torch.arange(num_rows * 5) < num_valid)
             algorithm.update(data, batch_size=10, repeat=1)
     assert counters["stats"]["unique_graphs"] == 2
-
-
-def _own_code(algorithm: Any) -> Any:
-    from rltrainer.updates.compiled_step import _with_code_of_its_own
-
-    return _with_code_of_its_own(algorithm._step)
 
 
 @pytest.mark.parametrize("name", ["ppo", "offline_iql"])

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.tree import leaves, map_tree
+from rltrainer.tree import map_tensors
 from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
+from tests.unit.updates.test_cuda_graph import tensors_in
 
 ON_A_GPU = [
     pytest.mark.gpu, pytest.mark.timeout(600),
@@ -48,8 +49,7 @@ def make(name: str, mode: str, **changes: Any) -> Any:
 
 
 def to_device(value: Any) -> Any:
-    names = [field.name for field in dataclasses.fields(value)]
-    return type(value)(**{n: map_tree(lambda x: x.to(DEVICE), getattr(value, n)) for n in names})
+    return map_tensors(lambda x: x.to(DEVICE), value)
 
 
 def update(algorithm: Any, seed: int) -> rl.UpdateResult:
@@ -111,14 +111,10 @@ def test_a_replay_buffer_samples_where_it_lives(n_step: int) -> None:
     algorithm = make("sac", "eager")
     here, there = filled_buffer(algorithm, "cpu"), filled_buffer(algorithm, DEVICE)
     sample = there.sample(16, n_step=n_step)
-    assert {leaf.device.type for leaf in leaves(vars_of(sample))} == {DEVICE}
+    assert {leaf.device.type for leaf in tensors_in(sample)} == {DEVICE}
     same = here._ring.transitions(sample.index.cpu(), n_step, 0.99)
-    for one, other in zip(leaves(vars_of(same)), leaves(vars_of(sample)), strict=True):
+    for one, other in zip(tensors_in(same), tensors_in(sample), strict=True):
         torch.testing.assert_close(other.cpu(), one)
-
-
-def vars_of(batch: rl.Transitions) -> dict[str, Any]:
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
 
 
 @pytest.mark.parametrize("mode", MODES)

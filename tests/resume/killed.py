@@ -18,9 +18,21 @@ import rltrainer as rl
 from tests.resume.runs import build, digest
 from tests.resume.steered import steered_envs
 from tests.resume.test_rows import rows
+from tests.unit.envs.agents.teams import Visitors
 
 LONGEST = 300.0
 """Seconds that a life may take, on a busy machine."""
+
+COMING_AND_GOING = partial(Visitors, {"a": (2, 9), "b": (0, 13)}, ("b",))
+
+
+def agents(num_envs: int, action_space: Any, seed: int | None = None) -> Any:
+    return rl.AgentsAsEnvs(COMING_AND_GOING, num_envs // 2, agent_id=True)
+
+
+def joint(num_envs: int, action_space: Any, seed: int | None = None) -> Any:
+    return rl.make_vec(lambda: rl.JointEnv(COMING_AND_GOING()), num_envs, backend="sync")
+
 
 MORE: dict[str, Callable[[], dict[str, Any]]] = {
     "accumulated": lambda: {"update": rl.UpdateParams(accumulate=3, max_grad_norm=0.5)},
@@ -29,36 +41,29 @@ MORE: dict[str, Callable[[], dict[str, Any]]] = {
         "runtime": rl.RuntimeParams(compile=False),
     },
     "hooks": lambda: {"hooks": (rl.RewardNormalizer(), rl.EarlyStopping(patience=10_000))},
+    "agents": lambda: {"make_envs": agents, "num_envs": 4},
+    "joint": lambda: {"make_envs": joint},
     "windows": lambda: {"hooks": (rl.BatchSubSampler(8, 2), rl.EarlyStopping("return", patience=10_000))},
 }
 """Further fields of a trainer's params."""
 MORE_RUNS = [
     ("ppo_masked", ""), ("recurrent_ppo_masked", ""), ("dqn_masked", ""), ("dqn_hindsight", ""),
     ("ppo", "accumulated"), ("sac", "accumulated"), ("offline_iql", "accumulated"),
+    ("ppo_midway", "agents"), ("recurrent_ppo_midway", "agents"), ("dqn_midway", "agents"), ("ppo_midway", "joint"),
     ("ppo", "fp16"), ("td3", "fp16"), ("ppo", "hooks"), ("ppo", "windows"), ("td3", "hooks"), ("offline_bc", "hooks"),
 ]  # fmt: skip
 """What is in none of `RUNS`: a run, and a key of `MORE`."""
 
 
 def start(
-    name: str,
-    folder: Path,
-    num_envs: int = 2,
-    max_epochs: int = 12,
-    more: str = "",
-    backend: str = "sync",
+    name: str, folder: Path, num_envs: int = 2, max_epochs: int = 12, more: str = "", backend: str = "sync",
     start_method: str | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return a trainer that saves every third training step, in the middle of its episodes."""
-    return build(
-        name,
-        max_epochs,
-        logger=rl.JSONLinesLogger(folder / "log.jsonl", training_interval=1, update_interval=1, strict=True),
-        num_envs=num_envs,
-        make_envs=partial(steered_envs, backend=backend, start_method=start_method),
-        checkpoint=rl.CheckpointParams(folder / "checkpoints", every=rl.Every(3, "training_step")),
-        **(MORE[more]() if more else {}),
-    )
+    envs = {"num_envs": num_envs, "make_envs": partial(steered_envs, backend=backend, start_method=start_method)}
+    logger = rl.JSONLinesLogger(folder / "log.jsonl", training_interval=1, update_interval=1, strict=True)
+    checkpoint = rl.CheckpointParams(folder / "checkpoints", every=rl.Every(3, "training_step"))
+    return build(name, max_epochs, logger, checkpoint=checkpoint, **envs | (MORE[more]() if more else {}))
 
 
 def live(name: str, folder: Path, delay: float | None, options: dict[str, Any]) -> None:

@@ -113,6 +113,15 @@ def cut(one: rl.Collector, other: rl.Collector, path: Path) -> None:
     other.load_state_dict(state)
 
 
+@contextmanager
+def cut_after(num_rows: int, make_envs: MakeEnvs, path: Path) -> Iterator[tuple[rl.Collector, rl.Collector]]:
+    """Yield a collector that has collected so many rows, and one that continues from there."""
+    with collector_in(make_envs) as one, collector_in(make_envs) as other:
+        rows(one, [num_rows])
+        cut(one, other, path)
+        yield one, other
+
+
 def assert_equal(one: Any, other: Any) -> None:
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):
@@ -190,14 +199,10 @@ def test_an_env_that_does_not_come_back_is_named(env_class: Any, backend: str, t
             clock = one.state_dict()["adapter"]["clock"]
         episodes = clock["episode"]
         cut(one, other, tmp_path)
-        text = (
-            r"envs \[0, 1\] did not come back to where they were when the actions of their episode were repeated: they "
-            "start a new episode"
-        )
-        with pytest.warns(UserWarning, match=text) as warned:
-            found = rows(other, [1])
+        text = r"envs \[0, 1\] did not come back to where they were when the actions of their episode were repeated: t"
+        with pytest.warns(UserWarning, match=f"{text}hey start a new episode") as warned:
+            assert rows(other, [1])  # it continues
         assert len(warned) == 1
-        assert found  # and goes on
         assert other.rollout().starts.all()
         assert all(b > a for a, b in zip(episodes, other.state_dict()["adapter"]["clock"]["episode"], strict=True))
         buffer: Any = other.buffer
@@ -230,9 +235,7 @@ def test_agents_of_a_copy_that_does_not_come_back_start_anew(tmp_path: Path) -> 
         envs = iter([Visitors(SIX), Strangers(SIX)])
         return rl.AgentsAsEnvs(lambda: next(envs), 2)
 
-    with collector_in(make) as one, collector_in(make) as other:
-        rows(one, [3])
-        cut(one, other, tmp_path)
+    with cut_after(3, make, tmp_path) as (one, other):
         with pytest.warns(UserWarning, match=r"envs \[1\] did not come back") as warned:
             rows(other, [1])
         assert len(warned) == 1
@@ -324,9 +327,7 @@ def test_an_env_that_fails_on_the_way_is_named(
     method: str, mode: AutoresetMode | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = ENVS["four"] if mode is None else partial(of_gymnasium, 3, mode)
-    with collector_in(make) as one, collector_in(make) as other:
-        rows(one, [1])
-        cut(one, other, tmp_path)
+    with cut_after(1, make, tmp_path) as (_, other):
         works, calls = getattr(Wanderer, method), iter([False, True])
         monkeypatch.setattr(Wanderer, method, lambda env, **options: 1 / 0 if next(calls) else works(env, **options))
         when = "its return to a saved state" if mode else "step 1" if method == "noise" else "reset after 0 steps"
@@ -347,11 +348,9 @@ def test_a_saveable_env_is_not_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_a_saveable_env_that_does_not_load_is_named(backend: str, tmp_path: Path) -> None:
     make = partial(rl.make_vec, Fragile, 2, backend=backend)
-    with collector_in(make) as one, collector_in(make) as other:
-        rows(one, [3])
-        cut(one, other, tmp_path)
-        with pytest.raises(EnvError, match="env 0 failed during load_state_dict: KeyError: 'place'"):
-            rows(other, [1])
+    error = pytest.raises(EnvError, match="env 0 failed during load_state_dict: KeyError: 'place'")
+    with cut_after(3, make, tmp_path) as (_, other), error:
+        rows(other, [1])
 
 
 def test_a_wrapper_that_is_not_saveable_hides_an_env_that_is(tmp_path: Path) -> None:
@@ -397,9 +396,7 @@ class SaveableVector(gym.vector.VectorEnv[Any, Any, Any]):
 def test_a_vector_env_that_saves_itself(num_rows: int, tmp_path: Path) -> None:
     assert isinstance(SaveableVector(), rl.SaveableEnv)
     assert not isinstance(rl.make_vec("CartPole-v1", 2), rl.SaveableEnv)
-    with collector_in(SaveableVector) as one, collector_in(SaveableVector) as other:
-        rows(one, [num_rows])
-        cut(one, other, tmp_path)
+    with cut_after(num_rows, SaveableVector, tmp_path) as (one, other):
         assert_equal(rows(one, [1, 9]), rows(other, [1, 9]))
 
 
@@ -409,9 +406,7 @@ def test_a_vector_env_that_does_not_load(tmp_path: Path, monkeypatch: pytest.Mon
         state = one.state_dict()
         del state["adapter"]["envs"]["count"]
         other.load_state_dict(state)
-        with pytest.raises(
-            CheckpointError, match=r"^adapter.envs: SaveableVector.load_state_dict raised KeyError: 'count'"
-        ):
+        with pytest.raises(CheckpointError, match=r"^adapter.envs: SaveableVector.load_state_dict raised KeyError: 'c"):
             rows(other, [1])
 
 

@@ -14,9 +14,8 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
-from rltrainer.tree import named_leaves
 from tests import batches
-from tests.contract.test_all_algorithms import make, rollout, transitions
+from tests.contract.test_all_algorithms import flat_state, make, rollout, transitions
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTION = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -56,9 +55,7 @@ def make_sac(optimizer: Any = None, seed: int = 0, num_steps: int = 2, **options
 
 
 def contents(algorithm: rl.Algorithm) -> dict[str, Any]:
-    state = copy.deepcopy(algorithm.state_dict())
-    state["lr"] = [optimizer.method.lr for optimizer in algorithm._optimizers()]
-    return dict(named_leaves(state))
+    return flat_state(copy.deepcopy(algorithm.state_dict()))
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -151,7 +148,6 @@ def change(state: Any, path: str, value: Any) -> Any:
 
 
 DAMAGES: list[tuple[Any, str, Any, str]] = [
-    (None, "generator", lambda x: x[:7], "SAC.generator: not the state of a generator (7 bytes)"),
     (None, "generator", lambda x: x.float(), "SAC.generator: expected the state of a generator, found torch.float32"),
     (None, "generator", lambda x: torch.full_like(x, 255), "SAC.generator: not the state of a generator ("),
     (None, "generator", 3, "SAC.generator: expected the state of a generator, found int"),
@@ -159,10 +155,8 @@ DAMAGES: list[tuple[Any, str, Any, str]] = [
     (None, "temperature", None, "SAC: the state has no 'temperature'"),
     (None, "temperature", 3, "SAC.temperature: expected a mapping, found 3"),
     (None, "temperature/log_alpha", lambda x: x.double(), "expected torch.float32, found torch.float64."),
-    (None, "temperature/log_alpha", lambda x: x * float("inf"), "SAC.temperature.log_alpha: holds NaN or infinity"),
     (None, "actor_optimizer/lr", "0.1", "SAC.actor_optimizer.lr: expected a number, found '0.1'"),
     (None, "actor_optimizer/lr", float("nan"), "optimizer.lr: expected a non-negative finite number, found nan"),
-    (None, "actor_optimizer/square", lambda x: -x - 1, "SAC.actor_optimizer.square: is negative"),
     (None, "actor_optimizer/mean", lambda x: x[:-1], "SAC.actor_optimizer.mean: expected shape (36,), found (35,)."),
     (None, "actor_optimizer/parameters", lambda x: x[::-1], "SAC.actor_optimizer.parameters: the names of what is"),
     (adam_w, "actor_optimizer/state/0/exp_avg", None, "SAC.actor_optimizer.state.0: expected ['step', 'exp_avg'"),
@@ -172,7 +166,6 @@ DAMAGES: list[tuple[Any, str, Any, str]] = [
     (adam_w, "actor_optimizer/state/0/step", 3, "state.0.step: expected a value like tensor("),
     (adam_w, "actor_optimizer/state/9", {}, "SAC.actor_optimizer: holds moments of 5 parameters, expected 4."),
     (adam_w, "actor_optimizer/groups/0/betas", [0.9], "betas: expected a value like (0.9, 0.999), found [0.9]"),
-    (adam_w, "actor_optimizer/groups/0/eps", float("nan"), "groups.0.eps: expected a value like 1e-08, found nan"),
     (adam_w, "actor_optimizer/groups/0/unknown", 1, "SAC.actor_optimizer.groups.0: expected ['lr', 'betas'"),
     (adam_w, "actor_optimizer/state", [], "SAC.actor_optimizer.state: expected a mapping, found []"),
 ]
@@ -190,28 +183,21 @@ def test_what_was_loaded_does_not_change_with_the_file(optimizer: Any, tmp_path:
     algorithm = make_sac(optimizer, seed=1)
     algorithm.load(tmp_path / "a")
     before = contents(algorithm)
-    size = (tmp_path / "a").stat().st_size
-    (tmp_path / "a").write_bytes(b"\xff" * size)
-    assert same(contents(algorithm), before)
-    (tmp_path / "a").write_bytes(b"")
-    assert same(contents(algorithm), before)
+    for data in (b"\xff" * (tmp_path / "a").stat().st_size, b""):
+        (tmp_path / "a").write_bytes(data)
+        assert same(contents(algorithm), before)
     algorithm.update(batch())
 
 
-def test_the_generator_of_another_kind_of_device_seeds_this_one() -> None:
-    state = make_sac().state_dict()
+def test_a_generator_of_another_kind_of_device_seeds_this_one_and_a_load_forgets_earlier_faults() -> None:
+    state = copy.deepcopy(make_sac().state_dict())
     state["generator"] = torch.arange(16, dtype=torch.uint8)  # as on CUDA
     one, other = make_sac(seed=1), make_sac(seed=2)
     for algorithm in (one, other):
+        algorithm.actor_optimizer._bad.num += 1
         algorithm.load_state_dict(state)
+        algorithm.check_faults()
     assert torch.equal(one.generator.get_state(), other.generator.get_state())
-
-
-def test_what_was_wrong_before_a_load_is_forgotten() -> None:
-    algorithm, state = make_sac(), copy.deepcopy(make_sac(seed=1).state_dict())
-    algorithm.actor_optimizer._bad.num += 1
-    algorithm.load_state_dict(state)
-    algorithm.check_faults()
 
 
 def test_an_optimizer_that_is_tried_is_not_changed() -> None:
