@@ -75,11 +75,9 @@ class StreamAdapter(EnvAdapter):
             self._workers.group.alive[env].step(f"step {number}")
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:
-        """Return the steps of envs that have answered, with `valid=False` in rows of other envs; None if there is none.
-
-        If none has answered, this waits for the first: `timeout` seconds at most, or as long as it takes. Of more than
-        `max_steps` steps, some wait for the next call. An episode as long as `max_episode_steps` is truncated.
-        """
+        """Return the steps of envs that have answered, `valid=False` in rows of other envs; None if there is none."""
+        # If none has answered, this waits for the first: `timeout` seconds at most, or as long as it takes. Of more
+        # than `max_steps` steps, some wait for the next call. An episode as long as `max_episode_steps` is truncated.
         now, after = self._now, self._next
         assert now is not None, "a collector resets first"
         obs, *outcome = (self._arrays[name] for name in ("obs", "reward", "terminated", "truncated"))
@@ -117,11 +115,12 @@ class StreamAdapter(EnvAdapter):
         return result
 
     def advance(self, wanted: Mask | None = None) -> Rows | None:
-        """Make successors the current observations; where an episode ended, let the next begin, without waiting for it.
+        """Make successors the current observations; where an episode ended, let the next begin without waiting for it.
 
-        `wanted` [N] bool are the envs that shall begin another episode; None: all. The others stay at their end until
-        the next `reset`. Returned are the envs among `waiting` whose next step is the first of an episode [K], or None.
+        Returned are the envs among `waiting` whose next step is the first of an episode [K], or None.
         """
+        # `wanted` [N] bool are the envs that shall begin another episode; None: all. The others stay at their end until
+        # the next `reset`.
         now, begun, stepped, ended = self._now, self._begun, self.stepped, self._ended
         assert now is not None, "a collector resets first"
         self.stepped = self._ended = self._begun = NO_ROWS

@@ -53,10 +53,8 @@ _NUMBERS = {"SyncVectorEnv.step": "i", "SyncVectorEnv.reset": "i", "AsyncVectorE
 
 
 def raise_named(error: Exception, num_steps: int | None) -> None:
-    """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known.
-
-    `num_steps` are the steps that each env has begun; None where envs are restored.
-    """
+    """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known."""
+    # `num_steps` are the steps that each env has begun; None where envs are restored.
     if isinstance(error, RLTrainerError):
         return
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

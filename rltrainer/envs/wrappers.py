@@ -175,10 +175,8 @@ NAME = "wrapper"
 
 
 def wrappers_named(owner: str, field: str, data: Sequence[str | Mapping[str, Any]]) -> list[Callable[[Env], Env]]:
-    """Return the wrappers that data names, innermost first; errors name the data as `field` of `owner`.
-
-    Each is a name, or a dict of a name and the wrapper's arguments: `{"wrapper": "TimeLimit", "max_episode_steps": 9}`.
-    """
+    """Return the wrappers that data names, innermost first; errors name the data as `field` of `owner`."""
+    # Each is a name, or a name with arguments: `{"wrapper": "TimeLimit", "max_episode_steps": 9}`.
     return [_wrapper(owner, field, {NAME: each} if isinstance(each, str) else each) for each in data]
 
 

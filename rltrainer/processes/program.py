@@ -95,10 +95,8 @@ def run_program(
     folder: str | None,
     command: list[str],
 ) -> None:
-    """Serve the parent until it ends the connection or is gone; see `Worker` for the arguments.
-
-    `folder` is the parent's temporary folder, which would outlive a killed parent.
-    """
+    """Serve the parent until it ends the connection or is gone; see `Worker` for the arguments."""
+    # `folder` is the parent's temporary folder, which would outlive a killed parent.
     sys.orig_argv = command  # of the parent's program: runs record it as theirs
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handlers.

@@ -16,11 +16,10 @@ ALIGNMENT = 64
 
 
 class SharedArrays:
-    """Arrays in memory without a name: processes reach it through a file descriptor, and it is gone with the last one.
+    """Arrays in memory without a name: processes reach it through a file descriptor; it is gone with the last one."""
 
-    `layout` is a tree of dtypes with shapes, such as `np.dtype((np.float32, (8, 3)))`, and `arrays` the tree of arrays,
-    zeros at first. `file` is the descriptor that another process made, which this object closes; None makes the memory.
-    """
+    # `layout` is a tree of dtypes with shapes, such as `np.dtype((np.float32, (8, 3)))`, and `arrays` the tree of
+    # arrays, zeros at first. `file` is a descriptor of another process's memory, which this object closes, or None.
 
     # multiprocessing.shared_memory leaves files in /dev/shm where a process is killed, and fails where /dev/shm is
     # small, as it is in most containers.

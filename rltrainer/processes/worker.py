@@ -245,10 +245,9 @@ W = TypeVar("W", bound=Worker)
 
 
 class WorkerGroup(Generic[W]):
-    """Workers that end together: with `end`, when the group is collected, and with the interpreter.
+    """Workers that end together: with `end`, when the group is collected, and with the interpreter."""
 
-    Errors name their `owner`. `tick` are the seconds between two checks for lost workers.
-    """
+    # Errors name their `owner`. `tick` are the seconds between two checks for lost workers.
 
     def __init__(self, owner: str) -> None:
         self.workers: list[W] = []  # empty after the end
@@ -278,11 +277,9 @@ class WorkerGroup(Generic[W]):
         return self.gather(self.workers)
 
     def gather(self, workers: Sequence[W], lost: Callable[[W, EnvError], Any] | None = None) -> list[Any]:
-        """Wait for the results of busy workers, one after the other.
-
-        Without `lost` the first error is raised: of a lost worker at once, and then all workers end; of a call once all
-        have answered. `lost` is called with each worker and its `EnvError` instead, and returns a result for it.
-        """
+        """Wait for the results of busy workers, one after the other."""
+        # Without `lost` the first error is raised: of a lost worker at once, and then all workers end; of a call once
+        # all have answered. `lost` is called with each worker and its `EnvError` instead, and returns a result for it.
         # Where workers are restarted, each one's turn comes; else a death must not wait for a slower worker's answer.
         watch = partial(check_busy, workers) if lost is None else lambda: None
         results: list[Any] = []
@@ -341,10 +338,8 @@ def check_busy(workers: Sequence[Worker]) -> None:
 
 
 def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
-    """End processes and empty the list, in at most two seconds more than `grace`; never raises.
-
-    An interrupt ends them at once, and reaches the caller.
-    """
+    """End processes and empty the list, in at most two seconds more than `grace`; never raises."""
+    # An interrupt ends them at once, and reaches the caller.
     if os.getpid() != owner:  # a fork of the process that started them holds copies of these objects
         return
     ending, workers[:] = list(workers), []

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,20 +81,6 @@ def test_a_number_that_is_not_finite_is_named() -> None:
     with pytest.raises(NonFiniteError, match=r"worker 0 \(pid \d+\), during .* 5 rows: env 0, step 3: obs\[?.* = nan"):
         collector.collect(num_steps=5)
     collector.close()
-
-
-@pytest.mark.parametrize(("fault", "how"), [("kill", "was killed by SIGKILL"), ("os._exit", "exited with code 7")])
-def test_a_dead_worker(fault: str, how: str) -> None:
-    collector = collector_of(partial(envs_of, fault=fault, at=20, length=30), 2, max_ahead=0)
-    pids = pids_of(collector)
-    collector.collect(num_steps=20)
-    started = time.monotonic()
-    with pytest.raises(EnvError, match=rf"^worker [01] \(pid \d+\) {how} during the collection of 15 rows$"):
-        collector.collect(num_steps=30)
-    assert time.monotonic() - started < 3.0
-    wait_until_gone(pids, 5.0)
-    with pytest.raises(EnvError, match="AsyncCollector: its workers have ended, by close or by a failure; make a"):
-        collector.collect(num_steps=1)
 
 
 def test_a_worker_that_dies_while_the_learner_updates() -> None:

@@ -104,13 +104,6 @@ def problems(run: Run, notes: list[str], stderr: str = "", status: int = 143) ->
 GOOD = ["step 2 20 b", "stop 0"]
 
 
-def test_a_life_as_it_should_be(run: Run) -> None:
-    write_checkpoint(run.saved, 2, b"of the buffer")
-    assert problems(run, GOOD) == []
-    assert problems(run, [*GOOD, "step 3 40 c", "done end rows 0 0"], status=0) == []
-    assert (run.tally.finished, run.tally.equal) == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("notes", "stderr", "expected"),
     [
@@ -131,36 +124,25 @@ def test_what_a_life_may_not_do_is_seen(notes: list[str], stderr: str, expected:
     assert expected in found[0]
 
 
-def leave_temporary(run: Run) -> None:
-    (run.saved / ".checkpoint-7.new").mkdir()
-
-
-def change_a_file(run: Run) -> None:
-    (run.saved / "checkpoint-000000000001" / "a.safetensors").write_bytes(b"FIRST")
-
-
-def keep_too_many(run: Run) -> None:
-    for serial in range(3, 7):
-        write_checkpoint(run.saved, serial, b"of the buffer")
-
-
 @pytest.mark.parametrize(
     ("do", "expected"),
     [
-        (leave_temporary, ["['.checkpoint-7.new'] were left behind"]),
-        (change_a_file, ["a.safetensors is damaged, and nobody has damaged it", "was changed after it was written"]),
-        (keep_too_many, ["6 checkpoints, of which the newest 3 and the best were to stay"]),
+        (lambda saved: (saved / ".checkpoint-7.new").mkdir(), ["['.checkpoint-7.new'] were left behind"]),
+        (lambda saved: (saved / "checkpoint-000000000001" / "a.safetensors").write_bytes(b"FIRST"),
+         ["a.safetensors is damaged, and nobody has damaged it", "was changed after it was written"]),
+        (lambda saved: [write_checkpoint(saved, serial, b"of the buffer") for serial in range(3, 7)],
+         ["6 checkpoints, of which the newest 3 and the best were to stay"]),
     ],
-)
-def test_what_a_life_may_not_leave_is_seen(do: Callable[[Run], None], expected: list[str], run: Run) -> None:
+)  # fmt: skip
+def test_what_a_life_may_not_leave_is_seen(do: Callable[[Path], None], expected: list[str], run: Run) -> None:
+    assert problems(run, GOOD) == ["1 training steps are lost, expected at most 0"]
     write_checkpoint(run.saved, 2, b"of the buffer")
-    do(run)
+    assert problems(run, GOOD) == []
+    assert problems(run, [*GOOD, "step 3 40 c", "done end rows 0 0"], status=0) == []
+    assert (run.tally.finished, run.tally.equal) == (1, 1)
+    do(run.saved)
     found = problems(run, GOOD)
     assert [text in problem for problem, text in zip(found, expected, strict=True)] == [True] * len(expected)
-
-
-def test_what_is_lost_is_seen(run: Run) -> None:
-    assert problems(run, GOOD) == ["1 training steps are lost, expected at most 0"]
 
 
 def test_processes_that_stay_are_seen(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

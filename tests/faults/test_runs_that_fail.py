@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import EnvError, at_the_end, call_all
+from rltrainer.errors import EnvError
 from rltrainer.hooks.hook import POINTS
 from tests.fakes import CountingEnv, tiny_actor_critic
 
@@ -207,28 +207,3 @@ def test_several_loggers_are_all_flushed_whatever_one_raises(tmp_path: Path) -> 
     with pytest.raises(OSError, match="disk full"):
         logger.flush()
     assert flushed == [1]
-
-
-def test_all_calls_are_made() -> None:
-    made: list[int] = []
-
-    def call(number: int) -> Callable[[], None]:
-        def each() -> None:
-            made.append(number)
-            if number:
-                raise ValueError(str(number))
-
-        return each
-
-    with pytest.raises(ValueError, match="^1") as caught:
-        call_all(map(call, (0, 1, 2, 0)))
-    assert caught.value.__notes__ == ["While this was on its way, ValueError was raised: 2"]
-    mine = KeyError("mine")
-    call_all(map(call, (0, 1)), mine)
-    assert mine.__notes__ == ["While this was on its way, ValueError was raised: 1"]
-    with at_the_end(call(3), after_errors_only=True):
-        pass
-    with pytest.raises(KeyError) as other, at_the_end(call(4)):
-        raise mine
-    assert other.value is mine
-    assert made == [0, 1, 2, 0, 0, 1, 4]

@@ -43,10 +43,8 @@ class ActionConverter:
             self._bounds = [torch.from_numpy(bound).to(env_device) for bound in (space.low, space.high)]
 
     def __call__(self, action: Tensor) -> Any:
-        """Convert actions [N, ...]; the result shares the action's memory where nothing has to change.
-
-        A `SpaceError` for another shape or numbers that the space's dtype cannot hold; a `NonFiniteError` for NaN.
-        """
+        """Convert actions [N, ...]; the result shares the action's memory where nothing has to change."""
+        # A policy's mistakes are found here, where they have its name: in the env, or in a buffer, they would not.
         if not isinstance(action, Tensor) or action.shape != self._shape:
             self._raise(action)
         if action.dtype is not self._torch_dtype:

@@ -169,10 +169,8 @@ class EnvAdapter(Stateful[AdapterState]):
             self._clock, self._recorder = clock, recorder
 
     def record_episodes(self, folder: str | Path, first_env: int = 0) -> EpisodeRecorder:
-        """Record all episodes that end from now on into files of a folder; see `EpisodeRecorder`.
-
-        A `ParamsError` if the episodes of these envs do not follow from their seeds and actions alone.
-        """
+        """Record episodes that end from now on into files of a folder; see `EpisodeRecorder`."""
+        # Only if an episode follows from its seed and actions can it be repeated.
         folder = Path(checked("Collector.record_episodes", "folder", folder, AnyPath))
         if self._history is None:
             rule = "must be False for envs whose episodes do not follow from their seeds and actions alone"

@@ -114,11 +114,9 @@ class EnvState:
     def restore(
         self, state: AdapterState, clock: EpisodeClock, memory: ObsMemory, device: torch.device | None, returns: Any
     ) -> Rows:
-        """Restore envs, which were just reset; return those in which that failed [K].
-
-        The restored observations go to `memory`. `device` is of envs that take tensors; `returns` are those of the
-        running episodes [N] or [N, A], None is not compared.
-        """
+        """Restore envs, which were just reset; return those in which that failed [K]."""
+        # The restored observations go to `memory`. `device` is of envs that take tensors; `returns` are those of the
+        # running episodes [N] or [N, A], None is not compared.
         if state.envs is not None and self._saver is not None:
             try:
                 self._saver.load_state_dict(state.envs)

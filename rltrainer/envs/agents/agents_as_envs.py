@@ -34,11 +34,10 @@ OBS, HERE, TERMINATED, TRUNCATED = "obs", "here", "terminated", "truncated"
 
 
 class TeamEnv(OfAllAgents):
-    """Agents with equal spaces: observations, actions, rewards and flags are arrays with an axis A.
+    """Agents with equal spaces: observations, actions, rewards and flags are arrays with an axis A."""
 
-    Its episode is `terminated` when all agents are gone; their flags are in the observation. Numbers in their infos are
-    arrays [A], NaN where they are missing.
-    """
+    # Its episode is `terminated` when all agents are gone; their flags are in the observation. Numbers in their infos
+    # are arrays [A], NaN where they are missing.
 
     owner = "AgentsAsEnvs"
 
@@ -198,10 +197,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         return self._begin(), {}
 
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step all copies with one action per row; those of rows that wait are ignored.
-
-        An `EnvError` if a copy fails, or returns nothing for an agent that acted.
-        """
+        """Step all copies with one action per row, ignored in rows that wait; a copy that fails is an `EnvError`."""
         rows = np.asarray(actions)
         if rows.shape != self.action_space.shape:
             rule = f"must have shape {self.action_space.shape}"

@@ -44,11 +44,10 @@ class SaveableEnv(Protocol):
 
 
 class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
-    """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`, or is parked.
+    """A vector env in which a finished env waits for a reset with `options={"reset_mask": mask}`, or is parked."""
 
-    Observations have the dtype of their space, rewards are float64 [N] (or [N, A], if the envs reward A agents), flags
-    bool [N].
-    """
+    # Observations have the dtype of their space, rewards are float64 [N] (or [N, A], if the envs reward A agents),
+    # flags bool [N].
 
     # Every call returns new arrays, so nothing that was returned is ever overwritten.
 

@@ -91,56 +91,29 @@ def test_wrappers_and_arguments_reach_each_env() -> None:
         ({"num_envs": 2.0}, r"make_vec.num_envs: must be a positive integer; got 2.0 \(float\)"),
         ({"seed": -1}, r"make_vec.seed: must be a non-negative integer or None; got -1 \(int\)"),
         ({"seed": "1"}, r"make_vec.seed: must be a non-negative integer or None; got '1' \(str\)"),
-        (
-            {"backend": "snyc"},
-            r"make_vec.backend: must be one of 'auto', .*, 'envpool'; got 'snyc' \(str\). Did you mean 'sync'\?",
-        ),
+        ({"backend": "snyc"},
+         r"make_vec.backend: must be one of 'auto', .*, 'envpool'; got 'snyc' \(str\). Did you mean 'sync'\?"),
         ({"backend": "xyz"}, r"make_vec.backend: must be one of .*'workers', 'envpool'; got 'xyz' \(str\)$"),
         ({"backend": None}, r"make_vec.backend: must be one of .*; got None \(NoneType\)"),
         ({"wrappers": [3]}, r"make_vec.wrappers: must be a sequence of callables .*; got \[3\] \(list\)"),
         ({"wrappers": gym.wrappers.FlattenObservation}, r"make_vec.wrappers: must be a sequence of callables"),
-        (
-            {"env": ScriptedEnv, "g": 1},
-            r"make_vec.env_kwargs: only a gymnasium id takes arguments; got \{'g': 1\} \(dict\)",
+        ({"env": ScriptedEnv, "g": 1},
+         r"make_vec.env_kwargs: only a gymnasium id takes arguments; got \{'g': 1\} \(dict\)"),
+        *(
+            ({"env": ScriptedEnv, "backend": backend}, f"make_vec.backend: '{backend}' needs a gymnasium id; .*'sync'")
+            for backend in ("native", "envpool")
         ),
-        (
-            {"env": ScriptedEnv, "backend": "native"},
-            r"make_vec.backend: 'native' needs a gymnasium id; .*backend='sync'",
-        ),
-        (
-            {"backend": "native", "wrappers": [gym.wrappers.FlattenObservation]},
-            r"make_vec.wrappers: 'native' has no single envs to wrap; got .* Use backend='sync'",
-        ),
-        (
-            {"env": "Pendulum-v1", "backend": "native"},
-            r"make_vec.backend: 'native' needs an env with a vector implementation of its own; .*Pendulum-v1 has none",
-        ),
+        ({"backend": "envpool", "wrappers": [gym.wrappers.FlattenObservation]},
+         r"make_vec.wrappers: 'envpool' has no single envs to wrap"),
+        ({"backend": "native", "wrappers": [gym.wrappers.FlattenObservation]},
+         r"make_vec.wrappers: 'native' has no single envs to wrap; got .* Use backend='sync'"),
+        ({"env": "Pendulum-v1", "backend": "native"},
+         r"make_vec.backend: 'native' needs an env with a vector implementation of its own; .*Pendulum-v1 has none"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ParamsError, match=text):
         make_vec(**{"env": "CartPole-v1", "num_envs": 2, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("env", "text"),
-    [
-        ("CartPol-v1", "make_vec.env: Environment `CartPol` doesn't exist. Did you mean: `CartPole`?"),
-        ("CartPole-v9", "make_vec.env: Environment version `v9` for environment `CartPole` doesn't exist"),
-        ("a b", "make_vec.env: Malformed environment ID: a b"),
-    ],
-)
-def test_an_unknown_id(env: str, text: str) -> None:
-    with pytest.raises(EnvError) as caught:
-        make_vec(env, 2)
-    assert str(caught.value).startswith(text)
-
-
-def test_an_argument_the_env_does_not_know() -> None:
-    with pytest.raises(EnvError, match=r"env 0: the factory raised TypeError: .*wheels"):
-        make_vec("Pendulum-v1", 2, wheels=3)
-    with pytest.raises(EnvError, match=r"make_vec.env: CartPole-v1 cannot be made: TypeError: .*wheels"):
-        make_vec("CartPole-v1", 2, backend="native", wheels=3)
 
 
 def missing(**kwargs: Any) -> Any:
@@ -157,30 +130,40 @@ def registered() -> Any:
     del gym.registry["Wheels-v0"], gym.registry["Hull-v0"]
 
 
-@pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize("backend", ["sync", "native"])
-def test_a_missing_package(backend: str) -> None:
-    advice = "Wheels is not installed, run `pip install wheels`."
-    with pytest.raises(MissingExtraError) as caught:
-        make_vec("Wheels-v0", 2, backend=backend)
-    assert str(caught.value) == f"make_vec.env: Wheels-v0 needs a package that is not installed: {advice}"
-    assert isinstance(caught.value.__cause__, gym.error.DependencyNotInstalled)
+CANNOT, NEEDS = "CartPole-v1 cannot be made: TypeError: .*wheels", "needs a package that is not installed: "
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_missing_package_that_an_extra_brings() -> None:
-    with pytest.raises(
-        MissingExtraError, match=r'Hull-v0 needs a package .* Run in a clone: pip install "\.\[mujoco\]"'
-    ):
-        make_vec("Hull-v0", 2)
+@pytest.mark.parametrize(
+    ("env", "backend", "options", "error", "text"),
+    [
+        ("CartPol-v1", "auto", {}, EnvError, r"Environment `CartPol` doesn't exist. Did you mean: `CartPole`\?"),
+        ("CartPole-v9", "auto", {}, EnvError, "Environment version `v9` for environment `CartPole` doesn't exist"),
+        ("a b", "auto", {}, EnvError, "Malformed environment ID: a b"),
+        ("CartPole-v1", "native", {"wheels": 3}, EnvError, CANNOT),
+        ("Wheels-v0", "sync", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
+        ("Wheels-v0", "native", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
+        ("Hull-v0", "auto", {}, MissingExtraError, rf'Hull-v0 {NEEDS}.* Run in a clone: pip install "\.\[mujoco\]"$'),
+        ("ALE/Pong-v5", "auto", {}, MissingExtraError, rf"ale_py:ALE/Pong-v5 {NEEDS}.*ale_py.*\.\[atari\]"),
+        ("no_such_module:Foo-v0", "auto", {}, MissingExtraError,
+         f"no_such_module:Foo-v0 {NEEDS}No module named 'no_such_module'"),
+    ],
+)  # fmt: skip
+def test_envs_that_cannot_be_made(
+    env: str, backend: Any, options: Any, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(error, match=f"^make_vec.env: {text}"):
+        make_vec(env, 2, backend=backend, **options)
 
 
 def test_gymnasiums_advice_is_left_out_where_an_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvError, match=r"env 0: the factory raised TypeError: .*wheels"):
+        make_vec("Pendulum-v1", 2, wheels=3)
     monkeypatch.setattr(gym, "make", lambda *args, **kwargs: missing())
-    with pytest.raises(MissingExtraError) as caught:
+    text = rf'^make_vec.env: Hopper-v5 {NEEDS}Wheels is not installed. Run in a clone: pip install "\.\[mujoco\]"$'
+    with pytest.raises(MissingExtraError, match=text):
         make_vec("Hopper-v5", 1, backend="sync")
-    text = "make_vec.env: Hopper-v5 needs a package that is not installed: Wheels is not installed."
-    assert str(caught.value) == f'{text} Run in a clone: pip install ".[mujoco]"'
 
 
 def test_an_env_of_box2d() -> None:
@@ -189,12 +172,6 @@ def test_an_env_of_box2d() -> None:
     envs = make_vec("LunarLander-v3", 2, seed=1)
     obs, _ = envs.reset()
     assert obs.shape == (2, 8)
-
-
-def test_atari_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(MissingExtraError, match=r"ALE/Pong-v5 .*ale_py.*\.\[atari\]"):
-        make_vec("ALE/Pong-v5", 2)
 
 
 @pytest.mark.parametrize("env", ["CartPole", "gymnasium:CartPole", "gymnasium.envs:CartPole-v1"])
@@ -215,9 +192,3 @@ def test_versions_are_compared_as_numbers() -> None:
     assert newest_version("Versions/None") == "Versions/None"
     for name in ("Of-v9", "Of-v10", "None"):
         del gym.registry[f"Versions/{name}"]
-
-
-def test_a_module_that_is_not_installed() -> None:
-    text = "make_vec.env: no_such_module:Foo-v0 needs a package that is not installed: No module named 'no_such_module'"
-    with pytest.raises(MissingExtraError, match=text):
-        make_vec("no_such_module:Foo-v0", 2)

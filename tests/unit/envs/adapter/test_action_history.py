@@ -76,18 +76,3 @@ def test_an_episode_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
         clock.num_steps += 1
         assert max(trail.nbytes, stream.nbytes) <= 2 * 1_002 * 12
     assert trail.nbytes == action_trail.MIN_ROWS * 12
-
-
-def test_what_was_restored_goes_on() -> None:
-    table, num_steps = np.stack([row(k) for k in range(6)]), np.array([2, 6, 0])
-    for trail in (ActionHistory(3), StreamHistory(3)):
-        trail.restore(table, num_steps)
-        clock = EpisodeClock(3, 1)
-        clock.num_steps = 6
-        clock._began = 6 - num_steps
-        if isinstance(trail, StreamHistory):
-            trail.put(EVERY, num_steps, row(6))
-        else:
-            trail.add(row(6), clock)
-        for n, steps in enumerate(num_steps.tolist()):
-            assert trail.of(n, steps + 1)[:, 0].tolist() == [10.0 * k + n for k in range(6 - steps, 7)]

@@ -88,18 +88,6 @@ def test_a_reset_goes_on_with_the_next_episode_nobody_stepped_in() -> None:
     assert record(adapter, 9) == first == [expected_cells(n, 9) for n in range(2)]
 
 
-def test_a_native_env_is_seeded_as_a_whole() -> None:
-    envs = ScriptedVectorEnv(2, AutoresetMode.NEXT_STEP)
-    adapter = EnvAdapter(envs)
-    adapter.seed(SEED)
-    adapter.reset()
-    adapter.step(ZEROS)
-    adapter.reset()
-    adapter.step(ZEROS)
-    adapter.reset(first_episode=True)
-    assert envs.seeds == [derive_seed(SEED, "reset", i) for i in (0, 1, 0)]
-
-
 # Memory
 
 
@@ -116,17 +104,6 @@ def test_obs_and_its_tensor_share_memory_and_dtype_is_the_stored_one() -> None:
         assert adapter.obs_tensor["a"][0, 0] == 0.25
         adapter.step(ZEROS)
         adapter.advance()
-
-
-def test_without_an_end_advance_only_swaps() -> None:
-    adapter = EnvAdapter(FakeVectorEnv())
-    adapter.reset()
-    first = adapter.obs
-    successor = adapter.step(ZEROS).next_obs
-    assert successor is not first
-    adapter.advance()
-    assert adapter.obs is successor
-    assert adapter.step(ZEROS).next_obs is first
 
 
 def test_another_device_gets_copies() -> None:
@@ -271,13 +248,10 @@ def test_a_state_of_another_number_of_envs() -> None:
     [
         (3, ParamsError, "EnvAdapter.envs: must be a .*VectorEnv; got 3 .* rltrainer.make_vec makes one"),
         (FakeVectorEnv(space=gym.spaces.Text(5)), SpaceError, "unsupported space Text"),
-        (
-            FakeVectorEnv(action_space=Dict({"a": Discrete(2)})),
-            SpaceError,
-            "unsupported action space Dict.*must be Box",
-        ),
+        (FakeVectorEnv(action_space=Dict({"a": Discrete(2)})), SpaceError,
+         "unsupported action space Dict.*must be Box"),
     ],
-)
+)  # fmt: skip
 def test_envs_that_are_not_supported(envs: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         EnvAdapter(envs)
@@ -296,16 +270,14 @@ CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
 @pytest.mark.parametrize(
     ("obs", "text"),
     [
-        (
-            {"cam": np.zeros((2, 84, 84, 3), np.uint8)},
-            '["cam"]: expected float32 (2, 84, 84), got uint8 (2, 84, 84, 3)',
-        ),
+        ({"cam": np.zeros((2, 84, 84, 3), np.uint8)},
+         '["cam"]: expected float32 (2, 84, 84), got uint8 (2, 84, 84, 3)'),
         ({"cam": np.zeros((2, 84, 84))}, '["cam"]: expected float32 (2, 84, 84), got float64 (2, 84, 84) (the dtype'),
         ({"eye": np.zeros(2)}, ": expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
         (np.zeros((2, 3), np.float32), ": expected a dict with the keys ['cam'], got float32 (2, 3)"),
         ({"cam": [0.0]}, '["cam"]: expected float32 (2, 84, 84), got list [0.0]'),
     ],
-)
+)  # fmt: skip
 def test_observations_that_do_not_fit(obs: Any, text: str) -> None:
     with pytest.raises(SpaceError, match=re.escape(f"vector env obs{text}")):
         EnvAdapter(FakeVectorEnv(obs, space=CAMERA)).reset()

@@ -81,26 +81,16 @@ def test_masks_are_one() -> None:
 @pytest.mark.parametrize(
     ("actions", "joint", "action", "done"),
     [
-        (
-            {"x": gym.spaces.Discrete(3, start=1), "y": gym.spaces.MultiDiscrete([2, 4])},
-            gym.spaces.MultiDiscrete([3, 2, 4], start=[1, 0, 0]),
-            [3, 1, 2],
-            {"x": 3, "y": [1, 2]},
-        ),
-        (
-            {"x": gym.spaces.MultiBinary((2, 2)), "y": gym.spaces.Discrete(3, start=1)},
-            gym.spaces.MultiDiscrete([2, 2, 2, 2, 3], start=[0, 0, 0, 0, 1]),
-            [0, 1, 1, 0, 3],
-            {"x": [[0, 1], [1, 0]], "y": 3},
-        ),
-        (
-            {"x": gym.spaces.Box(-1.0, 1.0, (2,)), "y": gym.spaces.Box(0.0, 3.0, (1, 1), np.float64)},
-            gym.spaces.Box(np.array([-1.0, -1.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64),
-            [0.5, -0.5, 2.0],
-            {"x": [0.5, -0.5], "y": [[2.0]]},
-        ),
+        ({"x": gym.spaces.Discrete(3, start=1), "y": gym.spaces.MultiDiscrete([2, 4])},
+         gym.spaces.MultiDiscrete([3, 2, 4], start=[1, 0, 0]), [3, 1, 2], {"x": 3, "y": [1, 2]}),
+        ({"x": gym.spaces.MultiBinary((2, 2)), "y": gym.spaces.Discrete(3, start=1)},
+         gym.spaces.MultiDiscrete([2, 2, 2, 2, 3], start=[0, 0, 0, 0, 1]), [0, 1, 1, 0, 3],
+         {"x": [[0, 1], [1, 0]], "y": 3}),
+        ({"x": gym.spaces.Box(-1.0, 1.0, (2,)), "y": gym.spaces.Box(0.0, 3.0, (1, 1), np.float64)},
+         gym.spaces.Box(np.array([-1.0, -1.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64), [0.5, -0.5, 2.0],
+         {"x": [0.5, -0.5], "y": [[2.0]]}),
     ],
-)
+)  # fmt: skip
 def test_agents_that_differ(actions: dict[str, Any], joint: Any, action: list[float], done: dict[str, Any]) -> None:
     parallel = Unequal(actions)
     env = rl.JointEnv(parallel)

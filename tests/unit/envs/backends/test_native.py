@@ -7,7 +7,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import rltrainer as rl
 from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.adapter.autoreset import NextStep, find_autoreset
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
@@ -26,13 +25,6 @@ def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtraError, match=r'needs EnvPool: .* Run in a clone: pip install "\.\[envpool\]"'):
         make()
-
-
-def test_what_it_cannot_do() -> None:
-    with pytest.raises(ParamsError, match="make_vec.backend: 'envpool' needs a gymnasium id"):
-        make_vec(lambda: gym.make("CartPole-v1"), 2, backend="envpool")
-    with pytest.raises(ParamsError, match="make_vec.wrappers: 'envpool' has no single envs to wrap"):
-        make(wrappers=[gym.wrappers.FlattenObservation])
 
 
 @pytest.mark.usefixtures("envpool")
@@ -81,14 +73,6 @@ def test_nothing_that_was_returned_is_overwritten() -> None:
         envs.step(np.zeros(3, np.int64))
     envs.close()
     np.testing.assert_array_equal(returned, copies)
-
-
-@pytest.mark.usefixtures("envpool")
-def test_a_collector_runs_on_it() -> None:
-    envs = make()
-    stats = rl.Collector(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)), envs).collect(num_episodes=4)
-    assert len(stats.lengths) == 4
-    np.testing.assert_array_equal(stats.returns, stats.lengths)
 
 
 @pytest.mark.usefixtures("envpool")

@@ -139,19 +139,6 @@ def test_seeds_and_options_reach_the_envs() -> None:
     assert set(options) == {"reset_mask", "level"}
 
 
-def test_attributes_methods_and_frames() -> None:
-    envs = SyncVectorEnv([lambda: gym.make("CartPole-v1", render_mode="rgb_array")] * 2)
-    envs.set_attr("gravity", [1.0, 2.0])
-    assert envs.get_attr("gravity") == (1.0, 2.0)
-    envs.set_attr("gravity", 3.0)
-    assert envs.get_attr("gravity") == (3.0, 3.0)
-    assert envs.call("has_wrapper_attr", "gravity") == (True, True)
-    envs.reset(seed=1)
-    assert [frame.shape for frame in envs.render()] == [(400, 600, 3)] * 2
-    assert envs.render_mode == "rgb_array"
-    envs.close()
-
-
 @pytest.mark.parametrize("flags", [(True, False), (False, True)])
 def test_stepping_a_finished_env(flags: tuple[bool, bool]) -> None:
     envs = with_fake(FakeEnv(outcome=(1.0, *flags, {})))
@@ -245,11 +232,8 @@ CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
 @pytest.mark.parametrize(
     ("space", "obs", "text"),
     [
-        (
-            CAMERA,
-            {"cam": np.zeros((84, 84, 3), np.uint8)},
-            'obs["cam"]: expected float32 (84, 84), got uint8 (84, 84, 3)',
-        ),
+        (CAMERA, {"cam": np.zeros((84, 84, 3), np.uint8)},
+         'obs["cam"]: expected float32 (84, 84), got uint8 (84, 84, 3)'),
         (CAMERA, {"eye": 0}, "obs: expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
         (CAMERA, (0, 0), "obs: expected a dict with the keys ['cam'], got a tuple of 2"),
         (Tuple([Discrete(2), Discrete(2)]), (0, 0, 0), "obs: expected a tuple of 2, got a tuple of 3"),
@@ -260,15 +244,12 @@ CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
         (Box(-1, 1, (2,), np.float32), np.zeros(2), "obs: expected float32 (2,), got float64 (2,) (the dtype differs"),
         (MultiDiscrete([2, 2]), np.zeros(2), "obs: expected int64 (2,), got float64 (2,)"),
         (MultiBinary(2), np.zeros(2), "obs: expected int8 (2,), got float64 (2,)"),
-        (
-            Box(-1, 1, (2,), np.float32),
-            np.ones(1, np.float32),
-            "obs: expected float32 (2,), got float32 (1,) (the space",
-        ),
+        (Box(-1, 1, (2,), np.float32), np.ones(1, np.float32),
+         "obs: expected float32 (2,), got float32 (1,) (the space"),
         (Box(-1, 1, (2,), np.float32), np.float32(1), "obs: expected float32 (2,), got float32 ()"),
         (Box(-1, 1, (2,), np.float32), np.array(["1", "2"]), "obs: expected float32 (2,), got <U1 (2,)"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("num_steps", [None, 0, 2])
 def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, num_steps: int | None) -> None:
     fake = FakeEnv(obs if num_steps is None else space.sample(), space=space)

@@ -111,25 +111,6 @@ class TenFlags(NoisyEnv):
         return a + b + self.wheels
 
 
-class SecretInfo(NoisyEnv):
-    """Its info cannot travel."""
-
-    def info(self) -> dict[str, Any]:
-        return {"secret": lambda: None}
-
-
-class Misfit(NoisyEnv):
-    """Returns something else than its space says, from the first reset or step on."""
-
-    def __init__(self, when: str) -> None:
-        super().__init__()
-        self.when = when
-
-    def obs(self) -> Any:
-        is_bad = self.when == ("step" if self.step_count else "reset")
-        return np.zeros(4, np.float32) if is_bad else np.zeros(3, np.float32)
-
-
 @contextmanager
 def closing(*all_envs: Any) -> Iterator[None]:
     try:
@@ -317,16 +298,6 @@ def test_other_spaces_in_another_process() -> None:
         WorkerVectorEnv(factories, num_workers=1)
 
 
-@pytest.mark.parametrize("when", ["reset", "step"])
-def test_observations_that_do_not_fit(when: str) -> None:
-    envs = WorkerVectorEnv([partial(Misfit, when)] * 2, num_workers=1)
-    with closing(envs):
-        if when == "step":
-            envs.reset()
-        with pytest.raises(SpaceError, match=r"^env 0 obs: expected float32 \(3,\), got float32 \(4,\) \(the space"):
-            envs.step(np.zeros((2, 2), np.float32)) if when == "step" else envs.reset()
-
-
 def test_numbers_of_agents_that_differ() -> None:
     envs = WorkerVectorEnv([partial(NoisyEnv, num_agents=n) for n in (2, 3)], num_workers=2)
     with closing(envs):
@@ -335,15 +306,6 @@ def test_numbers_of_agents_that_differ() -> None:
             SpaceError, match=r"^env 1 reward: expected shape \(2,\), as env 0 has, got float64 \(3,\)$"
         ):
             envs.step(np.zeros((2, 2), np.float32))
-
-
-def test_an_info_that_cannot_travel() -> None:
-    envs = WorkerVectorEnv([SecretInfo], num_workers=1)
-    text = (
-        r"^env 0 \(pid \d+\), during reset after 0 steps: \w+: the result cannot be sent to another process: Can't pi"
-    )
-    with closing(envs), pytest.raises(EnvError, match=text):
-        envs.reset()
 
 
 def test_actions_of_another_shape() -> None:
