@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from rltrainer.tree import leaves
 from rltrainer.types import Rollout, Transitions, UpdateResult
 
 
@@ -25,31 +26,14 @@ def make_transitions(first: int, size: int) -> Transitions:
     )
 
 
-def test_indexing_transitions_indexes_every_field() -> None:
-    part = make_transitions(0, 5)[torch.tensor([4, 1])]
-    assert part.obs["x"].tolist() == [[4.0], [1.0]]
-    assert part.next_obs["x"].tolist() == [[5.0], [2.0]]
-    assert part.action.tolist() == [40, 10]
-    assert part.reward.tolist() == [400.0, 100.0]
-    assert part.terminated.tolist() == [True, False]
-    assert part.truncated.tolist() == [False, False]
-    assert part.index.tolist() == [4, 1]
-    assert part.extra["log_prob"].tolist() == [-4.0, -1.0]
-
-
 def test_stacking_k_batches_and_taking_one_back() -> None:
     batches = [make_transitions(0, 3), make_transitions(3, 3)]
     stacked = Transitions.stack(batches)
     assert stacked.reward.tolist() == [[0.0, 100.0, 200.0], [300.0, 400.0, 500.0]]
     assert stacked.obs["x"].shape == (2, 3, 1)
     for field in dataclasses.fields(Transitions):
-        again, before = getattr(stacked[1], field.name), getattr(batches[1], field.name)
-        for a, b in zip(_leaves(again), _leaves(before), strict=True):
-            assert torch.equal(a, b), field.name
-
-
-def _leaves(value: object) -> list[torch.Tensor]:
-    return list(value.values()) if isinstance(value, dict) else [value]  # type: ignore[list-item]  # a tensor
+        again, before = (leaves(getattr(batch, field.name)) for batch in (stacked[1], batches[1]))
+        assert all(torch.equal(a, b) for a, b in zip(again, before, strict=True)), field.name
 
 
 def test_transitions_already_on_the_device_are_not_copied() -> None:
@@ -107,10 +91,6 @@ def test_next_obs_without_any_episode_end() -> None:
     assert rollout.next_obs["x"].squeeze(-1).tolist() == [[1.0, 20.0], [10.0, 21.0], [11.0, 30.0]]
 
 
-def test_done_is_terminated_or_truncated() -> None:
-    assert make_rollout().done.tolist() == [[False, True], [True, False], [False, True]]
-
-
 def test_valid_cells_are_in_time_order() -> None:
     rollout = make_rollout()
     assert rollout.valid_cells(rollout.obs)["x"].squeeze(-1).tolist() == [0.0, 5.0, 1.0, 20.0, 10.0, 21.0]
@@ -118,40 +98,27 @@ def test_valid_cells_are_in_time_order() -> None:
     assert rollout.valid_cells(rollout.obs)["x"].squeeze(-1).tolist() == [0.0, 5.0, 20.0, 10.0]
 
 
-def test_mean_over_four_gradient_steps() -> None:
+def test_a_mean_weighs_each_result_with_its_gradient_steps() -> None:
     steps = [UpdateResult({"loss": torch.tensor(loss)}) for loss in (1.0, 2.0, 3.0, 4.0)]
-    merged = UpdateResult.mean(steps)
-    assert merged.floats() == {"loss": 2.5}
-    assert merged.num_gradient_steps == 4
-    assert merged.td_error is None
-
-
-def test_mean_weighs_each_result_with_its_gradient_steps() -> None:
     # (3 * 1.0 + 1 * 5.0) / 4 = 2.0, not (1.0 + 5.0) / 2.
-    merged = UpdateResult.mean([UpdateResult({"loss": 1.0}, 3), UpdateResult({"loss": 5.0}, 1)])
-    assert merged.floats() == {"loss": 2.0}
-    assert merged.num_gradient_steps == 4
-
-
-def test_a_metric_that_some_steps_lack_is_a_mean_over_those_that_have_it() -> None:
-    steps = [UpdateResult({"critic": 1.0}), UpdateResult({"critic": 3.0, "actor": 7.0})]
-    assert UpdateResult.mean(steps).floats() == {"critic": 2.0, "actor": 7.0}
+    uneven = [UpdateResult({"loss": 1.0}, 3), UpdateResult({"loss": 5.0}, 1)]
+    for results, loss in ((steps, 2.5), (uneven, 2.0)):
+        merged = UpdateResult.mean(results)
+        assert (merged.floats(), merged.num_gradient_steps, merged.td_error) == ({"loss": loss}, 4, None)
+    assert steps[0].floats() == {"loss": 1.0}  # as it was
+    nothing = UpdateResult.mean([])
+    assert (nothing.metrics, nothing.num_gradient_steps, nothing.td_error) == ({}, 0, None)
 
 
 def test_merging_merged_results_still_knows_who_reported_a_metric() -> None:
     # The actor reports in one of the first two gradient steps (7) and in one of the next two (1): (7 + 1) / 2.
     first = UpdateResult.mean([UpdateResult({"critic": 1.0}), UpdateResult({"critic": 3.0, "actor": 7.0})])
+    assert first.floats() == {"critic": 2.0, "actor": 7.0}
     second = UpdateResult.mean([UpdateResult({"critic": 5.0}), UpdateResult({"critic": 7.0, "actor": 1.0})])
     merged = UpdateResult.mean([first, second])
     assert merged.floats() == {"critic": 4.0, "actor": 4.0}
     # And with three times the weight on the left: (3 * 7 + 1) / 4.
     assert UpdateResult.mean([first, first, first, second]).floats()["actor"] == pytest.approx(5.5)
-
-
-def test_mean_does_not_change_what_it_merges() -> None:
-    loss = torch.tensor(1.0)
-    UpdateResult.mean([UpdateResult({"loss": loss}), UpdateResult({"loss": torch.tensor(3.0)})])
-    assert loss.item() == 1.0
 
 
 def test_mean_stacks_td_errors_in_order_if_all_have_one() -> None:
@@ -167,10 +134,3 @@ def test_mean_of_one_is_that_one() -> None:
     assert UpdateResult.mean([one]) == one
     errors = UpdateResult({"loss": torch.tensor(3.0)}, td_error=torch.ones(5))
     assert UpdateResult.mean([errors]).td_error.shape == (1, 5)  # as of any number of gradient steps
-
-
-def test_mean_of_nothing() -> None:
-    merged = UpdateResult.mean([])
-    assert merged.metrics == {}
-    assert merged.num_gradient_steps == 0
-    assert merged.td_error is None

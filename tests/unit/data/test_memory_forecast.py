@@ -1,6 +1,7 @@
 """How much memory there is, in and out of groups of processes, and what is said when it is too little."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,13 @@ def limit(group: Path, most: object, used: int, cache: int, version: int = 2) ->
 
 def test_what_the_system_tells_is_read(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10, "SC_PAGE_SIZE": 4096}.__getitem__)
-    # Linux tells what is available; the amount that is installed is the fallback.
+    # Linux tells what is available, here too; the amount that is installed is the fallback.
     assert available_bytes(CPU) == 64 * MIB
     (system / "meminfo").unlink()
     assert available_bytes(CPU) == 40960
     monkeypatch.setattr(os, "sysconf", fail)
     assert available_bytes(CPU) is None
     assert available_bytes(torch.device("meta")) is None
-
-
-def test_this_machine_tells() -> None:
-    assert (available_bytes(CPU) or 0) > MIB
 
 
 def test_a_limit_of_version_2_and_those_around_it(system: Path) -> None:
@@ -95,11 +92,9 @@ def test_whatever_the_system_says_is_no_error(text: str, system: Path) -> None:
 def test_what_fits_and_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device: 2_000_000_000)
     check_fits("Owner", "size", 5, 2_000_000_000, CPU)
-    with pytest.raises(ReplayBufferError) as error:
+    text = "Owner.size: needs 2.5 GB of memory on cpu, 2 GB are available; got 5 (int). Make it smaller."
+    with pytest.raises(ReplayBufferError, match=f"^{re.escape(text)}$"):
         check_fits("Owner", "size", 5, 2_500_000_000, CPU)
-    assert str(error.value) == (
-        "Owner.size: needs 2.5 GB of memory on cpu, 2 GB are available; got 5 (int). Make it smaller."
-    )
     monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device: None)
     check_fits("Owner", "size", 5, 10**20, CPU)
 

@@ -12,7 +12,7 @@ from rltrainer.data import ReplayBuffer, buffer_state
 from rltrainer.data.buffer_state import RowFile, RowLog
 from rltrainer.data.ring import numbered
 from rltrainer.types import State
-from tests.unit.data.reference import ACTION, OBS, Cell, World, add_step, make_buffer, make_rollout
+from tests.unit.data.reference import ACTION, OBS, World, add_step, cell, fill, make_buffer, make_rollout, roam
 from tests.unit.data.test_replay_file import same
 
 ROW = 22
@@ -91,8 +91,7 @@ def test_the_files_of_all_saves_hold_the_whole_buffer(seed: int, num_envs: int) 
 def test_each_row_is_written_once_and_files_older_than_the_ring_are_dropped() -> None:
     buffer, world, files = make_buffer(60, 2), World(0, 2), Files()
     for i in range(1, 50):
-        for _ in range(5):
-            add_step(buffer, None, world.step()[0])
+        roam(buffer, None, world, 5)
         state = files.save(buffer)
         assert files.num_written == (10 if i > 1 else 8)  # the newest row of each env waits
         assert len(state["rows"]) <= 6 * 3 + 3  # up to three files for 5 rows of each env, of which 30 are held
@@ -102,12 +101,12 @@ def test_each_row_is_written_once_and_files_older_than_the_ring_are_dropped() ->
 
 def test_a_trajectory_that_ends_after_its_save_ends_in_the_next() -> None:
     buffer, files = make_buffer(10), Files()
-    add_step(buffer, None, [Cell(1, 0, 0.0, 2, False, False)])
+    fill(buffer, cell(1))
     before = loaded(buffer, files.save(buffer))
     buffer.end_trajectory()
-    add_step(buffer, None, [Cell(7, 0, 0.0, 8, False, False)])
+    fill(buffer, cell(7))
     after = loaded(buffer, files.save(buffer))
-    add_step(before, None, [Cell(2, 0, 0.0, 3, False, False)])
+    fill(before, cell(2))
     for each, next_obs in ((before, [2.0, 3.0]), (after, [2.0, 8.0])):
         cells = torch.tensor([0, 1])
         assert each._ring.transitions(cells, 1, 1.0).next_obs[:, 0].tolist() == next_obs
@@ -119,7 +118,7 @@ def test_a_small_file_is_taken_up_by_the_next(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(buffer_state, "MIN_NBYTES", 2)
     buffer, world, files = make_buffer(60), World(0, 1), Files()
     for _ in range(6):
-        add_step(buffer, None, world.step()[0])
+        roam(buffer, None, world, 1)
         state = files.save(buffer)
     assert files.num_written == 5  # all of them, again
     assert len(state["rows"]) == 2
@@ -158,8 +157,7 @@ def test_every_kind_of_buffer(kind: str) -> None:
         return rl.MixedBuffer(make_buffer(40, 2), offline) if kind == "mixed" else make_buffer(40, 2)
 
     run, offline, files = Run(7, 2), Run(8, 2).buffer, Files()
-    for _ in range(5):
-        add_step(offline, None, run.world.step()[0])
+    roam(offline, None, run.world, 5)
     run.buffer = make()
     run.go_on(50)
     files.save(run.buffer)
@@ -189,11 +187,10 @@ def test_rows_are_counted_over_the_envs_in_step() -> None:
 
 def test_views_of_all_rows_take_no_memory() -> None:
     buffer, world = make_buffer(60, 3), World(0, 3)
-    for _ in range(30):
-        add_step(buffer, None, world.step()[0])
+    roam(buffer, None, world, 30)
     memory = buffer._ring.columns["obs"].leaves[0].tensor.untyped_storage().data_ptr()
     rows = buffer.state_dict()["rows"]
     assert [len(part["data"]['["reward"]']) for part in rows] == [11 * 3, 9 * 3]  # rows 10 to 20, and 0 to 8
-    buffer.add_rollout(make_rollout([([Cell(0, 0, 0.0, 1, False, False)] * 3, [True, False, False])]))
+    buffer.add_rollout(make_rollout([([cell(0)] * 3, [True, False, False])]))
     rows += buffer.state_dict()["rows"]
     assert all(part["data"]['["obs"]'].untyped_storage().data_ptr() == memory for part in rows)

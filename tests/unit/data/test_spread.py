@@ -1,6 +1,5 @@
 """Loading into another layout: everything that fits is kept, the newest first, traces whole where they can be."""
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,19 @@ import pytest
 
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.transition_sources import newest
-from tests.unit.data.reference import Cell, Reference, World, add_step, assert_holds, found, make_buffer, make_rollout
+from tests.unit.data.reference import (
+    Cell,
+    Reference,
+    World,
+    add_step,
+    assert_holds,
+    cell,
+    fill,
+    found,
+    make_buffer,
+    make_rollout,
+    roam,
+)  # fmt: skip
 
 
 def one_stream(size: int, episode: int, path: Path) -> Reference:
@@ -45,11 +56,10 @@ def test_whole_episodes_stay_whole_where_there_is_room(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_the_oldest_and_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one_stream(100, 6, tmp_path / "b")
-    with caplog.at_level(logging.WARNING, logger="rltrainer"):
-        loaded = ReplayBuffer.load(tmp_path / "b", capacity=40, num_envs=4)
+    loaded = ReplayBuffer.load(tmp_path / "b", capacity=40, num_envs=4)
     assert len(loaded) == 40
     assert sorted(found(loaded.sample(3000))) == [10 * i for i in range(67, 107)]
-    assert [record.message for record in caplog.records] == [
+    assert caplog.messages == [
         f"ReplayBuffer.load: {tmp_path / 'b'}: 60 of 100 transitions do not fit into a capacity of 40 "
         "and are left out; the newest are kept"
     ]
@@ -57,8 +67,7 @@ def test_what_does_not_fit_is_the_oldest_and_is_counted(tmp_path: Path, caplog: 
 
 def test_the_same_envs_keep_their_streams(tmp_path: Path) -> None:
     world, buffer, reference = World(1, 3), make_buffer(60, 3), Reference(10, 3)
-    for _ in range(15):
-        add_step(buffer, reference, world.step()[0])
+    roam(buffer, reference, world, 15)
     buffer.save(tmp_path / "b")
     loaded = ReplayBuffer.load(tmp_path / "b", capacity=30)
     assert_holds(loaded, reference, 5)
@@ -111,9 +120,8 @@ def test_any_layout_holds_what_brute_force_says(seed: int, tmp_path: Path, monke
 def test_extending_keeps_what_fits(caplog: pytest.LogCaptureFixture) -> None:
     buffer, other = make_buffer(40, 4), make_buffer(30)
     for i in range(3):
-        add_step(buffer, None, [Cell(1000 * env + i, 0, 0.0, 1000 * env + i + 1, False, False) for env in range(1, 5)])
-    for i in range(30):
-        add_step(other, None, [Cell(10 * i, 0, 0.0, 10 * i + 10, False, False)])
+        add_step(buffer, None, [cell(1000 * env + i) for env in range(1, 5)])
+    fill(other, *(cell(10 * i, after=10 * i + 10) for i in range(30)))
     buffer.extend(other)
     # All 30 and the newest 10 of 12: two envs gave way by one cell.
     held = sorted(found(buffer.sample(3000)))

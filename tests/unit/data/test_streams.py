@@ -18,32 +18,32 @@ from tests.fakes import OBS_SPACE, CountingEnv, tiny_actor_critic
 from tests.unit.data.reference import (
     ACTION,
     OBS,
-    Cell,
     Reference,
     World,
-    add_step,
     as_obs,
     assert_holds,
+    cell,
+    fill,
     found,
     make_buffer,
     make_rollout,
-)
+    roam,
+)  # fmt: skip
 
 
 def successors(buffer: ReplayBuffer, n_step: int = 1) -> dict[int, int]:
     return {obs: int(values[2]) for obs, values in found(buffer.sample(600, n_step=n_step)).items()}
 
 
-def add(buffer: ReplayBuffer, cell: Cell, stream: object = None) -> None:
-    columns = ([cell.action], [cell.reward], as_obs([cell.next_obs]), [cell.terminated], [cell.truncated])
-    action, reward, next_obs, *flags = map(np.array, columns)
-    buffer.add(as_obs([cell.obs]), action, reward, next_obs, *flags, token=stream)
+def add(buffer: ReplayBuffer, obs: int, stream: object = None) -> None:
+    no = np.zeros(1, np.bool_)
+    buffer.add(as_obs([obs]), np.zeros(1, int), np.ones(1), as_obs([obs + 1]), no, no, token=stream)
 
 
 def test_two_streams_take_turns() -> None:
     buffer, one, other = make_buffer(20), object(), object()
     for obs, stream in ((0, one), (1, one), (100, other), (2, one), (3, one), (200, None), (201, None), (4, one)):
-        add(buffer, Cell(obs, 0, 1.0, obs + 1, False, False), stream)
+        add(buffer, obs, stream)
     assert successors(buffer) == {0: 1, 1: 2, 100: 101, 2: 3, 3: 4, 200: 201, 201: 202, 4: 5}
     assert successors(buffer, 3) == {0: 2, 1: 2, 100: 101, 2: 4, 3: 4, 200: 202, 201: 202, 4: 5}
 
@@ -52,8 +52,8 @@ def test_two_streams_take_turns() -> None:
 def test_a_rollout_that_starts_anew_ends_the_trace_of_that_env(valid: bool) -> None:
     # Both envs begin where the rollout before ended, as the same first observation may: only env 0 says it starts anew.
     buffer = make_buffer(20, 2)
-    first = make_rollout([([Cell(0, 0, 1.0, 1, False, False), Cell(100, 0, 1.0, 101, False, False)], [True, True])])
-    rows = [([Cell(n, 0, 1.0, n + 1, False, False) for n in (i, 100 + i)], [valid or i > 1, True]) for i in (1, 2)]
+    first = make_rollout([([cell(0), cell(100)], [True, True])])
+    rows = [([cell(i), cell(100 + i)], [valid or i > 1, True]) for i in (1, 2)]
     second = make_rollout(rows)
     second.starts = torch.tensor([True, False])
     buffer.add_rollout(first)
@@ -64,8 +64,7 @@ def test_a_rollout_that_starts_anew_ends_the_trace_of_that_env(valid: bool) -> N
 def test_rollouts_of_which_one_was_left_out_do_not_join() -> None:
     buffer = make_buffer(20)
     for first in (0, 2, 10):  # the second goes on where the first one ended, the third does not
-        cells = [Cell(first + i, 0, 1.0, first + i + 1, False, False) for i in range(2)]
-        buffer.add_rollout(make_rollout([([cell], [True]) for cell in cells]))
+        buffer.add_rollout(make_rollout([([cell(first + i)], [True]) for i in range(2)]))
     assert successors(buffer, 9) == {0: 4, 1: 4, 2: 4, 3: 4, 10: 12, 11: 12}
 
 
@@ -81,11 +80,11 @@ def test_a_rollout_buffer_says_that_another_stream_starts() -> None:
 def test_a_loaded_state_goes_on_by_hand_but_not_by_a_stream() -> None:
     stream = object()
     buffer = make_buffer(9)
-    add(buffer, Cell(0, 0, 1.0, 1, False, False), stream)
+    add(buffer, 0, stream)
     state = copy.deepcopy(buffer.state_dict())
     for later, expected in ((None, {0: 2, 1: 2}), (stream, {0: 1, 1: 2})):
         buffer.load_state_dict(state)
-        add(buffer, Cell(1, 0, 1.0, 2, False, False), later)
+        add(buffer, 1, later)
         assert successors(buffer, 2) == expected
 
 
@@ -185,14 +184,13 @@ COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, lambda x: pickle.loads(pick
 @pytest.mark.parametrize("copied", COPIES)
 def test_a_copied_replay_buffer_goes_on_by_itself(copied: Callable[[Any], Any]) -> None:
     world, buffer, reference = World(3, 3), make_buffer(21, 3), Reference(7, 3)
-    for _ in range(10):
-        add_step(buffer, reference, world.step()[0])
+    roam(buffer, reference, world, 10)
     twin, its_world, its_reference = copied(buffer), copy.deepcopy(world), copy.deepcopy(reference)
     assert torch.equal(twin.sample(9).index, buffer.sample(9).index)
     for k in range(11):
-        add_step(twin, its_reference, its_world.step()[0])
+        roam(twin, its_reference, its_world, 1)
         assert_holds(twin, its_reference, 3)
-        cells = [Cell(5000 + 3 * k + env, 0, 0.0, 1, True, False) for env in range(3)]
+        cells = [cell(5000 + 3 * k + env, 0.0, 1, "t") for env in range(3)]
         twin.add_rollout(make_rollout([(cells, [True] * 3)]))
         for env in range(3):
             its_reference.end_trajectory(env)  # the rollout begins elsewhere
@@ -203,7 +201,7 @@ def test_a_copied_replay_buffer_goes_on_by_itself(copied: Callable[[Any], Any]) 
 
 def test_both_halves_of_a_copy_share_memory() -> None:
     buffers = [make_buffer(8), RolloutBuffer(4, 1, OBS, ACTION)]
-    add_step(buffers[0], None, [Cell(0, 0, 1.0, 1, True, False)])
+    fill(buffers[0], cell(0, end="t"))
     buffers[1].add(as_obs([0]), np.array([1]), np.ones(1), as_obs([1]), np.array([True]), np.array([False]))
     buffers[1].rollout(), buffers[1].single_row()
     for buffer in copy.deepcopy(buffers):
