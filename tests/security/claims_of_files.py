@@ -74,32 +74,22 @@ def npz_of_many(folder: Path) -> Path:
     return folder / "many.npz"
 
 
-def hdf5_without_rows(folder: Path) -> Path:
-    import h5py
+def hdf5(name: str, fill: Callable[[Any], object]) -> Callable[[Path], Path]:
+    """Return what makes a file that is filled so."""
 
-    with h5py.File(folder / "empty.hdf5", "w") as file:
-        for name, column in columns(0, WIDE).items():
-            file.create_dataset(name, data=column)
-    return folder / "empty.hdf5"
+    def make(folder: Path) -> Path:
+        import h5py
 
+        with h5py.File(folder / f"{name}.hdf5", "w") as file:
+            fill(file)
+        return folder / f"{name}.hdf5"
 
-def hdf5_never_written(folder: Path) -> Path:
-    import h5py
-
-    with h5py.File(folder / "unwritten.hdf5", "w") as file:
-        for name in columns(0, 1):
-            file.create_dataset(name, (1, WIDE), np.float32)
-    return folder / "unwritten.hdf5"
+    return make
 
 
-def hdf5_nested_deep(folder: Path) -> Path:
-    import h5py
-
-    with h5py.File(folder / "deep.hdf5", "w") as file:
-        group = file.create_group("observations")
-        for _ in range(1000):
-            group = group.create_group("a")
-    return folder / "deep.hdf5"
+def nest_deep(group: Any) -> None:
+    for name in ("observations", *["a"] * 1000):
+        group = group.create_group(name)
 
 
 def parquet_without_rows(folder: Path) -> Path:
@@ -126,46 +116,19 @@ def lerobot_without_rows(folder: Path) -> Path:
     return path
 
 
-def long_file(path: Path, beginning: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(beginning)
-    os.truncate(path, LONG)
+def long(name: str, beginning: str = "{") -> Callable[[Path], Path]:
+    """Return what makes a file that begins like a sound one and has no end, and returns what is read."""
 
+    def make(folder: Path) -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for other in ("counters.csv", "study.log"):  # what a reader wants to find beside it
+            (path.parent / other).write_text("step,name,value\n")
+        path.write_text(beginning)
+        os.truncate(path, LONG)
+        return folder / name.split("/")[0].removesuffix(".progress.json")
 
-def long_params(folder: Path) -> Path:
-    long_file(folder / "run.params" / "params.json", "{")
-    return folder / "run.params"
-
-
-def long_recipe(folder: Path) -> Path:
-    long_file(folder / "recipe.long" / "recipe.json", "{")
-    return folder / "recipe.long"
-
-
-def long_sweep(folder: Path) -> Path:
-    long_file(folder / "sweep.long" / "sweep.json", "{")
-    return folder / "sweep.long"
-
-
-def long_manifest(folder: Path) -> Path:
-    long_file(folder / "checkpoint.long" / "manifest.json", "{")
-    return folder / "checkpoint.long"
-
-
-def long_line_of_json(folder: Path) -> Path:
-    long_file(folder / "log.json" / "log.jsonl", '{"kind": "training", "step": 0}\n')
-    return folder / "log.json"
-
-
-def long_line_of_a_log_to_continue(folder: Path) -> Path:
-    long_file(folder / "resumed.jsonl", '{"kind": "training", "step": 0}\n')
-    return folder / "resumed.jsonl"
-
-
-def long_counters(folder: Path) -> Path:
-    (folder / "counters.csv").write_text("step,name,value\n")
-    long_file(folder / "counters.csv.progress.json", "{")
-    return folder / "counters.csv"
+    return make
 
 
 def log_of_many_names(folder: Path) -> Path:
@@ -177,26 +140,28 @@ def log_of_many_names(folder: Path) -> Path:
     return path
 
 
+TOO_WIDE_COLUMNS = "expected columns of at most"
 TOO_WIDE = "all must hold at most 1048576 numbers"
 TOO_LONG = "longer than 33,554,432 bytes"
+ROW = '{"kind": "training", "step": 0}\n'
 TOO_LONG_A_LINE = "has a line of more than 33,554,432 bytes"
 CASES: list[tuple[Callable[[Path], Path], str]] = [
     (npz_without_rows, TOO_WIDE),
     (npz_of_zeros, TOO_WIDE),
     (npz_nested_deep, "nested at most 100 deep"),
     (npz_of_many, "expected the member 'actions'"),
-    (hdf5_without_rows, "expected columns of at most"),
-    (hdf5_never_written, "expected columns of at most"),
-    (hdf5_nested_deep, "expected groups nested at most 100 deep"),
+    (hdf5("empty", lambda f: [f.create_dataset(n, data=x) for n, x in columns(0, WIDE).items()]), TOO_WIDE_COLUMNS),
+    (hdf5("unwritten", lambda f: [f.create_dataset(n, (1, WIDE), "f4") for n in columns(0, 1)]), TOO_WIDE_COLUMNS),
+    (hdf5("deep", nest_deep), "expected groups nested at most 100 deep"),
     (parquet_without_rows, TOO_WIDE),
     (lerobot_without_rows, TOO_WIDE),
-    (long_params, TOO_LONG),
-    (long_recipe, TOO_LONG),
-    (long_sweep, TOO_LONG),
-    (long_manifest, TOO_LONG),
-    (long_line_of_json, TOO_LONG_A_LINE),
-    (long_line_of_a_log_to_continue, TOO_LONG_A_LINE),
-    (long_counters, TOO_LONG),
+    (long("run.params/params.json"), TOO_LONG),
+    (long("recipe.long/recipe.json"), TOO_LONG),
+    (long("sweep.long/sweep.json"), TOO_LONG),
+    (long("checkpoint.long/manifest.json"), TOO_LONG),
+    (long("log.json/log.jsonl", ROW), TOO_LONG_A_LINE),
+    (long("resumed.jsonl", ROW), TOO_LONG_A_LINE),
+    (long("counters.csv.progress.json"), TOO_LONG),
     (log_of_many_names, "5,000 names in 5,001 rows"),
 ]
 """Makers of files, and what their readers say."""

@@ -17,14 +17,26 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from rltrainer.checkpoint import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint import CheckpointStore, read_checkpoint, write_checkpoint
+from rltrainer.checkpoint.folder import _checksum
+from rltrainer.checkpoint.store import live_state
+from rltrainer.data import buffer_state
 from rltrainer.errors import RLTrainerError
 from rltrainer.hooks import BatchRecorder
 from rltrainer.state.state_file import read_state, write_state
 from tests.resume.runs import BOX, build, digest, short_episodes
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text, with_other_value
-from tests.security.run_loaders import signed_manifest, ways_to_damage, write_run
 
+READERS: list[Callable[[Path], object]] = [
+    rl.load,
+    rl.load_policy,
+    rl.ReplayBuffer.load,
+    rl.PrioritizedReplayBuffer.load,
+    BatchRecorder.load,
+    lambda path: build("ppo").algorithm.load(path),
+    lambda path: build("ppo").algorithm.policy.load(path),
+]
+"""Functions that read a file, and name it in their errors."""
 MAX_SECONDS = 10.0
 """Of one load, on a busy machine."""
 
@@ -132,16 +144,23 @@ def of_file(name: str, path: Path, load: Callable[[], str]) -> list[Loader]:
             changed = with_other_value(random, state)
         write_state(path, kind, changed)
 
-    writes: list[tuple[str, Callable[[Random], None], bool]] = [
-        (name, lambda random: _put(path, mutated(random, data)), True),
-        (f"{name}, signed", lambda random: _put(path, signed(_texts(random, data))), False),
-        (f"{name}, values", write_value, False),
+    def write_signed(random: Random) -> None:
+        path.write_bytes(signed(_texts(random, data)))
+
+    return [
+        Loader(name, write_mutated(path, data), load, is_sealed=True),
+        Loader(f"{name}, signed", write_signed, load, is_sealed=False),
+        Loader(f"{name}, values", write_value, load, is_sealed=False),
     ]
-    return [Loader(each, write, load, is_sealed) for each, write, is_sealed in writes]
 
 
-def _put(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+def write_mutated(path: Path, data: bytes) -> Callable[[Random], None]:
+    """Return what writes damaged bytes into a file."""
+
+    def write(random: Random) -> None:
+        path.write_bytes(mutated(random, data))
+
+    return write
 
 
 def _texts(random: Random, data: bytes) -> bytes:
@@ -215,31 +234,55 @@ def of_values(name: str, folder: Path) -> Loader:
     return Loader(f"signed member, values of {name}", write, restoring(trainer, path), is_sealed=False)
 
 
-def of_checkpoint(folder: Path) -> list[Loader]:
-    """Return the ways to damage a checkpoint: manifest, members, members with manifests made anew."""
-    trainer = make_run("dqn_prioritized", folder)
-    path = folder / "checkpoint"
-    trainer.save(path)
-    files = {file: file.read_bytes() for file in path.iterdir()}
-    manifest, members = path / "manifest.json", sorted(set(files) - {path / "manifest.json"})
-    load, put = restoring(trainer, path), in_place_of(files)
+def of_members(path: Path, members: list[Path], entries: Callable[[Any], Any], load: Any, behind: str) -> list[Loader]:
+    """Return the ways to damage a checkpoint and its members: manifest, members, members with manifests made anew.
 
-    def write_signed(random: Random) -> None:
-        member = random.choice(members)
-        changed, plain = signed(_texts(random, files[member])), json.loads(files[manifest])
-        plain["files"][member.name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
-        put({member: changed, manifest: signed_manifest(plain)})
+    `entries` returns the members' entries of a manifest, `behind` is behind the names of members.
+    """
+    files = {file: file.read_bytes() for file in (*path.iterdir(), *members)}
+    manifest, put = path / "manifest.json", in_place_of(files)
+
+    def write_manifest(random: Random) -> None:
+        put({manifest: mutated(random, files[manifest])})
 
     def write_member(random: Random) -> None:
         member = random.choice(members)
         put({member: mutated(random, files[member])})
 
-    ways: list[tuple[str, Callable[[Random], None], bool]] = [
-        ("manifest", lambda random: put({manifest: mutated(random, files[manifest])}), True),
-        ("member", write_member, True),
-        ("signed member", write_signed, False),
+    def write_signed(random: Random) -> None:
+        member = random.choice(members)
+        changed, plain = signed(_texts(random, files[member])), json.loads(files[manifest])
+        entries(plain)[member.name] = {"size": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+        put({member: changed, manifest: signed_manifest(plain)})
+
+    def write_order(random: Random) -> None:
+        plain = json.loads(files[manifest])
+        found = dict(entries(plain))
+        order = random.sample(sorted(found), k=random.choice([len(found), random.randrange(len(found))]))
+        entries(plain).clear()
+        entries(plain).update((name, found[name]) for name in order)
+        put({manifest: signed_manifest(plain)})
+
+    loaders = [
+        Loader("manifest, of a run" if behind else "manifest", write_manifest, load, is_sealed=True),
+        Loader(f"member{behind}", write_member, load, is_sealed=True),
+        Loader(f"signed member{behind}", write_signed, load, is_sealed=False),
     ]
-    found = [Loader(name, write, load, is_sealed) for name, write, is_sealed in ways]
+    return [*loaders, Loader(f"signed member{behind} in another order", write_order, load, False)][: 4 if behind else 3]
+
+
+def signed_manifest(plain: dict[str, Any]) -> bytes:
+    """Return the bytes of a manifest whose checksum fits."""
+    plain.pop("checksum")
+    return json.dumps(plain | {"checksum": _checksum(plain)}).encode()
+
+
+def of_checkpoint(folder: Path) -> list[Loader]:
+    """Return the ways to damage a checkpoint, and the values in those of several runs."""
+    trainer, path = make_run("dqn_prioritized", folder), folder / "checkpoint"
+    trainer.save(path)
+    members = sorted(set(path.iterdir()) - {path / "manifest.json"})
+    found = of_members(path, members, lambda plain: plain["files"], restoring(trainer, path), "")
     return [*found, *(of_values(name, folder) for name in ("dqn_prioritized", *RUNS))]
 
 
@@ -247,8 +290,26 @@ def of_run(folder: Path) -> list[Loader]:
     """Return the ways to damage a checkpoint that shares files of rows with others."""
     trainer = make_run("sac", folder)
     path = write_run(trainer, folder / "of a run")
-    load = restoring(trainer, path)
-    return [Loader(name, write, load, is_sealed) for name, (write, is_sealed) in ways_to_damage(path).items()]
+    rows = sorted((path.parent / "rows").iterdir())
+    assert len(rows) > 2
+    return of_members(path, rows, lambda plain: plain["rows"]["buffer"], restoring(trainer, path), ", rows")
+
+
+def write_run(trainer: Any, directory: Path) -> Path:
+    """Save the run of an off-policy trainer, with its buffer in several files, and return the checkpoint."""
+    trainer.save(directory / "alone")
+    store = CheckpointStore(directory / "run", 1, 0)
+    store.open()
+    before, buffer_state.MAX_NBYTES = buffer_state.MAX_NBYTES, 200
+    try:
+        parts = read_checkpoint(directory / "alone") | {"buffer": live_state(trainer.params.buffer)}
+        store.save(parts, 1, None)
+    finally:
+        buffer_state.MAX_NBYTES = before
+    store.close()
+    found = store.newest_intact()
+    assert found is not None
+    return found
 
 
 PROGRESS: Any = {
@@ -267,15 +328,11 @@ def of_logs(folder: Path) -> list[Loader]:
             logger.log_epoch(PROGRESS | {"epoch": epoch, "env_step": 100 * epoch})
         logger.close()
         file = path if cls is rl.JSONLinesLogger else next(folder.rglob(f"*{cls.__name__[:3].lower()}*.progress.json"))
-        data = file.read_bytes()
-
-        def write(random: Random, file: Path = file, data: bytes = data) -> None:
-            _put(file, mutated(random, data))
 
         def load(cls: Any = cls, path: Path = path) -> str:
             return repr(cls(path).read_progress())
 
-        found.append(Loader(name, write, load, is_sealed=False))
+        found.append(Loader(name, write_mutated(file, file.read_bytes()), load, is_sealed=False))
     return found
 
 
@@ -305,29 +362,21 @@ def make_loaders(folder: Path) -> dict[str, Loader]:
     algorithm.save(folder / "algorithm")
     algorithm.policy.save(folder / "policy")
     buffer.save(folder / "buffer")
-    recorder = BatchRecorder.load
-
-    def load_algorithm() -> str:
-        loaded: Any = rl.load(folder / "algorithm")
-        return digest_of(loaded.state_dict())
-
-    def load_policy() -> str:
-        loaded = rl.load_policy(folder / "policy")
-        return digest_of(dict(loaded.state_dict()))
-
-    def load_buffer() -> str:
-        return use_buffer(rl.PrioritizedReplayBuffer.load(folder / "buffer"))
-
-    def load_batch() -> str:
-        return digest_of(recorder(folder / "batch"))
-
     batch = buffer.sample(4)
-    write_state(folder / "batch", "batch", {"class": "Transitions", "fields": _plain(batch)})
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    write_state(folder / "batch", "batch", {"class": "Transitions", "fields": fields})
+    readers: dict[str, Callable[[Path], str]] = {
+        "algorithm": lambda path: digest_of(rl.load(path).state_dict()),
+        "policy": lambda path: digest_of(dict(rl.load_policy(path).state_dict())),
+        "buffer": lambda path: use_buffer(rl.PrioritizedReplayBuffer.load(path)),
+        "batch": lambda path: digest_of(BatchRecorder.load(path)),
+    }
     found = [
-        *of_file("algorithm", folder / "algorithm", load_algorithm),
-        *of_file("policy", folder / "policy", load_policy),
-        *of_file("buffer", folder / "buffer", load_buffer),
-        *of_file("batch", folder / "batch", load_batch),
+        *(
+            each
+            for name, read in readers.items()
+            for each in of_file(name, folder / name, functools.partial(read, folder / name))
+        ),
         *of_checkpoint(folder),
         *of_run(folder),
         *of_logs(folder),
@@ -336,7 +385,3 @@ def make_loaders(folder: Path) -> dict[str, Loader]:
     for loader in found:
         loader.expected = "same" if loader.name == "params JSON" else loader.load()
     return {loader.name: loader for loader in found}
-
-
-def _plain(batch: Any) -> dict[str, Any]:
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}

@@ -11,10 +11,10 @@ import torch
 import rltrainer as rl
 from rltrainer.checkpoint import read_checkpoint, write_checkpoint
 from rltrainer.errors import CheckpointError, RLTrainerError
-from rltrainer.hooks import BatchRecorder
 from rltrainer.loggers.log_state import LoggedEpoch
 from rltrainer.state.state_file import read_state, write_state
 from tests.resume.runs import build
+from tests.security.loaders import READERS
 
 MEMBERS = [
     "manifest.json", "algorithm.safetensors", "buffer.safetensors", "logger.safetensors", "test_collector.safetensors",
@@ -32,14 +32,8 @@ class Canary:
         return (Path.touch, (self.path,))
 
 
-READERS: list[Callable[[Path], object]] = [
-    rl.ReplayBuffer.load,
-    rl.PrioritizedReplayBuffer.load,
-    rl.load,
-    rl.load_policy,
-    BatchRecorder.load,
-    lambda path: build("ppo").algorithm.load(path),
-    lambda path: build("ppo").algorithm.policy.load(path),
+ALL_READERS: list[Callable[[Path], object]] = [
+    *READERS,
     lambda path: rl.PPOParams.from_json(path.read_bytes()),  # type: ignore[arg-type]  # bytes will do
     lambda path: rl.JSONLinesLogger(path).read_progress(),
     LoggedEpoch.read,
@@ -50,7 +44,7 @@ READERS: list[Callable[[Path], object]] = [
 def test_a_pickle_is_refused_unread(save: Any, tmp_path: Path) -> None:
     canary, file = tmp_path / "canary", tmp_path / "file.safetensors"
     save(Canary(canary), file)
-    for read in READERS:
+    for read in ALL_READERS:
         with pytest.raises(RLTrainerError):
             read(file)
     assert not canary.exists()
@@ -131,5 +125,6 @@ HARMLESS = {
     ("trainer", "stop_request"),
     ("logger", "logger"),  # another class of logger's state continues the intervals only
     ("logger", "log"),  # no name of this log
+    ("logger", "loggers"),  # is empty
 }
 """Keys of states whose value may be any text."""

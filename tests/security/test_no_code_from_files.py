@@ -110,7 +110,6 @@ OPENERS = {
     "state/state_file.py": "has safetensors map what `open_regular` has opened",
     "checkpoint/": "looks at what each name is before",
     "files/atomic_write.py": "writes",
-    "loggers/run_folder.py": "writes",
     "loggers/log_state.py": "bytes of a log that is appended to, never more than were written",
     "loggers/file_logger.py": "lines of a log; a pipe is refused by the constructor",
     "data/memory_forecast.py": "what the system says",

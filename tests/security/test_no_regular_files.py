@@ -11,19 +11,8 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
-from rltrainer.hooks import BatchRecorder
 from tests.resume.runs import build
-
-READERS: list[Callable[[Path], object]] = [
-    rl.load,
-    rl.load_policy,
-    rl.ReplayBuffer.load,
-    rl.PrioritizedReplayBuffer.load,
-    BatchRecorder.load,
-    lambda path: build("ppo").algorithm.load(path),
-    lambda path: build("ppo").algorithm.policy.load(path),
-    lambda path: build("ppo").restore(path),
-]
+from tests.security.loaders import READERS
 
 
 def make_socket(path: Path) -> None:
@@ -48,7 +37,7 @@ MAKERS: list[Callable[[Path], object]] = [
 def test_no_reader_waits(make: Callable[[Path], object], tmp_path: Path) -> None:
     path = tmp_path / "f"
     make(path)
-    for read in READERS:
+    for read in (*READERS, build("ppo").restore):
         with pytest.raises(RLTrainerError) as error:
             read(path)
         assert str(path) in str(error.value)

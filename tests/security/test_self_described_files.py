@@ -1,7 +1,9 @@
 """Files that say what they hold are data: nothing else is built, called or imported, no memory is taken on trust."""
 
 import copy
+import functools
 import json
+import operator
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,18 +64,8 @@ def places(plain: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     state = {**state, "construction": copy.deepcopy(state["construction"])}
-    *way, last = path
-    place = state["construction"]
-    for key in way:
-        place = place[key]
-    place[last] = value
+    functools.reduce(operator.getitem, path[:-1], state["construction"])[path[-1]] = value
     return state
-
-
-def at(plain: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        plain = plain[key]
-    return plain
 
 
 def of_parts() -> rl.SAC:
@@ -94,7 +86,7 @@ def test_no_number_takes_memory_that_the_file_does_not_hold(name: str, tmp_path:
     state = written(path, of_parts() if name == "of_parts" else make(name))
     before, num_refused = memory(), 0
     for place in places(state["construction"]):
-        if type(at(state["construction"], place)) is not int:
+        if type(functools.reduce(operator.getitem, place, state["construction"])) is not int:
             continue
         for huge in (10**6, 10**13):
             write_state(path, "algorithm", changed(state, place, huge))
@@ -106,13 +98,6 @@ def test_no_number_takes_memory_that_the_file_does_not_hold(name: str, tmp_path:
     assert memory() - before < 100e6
 
 
-def test_a_box_beyond_all_observations_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    state = written(path)
-    place = ("options", "policy", "options", "observation_space", "shape")
-    is_invalid(path, changed(state, place, [10**6, 10**6]), "must hold at most")
-
-
 @pytest.mark.parametrize("value", [None, True, -1, 0.5, "x", [], [3], {}, {"dict": 3}, {"tensor": "x"}, {"built": {}}])
 def test_whatever_stands_in_a_place_is_refused_or_harmless(value: Any, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -122,22 +107,13 @@ def test_whatever_stands_in_a_place_is_refused_or_harmless(value: Any, tmp_path:
         loads_or_refuses(path)
 
 
-def test_every_cut_and_every_flipped_header_byte_is_refused_or_harmless(tmp_path: Path) -> None:
-    written(tmp_path / "file")
-    data, path = (tmp_path / "file").read_bytes(), tmp_path / "damaged"
-    for position in range(8, 2000, 13):
-        for damaged in (data[:position], data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]):
-            path.write_bytes(damaged)
-            loads_or_refuses(path)
-
-
 def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
     deep: Any = 3
     for _ in range(60):
         deep = [deep]
-    is_invalid(path, changed(state, ("options", "policy", "options", "activation"), deep))
+    is_invalid(path, changed(state, ACTIVATION, deep))
     with open(path, "wb") as file:
         PackedState({}, {"rltrainer": "algorithm", "version": "4", "state": '{"dict": ' * 10**5}).write(file)
     with pytest.raises(CheckpointError, match="damaged or truncated"):
@@ -169,6 +145,8 @@ def canary(*args: Any) -> nn.Module:
 
 
 BUILT = {"built": {"known": "BC"}, "args": [], "options": {}}
+POLICY = ("options", "policy")
+ACTIVATION = (*POLICY, "options", "activation")
 
 
 @pytest.mark.parametrize(
@@ -182,11 +160,8 @@ def test_only_what_is_meant_for_files_is_built_or_called(kind: str, name: str, t
     state = written(path)
     call = {"built": {kind: name}, "args": [str(log)], "options": {}}
     is_invalid(path, {**state, "construction": call}, "knows no|only names")
-    is_invalid(path, changed(state, ("options", "policy"), call), "knows no|only names")
-    is_invalid(path, changed(state, ("options", "policy", "options", "activation"), call), "knows no|only names")
-    is_invalid(
-        path, changed(state, ("options", "policy", "options", "activation"), {kind: name}), "knows no|only names"
-    )
+    for place, value in ((POLICY, call), (ACTIVATION, call), (ACTIVATION, {kind: name})):
+        is_invalid(path, changed(state, place, value), "knows no|only names")
     is_invalid(path, changed(state, ("options", "params"), {"params": name, "fields": {}}), "only names")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
@@ -195,34 +170,27 @@ def test_a_users_class_is_made_only_if_it_is_a_policy_or_an_algorithm(tmp_path: 
     path = tmp_path / "file"
     state = written(path)
     call = {"built": {"live": "Canary"}, "args": [], "options": {}}
-    is_invalid(
-        path, {**state, "construction": call}, "Canary'> is no class of policies or algorithms", classes=[Canary]
-    )
-    is_invalid(path, changed(state, ("options", "params"), call), "is no class of policies or", classes=[Canary])
-    assert Canary.touched == 0
-
-
-def test_who_is_not_asked_for_is_not_called(tmp_path: Path) -> None:
-    """What is passed or registered is used where the file names it, and only by that name."""
-    path = tmp_path / "file"
-    state = written(path)
+    text = "Canary'> is no class of policies or algorithms"
+    is_invalid(path, {**state, "construction": call}, text, classes=[Canary])
+    is_invalid(path, changed(state, ("options", "params"), call), text, classes=[Canary])
+    # What is passed or registered is used where the file names it, and only by that name.
+    written(path)
     rl.load(path, classes=[canary])
-    is_invalid(
-        path, changed(state, ("options", "policy", "options", "activation"), {"known": "canary"}), "knows no 'canary'"
-    )
+    is_invalid(path, changed(state, ACTIVATION, {"known": "canary"}), "knows no 'canary'")
     assert Canary.touched == 0
 
 
 def test_a_policy_in_the_place_of_an_algorithm(tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
-    is_invalid(
-        path, {**state, "construction": state["construction"]["options"]["policy"]}, "holds a Actor, no Algorithm"
-    )
-    is_invalid(path, {**state, "construction": BUILT}, "what it says cannot be built")
-    is_invalid(path, {**state, "construction": 3}, "holds a int, no Algorithm|holds a int, no Policy")
-    other = {**BUILT, "built": {"known": "PPO"}, "options": state["construction"]["options"]}
-    is_invalid(path, {**state, "construction": other}, "PPO.policy: must be of class ActorCritic")
+    options = state["construction"]["options"]
+    for other, text in (
+        (options["policy"], "holds a Actor, no Algorithm"),
+        (BUILT, "what it says cannot be built"),
+        (3, "holds a int, no Algorithm|holds a int, no Policy"),
+        ({**BUILT, "built": {"known": "PPO"}, "options": options}, "PPO.policy: must be of class ActorCritic"),
+    ):
+        is_invalid(path, {**state, "construction": other}, text)
 
 
 @pytest.mark.parametrize("key", ["policy", "optimizer", "generator", "construction", "algorithm"])

@@ -52,16 +52,6 @@ def test_invalid_reference_scores(value: Any) -> None:
         one_env(FOUR).describe(value)
 
 
-def test_a_boundary_ends_no_episode_and_begins_one() -> None:
-    buffer = one_env(FOUR)
-    buffer.end_trajectory()
-    fill(buffer, cell(20, end="t"))
-    found = buffer.describe()
-    assert (found.num_episodes, found.num_unfinished) == (4, 1)
-    assert found.returns is not None
-    assert found.returns.minimum == 1.0
-
-
 def test_an_episode_without_its_beginning_does_not_count() -> None:
     # Five transitions fit: that of observation 0 is gone, and the episode that it began is no longer whole.
     found = one_env(FOUR, 5).describe()

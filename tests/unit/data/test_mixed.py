@@ -55,12 +55,9 @@ def test_several_batches_and_steps() -> None:
     assert all(rewards[int(o)] == float(r) for o, r in zip(again.obs[:, 0], again.reward, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("share", "counts"), [(0.0, [7, 0]), (0.01, [7, 0]), (0.5, [3, 4]), (0.99, [0, 7]), (1.0, [0, 7])]
-)
-def test_shares_are_rounded(share: float, counts: list[int]) -> None:
-    is_offline = mixed(share).sample(7).obs[:, 0] >= 100
-    assert [int((~is_offline).sum()), int(is_offline.sum())] == counts
+def test_shares_are_rounded() -> None:
+    for share, num_offline in ((0.0, 0), (0.01, 0), (0.5, 4), (0.99, 7), (1.0, 7)):
+        assert int((mixed(share).sample(7).obs[:, 0] >= 100).sum()) == num_offline
 
 
 def test_before_anything_is_collected_all_is_offline() -> None:

@@ -10,19 +10,7 @@ import torch
 
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
-from tests.unit.data.reference import (
-    ACTION,
-    OBS,
-    Cell,
-    Reference,
-    World,
-    as_obs,
-    assert_holds,
-    cell,
-    make_buffer,
-    make_rollout,
-    raises,
-)
+from tests.unit.data.reference import ACTION, OBS, Cell, World, as_obs, cell, make_rollout, raises
 
 
 def add(buffer: RolloutBuffer, cells: list[Cell], valid: Any = None, extra: Any = None) -> None:
@@ -92,21 +80,6 @@ def test_a_cut_keeps_the_successors_once() -> None:
     assert rollout.next_obs[..., 0].tolist() == [[1, 11, 21], [51, 61, 22]]
     buffer.end_trajectory()
     assert sorted(buffer.rollout().final_index.tolist()) == [0, 1, 3, 4, 5]
-
-
-@pytest.mark.parametrize("p_invalid", [0.0, 0.7])
-def test_a_replay_buffer_takes_rollouts(p_invalid: float) -> None:
-    world, rollouts = World(1, 3, p_invalid), RolloutBuffer(1, 3, OBS, ACTION)
-    buffer, reference = make_buffer(30, 3), Reference(10, 3)
-    for num_steps in (1, 1, 4, 1, 7, 1, 15):
-        rollouts.clear()
-        for _ in range(num_steps):
-            cells, valid = world.step()
-            add(rollouts, cells, np.array(valid))
-            for env in np.flatnonzero(valid):
-                reference.add(env, cells[env])
-        buffer.add_rollout(rollouts.rollout())
-    assert_holds(buffer, reference, 3)
 
 
 def test_extras_are_columns_that_must_be_filled() -> None:

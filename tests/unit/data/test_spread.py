@@ -33,19 +33,6 @@ def one_stream(size: int, episode: int, path: Path) -> Reference:
     return reference
 
 
-@pytest.mark.parametrize("num_envs", [2, 3, 4, 7])
-@pytest.mark.parametrize("episode", [1, 6, 10_000])
-def test_more_envs_keep_every_transition(
-    tmp_path: Path, num_envs: int, episode: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    reference = one_stream(100, episode, tmp_path / "b")
-    loaded = ReplayBuffer.load(tmp_path / "b", num_envs=num_envs)
-    assert len(loaded) == 100
-    assert loaded.capacity == -(-100 // num_envs) * num_envs
-    assert_holds(loaded, reference)
-    assert not caplog.records
-
-
 def test_whole_episodes_stay_whole_where_there_is_room(tmp_path: Path) -> None:
     reference = one_stream(96, 6, tmp_path / "b")
     loaded = ReplayBuffer.load(tmp_path / "b", capacity=400, num_envs=4)
@@ -91,6 +78,7 @@ def test_any_layout_holds_what_brute_force_says(seed: int, tmp_path: Path, monke
     other_envs = int(rng.integers(1, 6))
     other_capacity = int(rng.integers(other_envs, 90))
     loaded = ReplayBuffer.load(tmp_path / "b", capacity=other_capacity, num_envs=other_envs)
+    assert loaded.capacity == -(-other_capacity // other_envs) * other_envs  # rounded up
     assert len(loaded) == min(len(buffer), loaded.capacity)
     if not len(buffer):
         return
