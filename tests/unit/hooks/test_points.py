@@ -384,8 +384,6 @@ def test_numbers_reach_the_log_as_means(tmp_path: Any) -> None:
     ("hooks", "text"),
     [
         ([1], r"OnPolicyTrainerParams.hooks: must be a list or tuple of TrainerHook objects; got \[1\] \(list\)"),
-        ([rl.TrainerHook], "must be a list or tuple of TrainerHook objects"),
-        (rl.TrainerHook(), "must be a list or tuple of TrainerHook objects"),
         ([Recording([], "a"), Recording([], "a")], r"must have different names; got 'a' \(str\)"),
         (2 * [rl.TrainerHook()], "must have different names"),
         ([Recording([], 3)], r"hooks: Recording.name: must be a text that is not empty or None; got 3 \(int\)"),  # type: ignore[arg-type]  # wrong on purpose

@@ -255,18 +255,15 @@ def test_neither_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: p
 
 
 def test_gpus_as_nvidia_smi_tells_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
+    path, program = os.environ["PATH"], tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", "")
+    assert GpuProbe()() == {}
     program.write_text('#!/bin/sh\necho "0, 35, 1024, 61"\necho "1, [N/A], 2048, 40"\n')
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{path}")
     gb = 2**30 / 1e9
     expected = {"gpu0_percent": 35.0, "gpu0_memory_gb": gb, "gpu0_temperature": 61.0}
     assert GpuProbe()() == expected | {"gpu1_memory_gb": 2 * gb, "gpu1_temperature": 40.0}
-
-
-def test_no_gpu_is_nothing_to_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert GpuProbe()() == {}
 
 
 @pytest.mark.gpu

@@ -87,11 +87,6 @@ def test_an_unknown_number_names_those_there_are() -> None:
         hook.post_steps(run)
 
 
-def test_a_score_needs_test_steps() -> None:
-    with pytest.raises(ParamsError, match=r"EarlyStopping.metric: needs test steps; got 'score'.*test_collector"):
-        EarlyStopping().setup(FakeRun(test_collector=None))
-
-
 @pytest.mark.parametrize(
     ("metric", "mode", "every", "numbers"),
     [("score", "max", None, [2, 1, 1]), ("loss", "min", rl.Every(1, "epoch"), [2, 3, 3])],

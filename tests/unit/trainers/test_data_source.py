@@ -54,11 +54,3 @@ def test_lost_envs_are_logged() -> None:
     trainer.params.training_collector.envs.unwrapped.num_restarts = 2
     trainer.run()
     assert {values["num_env_restarts"] for _, values in logger.of("training")} == {2}
-
-
-def test_what_is_no_source_is_refused() -> None:
-    trainer = build("ppo")
-    text = r"OnPolicyTrainerParams\.training_collector: must be a Collector"
-    for wrong in (rl.Collector, trainer.params.training_collector.envs):
-        with pytest.raises(rl.errors.ParamsError, match=text):
-            dataclasses.replace(trainer.params, training_collector=wrong)

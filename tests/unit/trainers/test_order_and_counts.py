@@ -266,13 +266,6 @@ def test_an_exception_closes_envs_and_logger_and_a_run_leaves_them_open(error: A
         assert [*(each.closed for each in envs), bool(closed)] == [training_fn is not None] * 3
 
 
-def test_a_foreign_policy_is_refused() -> None:
-    envs = counting_envs()
-    other = rl.Collector(tiny_actor_critic(envs), envs)
-    with pytest.raises(ParamsError, match="OnPolicyTrainerParams.training_collector: must use the algorithm's policy"):
-        on_policy_trainer(training_collector=other)
-
-
 def test_a_trainer_names_the_kind_of_algorithm_it_needs_and_the_trainer_for_what_it_got() -> None:
     on, off = on_policy_trainer(), off_policy_trainer()
     for trainer, algorithm, params, text in (

@@ -70,14 +70,6 @@ def test_the_text_of_the_contract() -> None:
             online(rl.OnPolicyTrainerParams, batch_size=-1)
 
 
-def test_exactly_one_measure_of_a_collection_step() -> None:
-    rule = "collection_step_num_episodes: exactly one of collection_step_num_env_steps and collection_step_num_episodes"
-    for options in ({"collection_step_num_episodes": 3}, {"collection_step_num_env_steps": None}):
-        with pytest.raises(ParamsError, match=rule):
-            online(rl.OnPolicyTrainerParams, **options)
-    online(rl.OnPolicyTrainerParams, collection_step_num_env_steps=None, collection_step_num_episodes=3)
-
-
 @pytest.mark.parametrize("field", ["stop_fn", "test_fn", "save_best_fn", "compute_score_fn"])
 def test_what_acts_on_test_steps_needs_a_test_collector(field: str) -> None:
     with pytest.raises(
@@ -114,16 +106,11 @@ def test_fields_that_need_another(tmp_path: Any) -> None:
             online(rl.OnPolicyTrainerParams, **options)
 
 
-def test_each_trainer_needs_its_kind_of_buffer() -> None:
+def test_on_policy_there_is_no_replay_buffer() -> None:
     envs = counting_envs()
-    collector = rl.Collector(tiny_actor_critic(envs), envs)
-    with pytest.raises(ParamsError, match="OffPolicyTrainerParams.training_collector: must have a ReplayBuffer"):
-        online(rl.OffPolicyTrainerParams, training_collector=collector)
     collector = rl.Collector(tiny_actor_critic(envs), envs, replay_of(envs, 10))
     with pytest.raises(ParamsError, match="must have no buffer, or a RolloutBuffer"):
         online(rl.OnPolicyTrainerParams, training_collector=collector)
-    with pytest.raises(ParamsError, match="OfflineTrainerParams.buffer: must hold transitions; got .* It is empty"):
-        offline(rl.OfflineTrainerParams, buffer=replay_of(envs, 10))
 
 
 def test_offline_refuses_a_buffer_from_other_spaces() -> None:
