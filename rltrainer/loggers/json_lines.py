@@ -82,7 +82,7 @@ def read_log(folder: Path) -> list[LogRow]:
     if path.is_file():
         return [row for row, _ in _rows(path) if row is not None]
     if names := sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []:
-        hint = "Log JSON lines too, as RunFolder(path).logger(...) does, or rl.JSONLinesLogger beside your logger."
+        hint = "Log JSON lines too, as RunFolder(folder).logger(...) does, or rl.JSONLinesLogger beside your logger."
         text = f"{path}: expected JSON lines, the log that is read back; found {', '.join(names)}"
         raise CheckpointError(f"{text}. {hint}")
     return []
