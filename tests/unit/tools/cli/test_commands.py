@@ -158,7 +158,6 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     assert next(rl.open_run("runs/sac_logged").load_best().policy.actor.parameters()).shape[0] == 8
     assert main(shlex.split(f"{command} --seed 1,2")) == 0
     assert next(rl.load("runs/sac_logged_seed2").policy.actor.parameters()).shape[0] == 8
-    capsys.readouterr()
     assert main(["evaluate", "runs/sac_logged", "--num-episodes", "1"]) == 1
     text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
     assert text in capsys.readouterr().err
@@ -259,6 +258,12 @@ def test_an_env_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
     assert [path.name for path in Path("runs").iterdir()] == ["ppo_Mine"]
     assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Filmed"]) == 0
     assert "best.mp4: returns 10" in capsys.readouterr().out
+    Path("runs/ppo_Mine/recipe.json").unlink()
+    assert rl.open_run("runs/ppo_Mine").env_id is None
+    assert main(["evaluate", "runs/ppo_Mine"]) == 1
+    assert "does not say which env the run is of. Name it: --env my_package:MyEnv." in capsys.readouterr().err
+    assert main(["evaluate", "runs/ppo_Mine", "--env", "my_envs:Mine", "--num-episodes", "2"]) == 0
+    assert "return 10 +- 0" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's own, of the envs that are wrong
@@ -286,39 +291,19 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
         assert all(re.search(pattern, found, re.MULTILINE) for pattern in patterns), found
 
 
-PROGRAM = """
-import rltrainer as rl
-from rltrainer.envs import make_vec
-
-envs = make_vec("MountainCar-v0", 2, **{kwargs})
-algorithm = rl.PPO(rl.ActorCritic.for_envs(envs))
-params = rl.OnPolicyTrainerParams(
-    training_collector=rl.Collector(algorithm.policy, envs), collection_step_num_env_steps=20, epoch_num_steps=20,
-    test_collector=rl.Collector(algorithm.policy, make_vec("MountainCar-v0", 1, **{kwargs})), max_epochs=1,
-    run_folder=rl.RunFolder("plain"), verbose=False, show_progress=False, runtime=rl.RuntimeParams(compile=False),
-)
-rl.OnPolicyTrainer(algorithm, params).run()
-"""
-
-
 @pytest.mark.parametrize("kwargs", [{}, {"goal_velocity": 0.01}])
-def test_a_run_without_a_recipe_names_its_env_or_asks_for_it(
-    kwargs: dict[str, float], tmp_path: Path, capsys: Capture
-) -> None:
-    exec(PROGRAM.replace("{kwargs}", repr(kwargs)), {})
+def test_a_run_without_a_recipe_says_its_env(kwargs: dict[str, float], capsys: Capture) -> None:
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(
+        env="MountainCar-v0", env_kwargs=kwargs, num_env_steps=40, max_epochs=1, test_step_num_episodes=1,
+        collection_step_num_env_steps=40, verbose=False, show_progress=False, runtime=rl.RuntimeParams(compile=False),
+    )  # fmt: skip
+    rl.recipes.run_recipe(recipe, rl.RunFolder("plain"))
+    Path("plain/recipe.json").unlink()
     run = rl.open_run("plain")
     assert (run.env_id, run.env_kwargs) == ("MountainCar-v0", kwargs)
     assert main(["evaluate", "plain", "--num-episodes", "1"]) == 0
     assert "return -200 +- 0" in capsys.readouterr().out
     assert main(["resume", "plain"]) == 1  # no recipe says how the run was made
-    shutil.rmtree("plain")
-    (tmp_path / "my_envs.py").write_text(MODULE)
-    exec(MODULE + PROGRAM.replace("**{kwargs}", "").replace('"MountainCar-v0"', "Mine"), {})
-    assert rl.open_run("plain").env_id is None
-    assert main(["evaluate", "plain"]) == 1
-    assert "does not say which env the run is of. Name it: --env my_package:MyEnv." in capsys.readouterr().err
-    assert main(["evaluate", "plain", "--env", "my_envs:Mine", "--num-episodes", "2"]) == 0
-    assert "return 10 +- 0" in capsys.readouterr().out
 
 
 def test_the_doctor_knows_the_machine(capsys: Capture) -> None:

@@ -21,8 +21,7 @@ def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.C
     result = rl.train("CartPole-v1", folder=tmp_path, **SHORT)
     first = capsys.readouterr().out.splitlines()[0]
     assert first == f"rl.train: recipe ppo/CartPole-v1 (RL Zoo); 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
-    assert type(result.algorithm) is rl.PPO
-    assert result.info.env_step == 1024
+    assert (type(result.algorithm), result.info.env_step) == (rl.PPO, 1024)
     assert result.recipe.params == rl.recipes.get("ppo", "CartPole-v1").params
     files = sorted(path.name for path in result.folder.path.iterdir())
     assert files == ["best.safetensors", "checkpoints", "logs", "params.json", "recipe.json"]
@@ -30,18 +29,18 @@ def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.C
     assert run.stop_reason == "max_epochs"
     assert run.rows("test")["score"].max() == result.info.best_score
     assert rl.recipes.recipe_of(run.folder) == result.recipe
-    second = rl.train("CartPole-v1", folder=tmp_path, verbose=False, **SHORT)
-    assert second.folder.path.name == "ppo_CartPole-v1-2"
-    assert second.info.best_score == result.info.best_score
-    assert capsys.readouterr() == ("", "")
 
 
-def test_the_algorithm_is_the_best_and_a_logger_of_the_users_is_beside_json_lines(tmp_path: Path) -> None:
+def test_the_algorithm_is_the_best_and_a_logger_of_the_users_is_beside_json_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ppo_CartPole-v1").mkdir()
     logger = rl.CSVLogger(tmp_path / "log.csv")
     result = rl.train(
         "CartPole-v1", folder=tmp_path, verbose=False, compute_score_fn=lambda stats: 0.0, logger=logger, **SHORT
     )
     assert "test/score" in logger.path.read_text()
+    assert (result.folder.path.name, capsys.readouterr()) == ("ppo_CartPole-v1-2", ("", ""))
     assert rl.open_run(result.folder.path).rows("test")["score"].tolist() == [0.0, 0.0]
     assert result.info.best_epoch == 1  # none is strictly better than the first, which is of a trained network
     best, obs = rl.load(result.folder.best), np.ones((3, 4), np.float32)
@@ -80,13 +79,10 @@ def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: py
     out = capsys.readouterr().out
     text = "rl.train: no recipe for Walking, so the recommended settings of sac; 2,100 env steps, to "
     assert out.startswith(text + str(tmp_path / "sac_Walking"))
-    assert type(result.algorithm) is rl.SAC
-    assert result.recipe.trainer["batch_size"] == 256
+    assert (type(result.algorithm), result.recipe.trainer["batch_size"]) == (rl.SAC, 256)
     discrete = rl.train(CountingEnv, folder=tmp_path, num_envs=80, **SHORT | {"num_env_steps": 5120})
-    assert type(discrete.algorithm) is rl.PPO
-    envs = rl.make_vec(CountingEnv, 80)
-    assert discrete.recipe.trainer.items() >= rl.PPO.recommended(envs).items()
-    assert discrete.info.env_step == 5120
+    assert (type(discrete.algorithm), discrete.info.env_step) == (rl.PPO, 5120)
+    assert discrete.recipe.trainer.items() >= rl.PPO.recommended(rl.make_vec(CountingEnv, 80)).items()
     text = r"recipe.json: Recipe.env: JSON holds only the name 'Walking'; pass env="
     refuses(CheckpointError, text, rl.recipes.recipe_of, result.folder)
     assert rl.recipes.recipe_of(result.folder, env=Walking) == result.recipe
