@@ -44,14 +44,14 @@ from rltrainer.validation.field_rules import AnyPath, checked
 
 __all__ = ["export_onnx", "export_torch"]
 
+# Name of the description within a `.pt2` file.
 DESCRIPTION = "rltrainer.json"
-"""Name of the description within a `.pt2` file."""
 PLAIN_NAME = re.compile(r"[\w./:-]+")
+# Drawn numbers lie in [-10, 10] where their Box allows it: some boxes reach 3e38.
 LARGEST = 10.0
-"""Drawn numbers lie in [-10, 10] where their Box allows it: some boxes reach 3e38."""
 TOLERANCE = 1e-4
+# Of the 64 observations tried: where two choices are equal up to rounding, either is right.
 MAX_DIFFERENT = 4
-"""Of the 64 observations tried: where two choices are equal up to rounding, either is right."""
 
 Run = Callable[[Tree, tuple[Array, ...]], list[Array]]
 """Calls a graph: observations [N, ...] and the state [N, S] of a recurrent policy -> actions and the next state."""

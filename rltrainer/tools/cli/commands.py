@@ -12,13 +12,13 @@ from rltrainer.tools.cli.train_command import train
 from rltrainer.tools.recipes import get, names
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE, takes
 
+# Actions that an algorithm takes or not, as its policy says.
 KINDS = {
     "Discrete": gym.spaces.Discrete(2),
     "MultiDiscrete": gym.spaces.MultiDiscrete([2, 2]),
     "MultiBinary": gym.spaces.MultiBinary(2),
     "Box": gym.spaces.Box(-1.0, 1.0, (1,)),
 }
-"""Actions that an algorithm takes or not, as its policy says."""
 
 
 @click.command("list")

@@ -26,20 +26,20 @@ from rltrainer.nets import ActorCritic, Policy
 from rltrainer.tools.cli.values import env_named
 from rltrainer.tools.recipes.algorithms import algorithms_for, policy_of
 
+# The package by which an extra is known to be installed.
 EXTRAS = {
     "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
     "atari": "ale-py", "minatar": "MinAtar", "pettingzoo": "pettingzoo", "sweep": "optuna", "onnx": "onnxruntime",
     "serve": "fastapi", "minari": "minari", "hdf5": "h5py", "parquet": "pyarrow", "system": "psutil", "wandb": "wandb",
     "mlflow": "mlflow-skinny",
 }  # fmt: skip
-"""The package by which an extra is known to be installed."""
+# Warnings of gymnasium that make no difference here: of wrappers, the bounds of observations, actions to be scaled.
 NO_MATTER = re.compile(
     "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
 )
-"""Warnings of gymnasium that make no difference here: of wrappers, the bounds of observations, actions to be scaled."""
 _ANSI = re.compile(r"\x1b\[\d+m")
+# Env steps that an env is looked at for.
 NUM_STEPS = 1000
-"""Env steps that an env is looked at for."""
 
 
 class Doctor(click.Group):

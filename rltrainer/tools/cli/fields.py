@@ -19,15 +19,15 @@ from rltrainer.tools.cli.values import read_value
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.tools.recipes.algorithms import policy_of
 
+# Fields of a recipe that the command names itself, or that are none of a user's.
 OF_COMMAND = {
     "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "data", "seed", "source", "published_score",
     "published_as",
 }  # fmt: skip
-"""Fields of a recipe that the command names itself, or that are none of a user's."""
+# Fields whose values no words can say.
 NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "folder"}
-"""Fields whose values no words can say."""
+# Groups of params that are fields of the trainer's, or options of the policy.
 NESTED = ("update", "precision", "runtime", "checkpoint", "net", "critic_net")
-"""Groups of params that are fields of the trainer's, or options of the policy."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, di
     for name, params in _nested_params(recipe).items():
         if name in groups:
             fields[name] = dataclasses.replace(params, **groups.pop(name))
-    fields.pop("checkpoint", None)  # its folder is the run's, which is not made yet
+    # Checked above; its folder is the run's, which is not made yet.
+    fields.pop("checkpoint", None)
     for values in groups.values():
         fields |= values
     return recipe.with_fields(**fields), checkpoint
@@ -121,6 +122,7 @@ def shown(value: Any) -> str:
 
 def field_texts(cls: type[Any]) -> dict[str, str]:
     """Return the docstrings of a dataclass's fields by name, its parents' too."""
+    # A field has no `__doc__`, so the source is read: a text that follows an annotated name is its docstring.
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if each.__module__.startswith("rltrainer."):

@@ -12,8 +12,8 @@ from rltrainer.tools.cli.train_command import EXPLAIN, HELP_ALL, TrainCommand, r
 from rltrainer.tools.cli.values import RANGES, read_range
 from rltrainer.tools.sweeps import sweep as run_sweep
 
+# Groups whose fields can vary.
 CAN_VARY = ("run", "algorithm", "policy", "trainer")
-"""Groups whose fields can vary."""
 
 
 class SweepCommand(TrainCommand):

@@ -28,10 +28,10 @@ from rltrainer.tools.runs import open_run, run_seeds
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import did_you_mean
 
+# The env whose recipe `--help` shows where no env is named.
 DEFAULT_ENV = "CartPole-v1"
-"""The env whose recipe `--help` shows where no env is named."""
+# The name for `--help` where none is given.
 NO_DATA = "data"
-"""The name for `--help` where none is given."""
 
 
 class TrainCommand(click.Command):
@@ -171,6 +171,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     if made.env is None and (is_drawn or is_filmed):
         raise click.UsageError("--plot and --record show test episodes: name their env, --env ENV", ctx)
     filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
+    # Before the training: a missing package at its end would cost hours.
     require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {ctx.meta['words']}; {made.length}")
     if len(seeds) > 1:
@@ -184,7 +185,8 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     if filmed_env is not None:
         for run in runs:
             film(run, filmed_env)
-    if is_drawn:  # after the film, which the page shows
+    # After the films, which the page shows.
+    if is_drawn:
         draw(runs, picture)
 
 
@@ -247,7 +249,8 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
     """Return the recipe that the arguments name, before click reads them: its algorithm decides the options."""
     name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
     algorithm = args[0] if args and not args[0].startswith("-") else None
-    if algorithm is not None:  # however it is written: `PPO`, `DiscreteSAC`, `discrete-sac`
+    # However it is written: `PPO`, `DiscreteSAC`, `discrete-sac`.
+    if algorithm is not None:
         plain = algorithm.lower().replace("-", "").replace("_", "")
         algorithm = next((ours for ours in ALGORITHMS if ours.replace("_", "") == plain), algorithm)
     if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):

@@ -58,7 +58,7 @@ def read_value(text: str) -> Any:
     for read in (int, float):
         with contextlib.suppress(ValueError):
             number = read(text)
-            # 1e5 env steps are as good a number of them as 100000.
+            # 1e5 is a float to Python, and 100,000 env steps to a user; 1.0 stays a float.
             is_whole = isinstance(number, float) and "e" in text.lower() and number.is_integer()
             return int(number) if is_whole else number
     return text

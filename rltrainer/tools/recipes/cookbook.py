@@ -111,8 +111,8 @@ def _refuse(path: str, name: str) -> NoReturn:
 
 
 NAME = "recipe.json"
+# File in a run's folder of the algorithm that continued.
 START = "start.safetensors"
-"""File in a run's folder of the algorithm that continued."""
 
 
 def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
@@ -160,7 +160,8 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ParamsError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    own = folder.path / START  # wherever the folder is by now
+    # The recipe has the path that the folder had at first; it may have been moved since.
+    own = folder.path / START
     if recipe.start is not None and Path(recipe.start).name == START and own.exists():
         recipe = recipe.with_fields(start=own)
     return recipe

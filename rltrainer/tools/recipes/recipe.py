@@ -184,7 +184,8 @@ class AnyRecipe(Params):
             if owner is None:
                 raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{self._field_hint(name)}")
             changes[owner][name] = value
-        own_policy = {} if changes[""].get("start") is not None else self.policy  # the file's networks are as they are
+        # The networks of a saved algorithm are as they are: options of the recipe's policy do not apply to them.
+        own_policy = {} if changes[""].get("start") is not None else self.policy
         return dataclasses.replace(
             self,
             params=dataclasses.replace(self.params, **changes["params"]),
@@ -195,6 +196,7 @@ class AnyRecipe(Params):
 
     def make_trainer(self, **live: Any) -> Trainer[Any, Any]:
         """Return the trainer; `live` has further fields of its params: `run_folder`, `logger`, `hooks`, callbacks."""
+        # Before the networks, whose weights are drawn by torch's global generator.
         seed_everything(self.seed)
         policy, fields = self._parts()
         shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
@@ -284,7 +286,9 @@ class AnyRecipe(Params):
 
 def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
     """Split `num_units` units of `unit` steps, such as collections, into about `wanted` equal epochs, rounded up."""
-    fewer = num_units // wanted  # one more makes at most `wanted`, and fewer units make more epochs
+    # Epochs of `fewer` units are at least as many as wanted, those of one unit more at most as many. The nearer
+    # number of epochs is taken, and of two that are as near the one with fewer steps.
+    fewer = num_units // wanted
     candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
     count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
     return {"max_epochs": count, "epoch_num_steps": size * unit}

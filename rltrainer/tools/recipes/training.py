@@ -27,8 +27,8 @@ from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecip
 from rltrainer.trainers import InfoStats
 from rltrainer.validation.field_rules import AnyPath, checked
 
+# Fields that recommended settings depend on.
 SHAPES = {"num_envs", "env_kwargs", "wrappers"}
-"""Fields that recommended settings depend on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,7 @@ def train(
     if start is not None:
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
         words = f"{recipe.algorithm} continues; {words}"
+    # Callbacks, hooks and loggers are no data: the trainer gets them, and the recipe in the folder lacks them.
     live = {name: fields.pop(name) for name in list(fields) if name in recipe.live_fields()}
     recipe = recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
@@ -114,6 +115,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
                 Path(cast(Path, recipe.start)).unlink()
             folder.path.rmdir()  # if it is empty: nothing came of it
         raise
+    # Only now: a folder in which no trainer could be made is removed.
     write_recipe(recipe, folder)
     try:
         info = trainer.run()
@@ -148,6 +150,7 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
         recipe = recommended_recipe(env, algorithm, shape, data)
         return recipe, f"the recommended settings of {recipe.algorithm} on data"
     env = newest_version(env) if isinstance(env, str) else env
+    # The name of a recipe where an id is meant, such as ppo/CartPole-v1.
     if env in cookbook.names():
         meant, _, of = env.partition("/")
         hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."

@@ -16,12 +16,12 @@ from rltrainer.processes.program import Link
 from rltrainer.processes.worker import Report, Worker, WorkerGroup, make_context, num_cores
 from rltrainer.trainers import Trainer
 
+# For what ended runs save, before they are killed.
 SECONDS_TO_SAVE = 60.0
-"""For what ended runs save, before they are killed."""
+# Seconds between two reports of how far a run is.
 TICK = 0.5
-"""Seconds between two reports of how far a run is."""
+# The answer to a question where the parent ends all jobs, or is gone.
 OVER = None
-"""The answer to a question where the parent ends all jobs, or is gone."""
 _TRAVEL = "must travel to another process"
 _TRAVEL_HINT = "Define it at the top level of a module or script; functools.partial takes more arguments along."
 
@@ -52,6 +52,7 @@ class Parent:
 
     def run(self, trainer: Trainer[Any, Any]) -> Any:
         """Run a trainer, and report how far it is."""
+        # A thread of its own, as a trainer has no point that is called twice a second whatever its steps take.
         is_over = threading.Event()
         reports = threading.Thread(target=self._report, args=(trainer, is_over), daemon=True)
         reports.start()
@@ -102,7 +103,8 @@ class Processes:
                 self._receive_until_fewer_than(self._limit)
             self._receive_until_fewer_than(1)
         except BaseException:
-            self._group.end(SECONDS_TO_SAVE)  # a second interrupt ends them at once
+            # Runs with checkpoints save when they are ended; a second interrupt ends them at once.
+            self._group.end(SECONDS_TO_SAVE)
             raise
 
     def _receive_until_fewer_than(self, limit: int) -> None:

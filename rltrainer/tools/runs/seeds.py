@@ -83,8 +83,9 @@ def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
     made = make(seed)
     if not isinstance(made, Trainer):
         return made
+    # Another copy of the frozen params would not reach the log of the trainer, which holds these.
     for field in ("show_progress", "verbose"):
-        object.__setattr__(made.params, field, False)  # frozen; the log of the trainer holds the same params
+        object.__setattr__(made.params, field, False)
     return parent.run(made)
 
 
