@@ -142,7 +142,6 @@ def test_a_path_that_is_no_runs_and_the_run_that_is_meant_are_named(
         "sac": "it is no folder. Did you mean 'runs/sac'?",
         "runs": "it holds neither params.json nor logs. Did you mean 'runs/ppo'?",
         "runs/sac/best.safetensors": "it is a file. Did you mean 'runs/sac'?",
-        "runs/sacc": "it is no folder. Did you mean 'runs/sac'?",
         "pyproject.toml": "it is no folder",
         "runs/sac/logs": "it holds neither params.json nor logs",
     }.items():

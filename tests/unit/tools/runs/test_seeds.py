@@ -101,7 +101,6 @@ def test_what_cannot_travel_or_be_imported_is_named(monkeypatch: pytest.MonkeyPa
     ({"make": 3}, "run_seeds.make: must be a callable (seed) -> trainer; got 3 (int)"),
     ({"seeds": []}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [] (list)"),
     ({"seeds": [1, 1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [1, 1]"),
-    ({"seeds": 5}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got 5 (int)"),
     ({"seeds": [-1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [-1]"),
     ({"num_processes": 0}, "run_seeds.num_processes: must be a positive integer or None; got 0 (int)"),
     ({"show_progress": 1}, "run_seeds.show_progress: must be True or False; got 1 (int)"),
