@@ -1,5 +1,6 @@
-"""Lists in the pages are complete and name what exists: algorithms, extras, the floors of the package."""
+"""Lists in the pages are complete and name what exists: algorithms, extras, rooms, and the tests of the guarantees."""
 
+import ast
 import inspect
 import json
 import re
@@ -115,3 +116,34 @@ def test_every_page_is_in_the_index() -> None:
     docs = ROOT / "docs"
     pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} - {"index.md"}
     assert pages == set(re.findall(r"\]\(([^)#]+\.md)\)", (docs / "index.md").read_text()))
+
+
+PROMISES = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE)
+
+
+def problem(named: str) -> str | None:
+    """Return what is wrong with the name of a test."""
+    path, _, name = named.partition("::")
+    file = ROOT / path
+    if not path.startswith("tests/") or not file.is_file():
+        return f"{named}: there is no such file"
+    functions = {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+    return None if name in functions and name.startswith("test_") else f"{named}: there is no such test"
+
+
+def test_all_promises_are_there_and_their_tests_exist() -> None:
+    assert [int(number) for number, _, _ in PROMISES] == list(range(1, 33))
+    for number, _, tests in PROMISES:
+        named = re.findall(r"`([^`]+)`", tests)
+        assert named, number
+        assert [text for text in map(problem, named) if text] == []
+
+
+def test_what_does_not_exist_is_seen() -> None:
+    here = "tests/docs/test_lists.py"
+    assert problem(f"{here}::test_what_does_not_exist_is_seen") is None
+    assert problem(f"{here}::test_nothing") == f"{here}::test_nothing: there is no such test"
+    assert problem(f"{here}::problem") == f"{here}::problem: there is no such test"
+    assert problem(here) == f"{here}: there is no such test"
+    nowhere = "tests/docs/nowhere.py::test_nothing"
+    assert problem(nowhere) == f"{nowhere}: there is no such file"

@@ -1,0 +1,114 @@
+"""Pictures of the docs: films play at the speed of their envs, examples have one each, README's curve is measured."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image
+
+import rltrainer as rl
+from pictures import films, gallery, published
+
+ROOT = Path(__file__).parents[2]
+FILMS = sorted((ROOT / "docs").rglob("*.gif"))
+NAMES = sorted(path.stem for path in gallery.EXAMPLES.glob("*.py"))
+CURVE = json.loads(published.STORE.read_text())
+SCORES = json.loads((ROOT / "benchmarks" / "recipes.json").read_text())
+
+
+def test_every_film_of_the_docs_moves() -> None:
+    assert ROOT / "docs" / "images" / "lander.gif" in FILMS
+    assert len(FILMS) >= 6
+    for path in FILMS:
+        frames, milliseconds = films.read(path)
+        assert len(frames) > 20, path
+        assert 20 <= statistics.median(milliseconds) <= 150, path  # 7 to 50 frames a second
+        assert max(milliseconds[:-1]) <= 500, path  # equal frames are one frame that is shown for longer
+        assert sum(milliseconds) <= 15_000, path
+
+
+def test_a_film_keeps_its_pace_with_fewer_frames_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbered = [Image.new("RGB", (8, 8), (50 * number, 0, 0)) for number in range(5)]
+    films.write(tmp_path / "film.gif", numbered[:3], 66.7)
+    frames, milliseconds = films.read(tmp_path / "film.gif")
+    assert len(frames) == 3
+    assert milliseconds == [70, 70, 1000]  # hundredths of a second, rounded; then it stands still
+
+    def record(player: str, env: gym.Env, path: Path, *, seed: int) -> None:
+        numbered[0].save(path, save_all=True, append_images=numbered[1:], duration=[30, 30, 40, 30, 1000])
+
+    class Still(gym.Env):
+        def render(self) -> np.ndarray:
+            return np.zeros((8, 8, 3), np.uint8)
+
+    monkeypatch.setattr(films.rl, "record", record)
+    monkeypatch.setattr(films.gym, "make", lambda env, render_mode: Still())
+    frames, milliseconds = films.filmed("a policy", "an env", every=2, seed=1)
+    assert len(frames) == 3
+    assert milliseconds == pytest.approx(65)  # of 30, 30, 40, 30; the end stands still
+
+
+def test_every_example_has_one_small_picture() -> None:
+    for name in NAMES:
+        found = list(gallery.IMAGES.glob(f"{name}.*"))
+        assert len(found) == 1, f"make its picture: python -m pictures.gallery {name}"
+        assert found[0].stat().st_size < 300_000, name
+        with Image.open(found[0]) as image:
+            assert image.width <= 700, name
+            assert len(image.convert("RGB").getcolors(1 << 24)) > 1, f"{name}: blank"
+
+
+def test_the_gallery_is_of_these_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = gallery.PAGE.read_text()
+    assert text == gallery.page(), "write the page: python -m pictures.gallery --page"
+    assert [name for name in NAMES if f"images/gallery/{name}." not in text] == []
+    assert len(NAMES) >= 18
+    assert {path.stem for path in gallery.IMAGES.iterdir()} == set(NAMES)
+    (tmp_path / "new.py").write_text('"""A new one.\n\nMore of it.\n"""\n')
+    monkeypatch.setattr(gallery, "EXAMPLES", tmp_path)
+    assert gallery.page().endswith("\n## More\n\n### `new.py`\n\nA new one.\n")  # one without a group
+
+
+def test_every_picture_of_the_docs_is_on_a_page() -> None:
+    docs = gallery.PAGE.parent
+    text = "".join(page.read_text() for page in docs.rglob("*.md"))
+    shown = [path for path in (docs / "images").rglob("*") if path.suffix in (".png", ".gif")]
+    assert [path.name for path in shown if path.relative_to(docs / "images").as_posix() not in text] == []
+    assert len(shown) > 30
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/recipes.md"])
+def test_the_figures_are_measured_ones(page: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    pattern = (
+        r"The recipe `(\S+)` with three seeds: (\S+) is the mean .* \(([\d., ]+)\)\. RL Zoo published (\S+), for one"
+    )
+    [(name, mean, by_seed, score)] = re.findall(pattern, text)
+    scores, recipe = SCORES[name]["scores"], rl.recipes.get(name)
+    assert name == CURVE["recipe"]
+    assert [float(each) for each in by_seed.split(", ")] == scores
+    assert float(mean) == round(statistics.mean(scores), 1)
+    assert (float(score), "LunarLander-v2, one run of 1M steps") == (recipe.published_score, recipe.published_as)
+    assert re.findall(r"Of the recipes, (\d+) have been measured", text) == [str(len(SCORES))]
+
+
+def test_the_curve_is_of_whole_runs_by_seed() -> None:
+    assert list(CURVE["returns"]) == [str(seed) for seed in published.SEEDS]
+    assert {len(returns) for returns in CURVE["returns"].values()} == {len(CURVE["steps"])}
+    assert CURVE["steps"][-1] > 0.95 * rl.recipes.get(CURVE["recipe"]).num_env_steps
+    assert len(CURVE["returns"]) == len(SCORES[CURVE["recipe"]]["scores"])
+
+
+@pytest.mark.full
+def test_the_curve_is_drawn_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = tmp_path / "drawn.png"
+    monkeypatch.setattr(published, "PICTURE", drawn)
+    published.draw(CURVE)
+    with Image.open(drawn) as ours, Image.open(ROOT / "docs" / "images" / "published.png") as theirs:
+        assert ours.size == theirs.size
+        difference = np.asarray(ours.convert("L"), float) - np.asarray(theirs.convert("L"), float)
+    assert np.abs(difference).mean() < 1  # another line changes it by more, another version of Matplotlib by less
