@@ -1,8 +1,7 @@
-"""A checkpoint is a folder: one state file per part, and a manifest with the size and SHA-256 of each file.
+"""A checkpoint is a folder: one state file per part, and a manifest with the size and SHA-256 of each file."""
 
-It is written under a hidden name (see `atomic_write`), flushed to disk, and renamed into place: a folder with a
-manifest is complete. The rows of a run's buffers are in files beside its checkpoints, and the manifest lists them too.
-"""
+# It is written under a hidden name (see `atomic_write`), flushed to disk, and renamed into place: a folder with a
+# manifest is complete. The rows of a run's buffers are in files beside its checkpoints; the manifest lists them too.
 
 import contextlib
 import errno
@@ -37,10 +36,10 @@ from rltrainer.types import State
 from rltrainer.validation.field_rules import NonNegativeInt, Rule
 
 MANIFEST = "manifest.json"
+# 3: rows of buffers in files that are named by their numbers.
 FORMAT_VERSION = 3
-"""3: rows of buffers in files that are named by their numbers."""
+# The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state.
 ROWS = "rows"
-"""The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state."""
 ROW_FILE = re.compile(r"\w+-\d+-\d+(?:-\d+)?\.safetensors", re.ASCII)
 _MEMBER = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
 

@@ -1,8 +1,7 @@
-"""One writer per folder: a lock that the system takes back when its holder dies, on a file that names the holder.
+"""One writer per folder: a lock that the system takes back when its holder dies, on a file that names the holder."""
 
-`filelock` is no replacement: it names no holder, fails on file systems that answer a lock with ENOLCK, and its older
-versions leave the lock to the forked workers of a killed run.
-"""
+# `filelock` is no replacement: it names no holder, fails on file systems that answer a lock with ENOLCK, and its older
+# versions leave the lock to the forked workers of a killed run.
 
 import contextlib
 import errno
@@ -19,18 +18,17 @@ from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import host_id
 from rltrainer.files.json_text import read_json
 
+# Bytes of a lock file that are read.
 MAX_SIZE = 1 << 12
-"""Bytes of a lock file that are read."""
+# Errors of file systems without locks, such as some network file systems.
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""Errors of file systems without locks, such as some network file systems."""
 
 
 class FolderLock:
-    """The lock of a folder: `flock` on its file `lock`, whose contents name the process that holds it.
+    """The lock of a folder: `flock` on its file `lock`, whose contents name the process that holds it."""
 
-    Where a file system has no locks, the contents decide: a lock is free if they name no process, or one of this
-    machine that is dead.
-    """
+    # Where a file system has no locks, the contents decide: a lock is free if they name no process, or one of this
+    # machine that is dead.
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "lock"

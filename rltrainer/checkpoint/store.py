@@ -1,12 +1,11 @@
-"""The checkpoints of a run: saved one after another into one folder, and the newest intact one found again.
+"""The checkpoints of a run: saved one after another into one folder, and the newest intact one found again."""
 
-    checkpoint-000000020000/                           manifest.json, one state file per part; complete, or not there
-    rows/buffer-000000000000-000000019990.safetensors  rows of the buffer by their numbers, which checkpoints share
-    lock                                               the process that writes here
-
-`save` writes the rows that are new, then the parts under a hidden name, and renames that into place. Then it removes
-the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more.
-"""
+#     checkpoint-000000020000/                           manifest.json, a state file per part; complete, or not there
+#     rows/buffer-000000000000-000000019990.safetensors  rows of the buffer by their numbers; checkpoints share them
+#     lock                                               the process that writes here
+#
+# `save` writes the rows that are new, then the parts under a hidden name, and renames that into place. Then it removes
+# the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more.
 
 import contextlib
 import logging

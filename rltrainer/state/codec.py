@@ -1,12 +1,4 @@
-"""The codec of what is saved: dataclasses by their fields' types, and values that say themselves what they are.
-
-`to_state` and `from_state` write and read the state of a part, a dataclass: no value is taken from a file that the type
-and rule of its field do not allow. All of a state is read before any of it is assigned.
-
-`to_plain` and `PlainReader` write and read hyperparameters and the arguments that policies and algorithms are built
-with. Numbers, texts, tuples, dicts, spaces, schedules and params are written out, everything else is named; reading
-makes what the registry knows or a user passed, and nothing else.
-"""
+"""The codec of what is saved: dataclasses by their fields' types, and values that describe themselves."""
 
 import dataclasses
 import inspect
@@ -30,6 +22,10 @@ from rltrainer.validation.suggestions import ExplainsArguments
 
 T = TypeVar("T")
 LARGEST_INT = 2**62
+
+
+# `to_state` and `from_state` write and read the state of a part, a dataclass: no value is taken from a file that the
+# type and rule of its field do not allow. All of a state is read before any of it is assigned.
 
 
 def to_state(value: Any) -> Any:
@@ -154,6 +150,11 @@ _PLAIN: dict[Any, tuple[str, Any]] = {
     str: ("text", lambda v: type(v) is str),
     Tensor: ("a scalar tensor", lambda v: isinstance(v, Tensor) and v.numel() == 1 and v.is_floating_point()),
 }
+
+
+# `to_plain` and `PlainReader` write and read hyperparameters and the arguments that policies and algorithms are built
+# with. Numbers, texts, tuples, dicts, spaces, schedules and params are written out, everything else is named; reading
+# makes what the registry knows or a user passed, and nothing else.
 
 
 def to_plain(value: object) -> Any:

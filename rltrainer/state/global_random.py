@@ -15,8 +15,8 @@ from rltrainer.errors import CheckpointError
 from rltrainer.seeding import check_generator
 from rltrainer.validation.field_rules import FiniteFloat, Rule
 
+# Words in the state of a Mersenne twister, the generator of Python and NumPy.
 NUM_WORDS = 624
-"""Words in the state of a Mersenne twister, the generator of Python and NumPy."""
 
 
 def _is_of_torch(state: object) -> bool:

@@ -13,8 +13,8 @@ _classes: dict[str, type[Any]] = {}
 _values: dict[str, Any] = {}
 _users: dict[str, Any] = {}
 
+# Classes and functions of a user's, or these by name.
 Named = Mapping[str, Any] | Collection[Any]
-"""Classes and functions of a user's, or these by name."""
 
 
 def add_classes(items: Iterable[Any]) -> None:

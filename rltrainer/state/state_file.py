@@ -23,14 +23,14 @@ from rltrainer.files.json_text import check_depth, read_json
 from rltrainer.files.regular_file import neighbours_hint, open_regular
 from rltrainer.types import State
 
+# 4: the rows of a replay buffer are numbered. No release wrote 1 to 3, and they are refused.
 FORMAT_VERSION = 4
-"""4: the rows of a replay buffer are numbered. No release wrote 1 to 3, and they are refused."""
+# Name of the checksum among the tensors, and its bytes; other tensors' names begin with the file's kind.
 CHECKSUM, CHECKSUM_SIZE = "sha256", hashlib.sha256().digest_size
-"""Name of the checksum among the tensors, and its bytes; other tensors' names begin with the file's kind."""
+# Bytes that are read, or copied from a device, at once.
 CHUNK_SIZE = 1 << 24
-"""Bytes that are read, or copied from a device, at once."""
+# The longest header, in bytes, that safetensors reads.
 MAX_HEADER_SIZE = 100_000_000
-"""The longest header, in bytes, that safetensors reads."""
 _READERS = {
     "algorithm": "rl.load", "policy": "rl.load_policy", "replay_buffer": "rl.ReplayBuffer.load",
 }  # fmt: skip

@@ -3,6 +3,7 @@
 Stable-Baselines3, Tianshou 1 and CleanRL are covered. This is data; `suggestions.py` finds the entry that is meant.
 """
 
+# Arguments and fields: the other libraries' names for each of ours.
 _THEIRS = {
     "lr": "learning_rate policy_lr actor_lr", "critic_lr": "q_lr", "gamma": "discount discount_factor",
     "gae_lambda": "lam lambda_", "entropy_coef": "ent_coef", "temperature": "ent_coef alpha", "value_coef": "vf_coef",
@@ -38,15 +39,15 @@ _THEIRS = {
     "cell_size": "lstm_hidden_size", "num_cg_steps": "cg_max_steps", "damping": "cg_damping",
     "num_quantiles": "n_quantiles", "num_outputs": "n_quantiles",
 }  # fmt: skip
-"""Arguments and fields: the other libraries' names for each of ours."""
+# Our names for another library's, of which the first that the called thing has is meant.
 ARGUMENTS: dict[str, tuple[str, ...]] = {"logdir": ("folder", "logger", "path")}
-"""Our names for another library's, of which the first that the called thing has is meant."""
 for _ours, _names in _THEIRS.items():
     for _name in _names.split():
         ARGUMENTS[_name] = (*ARGUMENTS.get(_name, ()), _ours)
 
 _PLANNED = "A run has max_epochs epochs of epoch_num_steps steps each."
 _NET = "It is a field of NetParams: net=rl.NetParams({}=...)."
+# Arguments that are no single one of ours: a name that the called thing must have, and the advice.
 ADVICE: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("total_timesteps", "n_timesteps", "timesteps", "total_steps", "steps", "max_steps"), ("max_epochs", _PLANNED)
@@ -56,11 +57,11 @@ ADVICE: dict[str, tuple[str, str]] = {
     "encoder": ("net", _NET.format("encoder")), "obs_encoder": ("net", _NET.format("obs_encoder")),
     "features_extractor_class": ("net", _NET.format("encoder")),
 }  # fmt: skip
-"""Arguments that are no single one of ours: a name that the called thing must have, and the advice."""
 
 _NORMALIZES = "a policy does: rl.ActorCritic.for_envs(envs, normalize_obs=True, normalize_reward=True)"
 _SYNC = 'rl.make_vec(env, num_envs, backend="sync") does'
 _WORKERS = 'rl.make_vec(env, num_envs, backend="workers") does'
+# Names of the package, `rl.<name>`: what does the same.
 PACKAGE = {
     "VecNormalize": _NORMALIZES, "NormalizeObservation": _NORMALIZES, "NormalizeReward": _NORMALIZES,
     "make_vec_env": "rl.make_vec(env, num_envs) does", "make_env": "rl.make_vec(env, num_envs) does",
@@ -79,4 +80,3 @@ PACKAGE = {
     "MlpPolicy": "rl.ActorCritic.for_envs(envs) makes a policy", "CnnPolicy": "rl.ActorCritic.for_envs(envs) makes one",
     "set_random_seed": "rl.seed(seed) does", "load_model": "rl.load(path) does",
 }  # fmt: skip
-"""Names of the package, `rl.<name>`: what does the same."""

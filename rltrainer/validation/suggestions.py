@@ -20,7 +20,8 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     }
     if name in theirs:
         return theirs[name]
-    foreign = difflib.get_close_matches(name, theirs, n=1, cutoff=0.8)  # a misspelt name of another library
+    # A misspelt name of another library; with the usual cutoff of 0.6, names that only look alike would win over ours.
+    foreign = difflib.get_close_matches(name, theirs, n=1, cutoff=0.8)
     meant = next(iter(difflib.get_close_matches(name, [*known, *foreign], n=1)), None)
     return meant if meant is None or meant in known else theirs[meant]
 
