@@ -233,18 +233,6 @@ def test_what_a_file_can_only_name_is_asked_for(options: Any, field: str, name: 
     assert isinstance(rl.load(path, classes={long_name: thing}), rl.BC)
 
 
-def test_an_optimizer_factory_of_a_users(tmp_path: Path) -> None:
-    def factory(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, weight_decay=0.1)
-
-    rl.DQN(rl.QNetwork(VECTOR, DISCRETE), rl.DQNParams(optimizer=factory)).save(tmp_path / "dqn")
-    with pytest.raises(CheckpointError, match=r"DQNParams.optimizer: the file only names 'test_an_optimi") as caught:
-        rl.load(tmp_path / "dqn")
-    assert "Pass what that is: classes=[factory], or classes={'test_an_optimi" in str(caught.value)
-    assert rl.load(tmp_path / "dqn", classes=[factory]).params.optimizer is factory
-    assert isinstance(rl.load_policy(tmp_path / "dqn"), rl.QNetwork)  # which has no optimizer
-
-
 def test_a_class_of_the_users_is_not_taken_for_ours(tmp_path: Path) -> None:
     other = type("ReLU", (nn.Module,), {"forward": lambda self, x: x})
     path = saved(tmp_path, activation=other)

@@ -114,12 +114,6 @@ def test_vtrace_by_hand(case: str) -> None:
     torch.testing.assert_close(vtrace_of(**changes), (column(*advantage), column(*return_)))
 
 
-def test_vtrace_that_goes_on_into_the_next_episode_is_wrong() -> None:
-    """The test of the test: the mistake of taking the next row's target at a truncation shows."""
-    wrong = vtrace_of(next_value=column(2, 5, 4))
-    assert not torch.allclose(wrong[1][:2], column(*BY_HAND["truncated"][2])[:2])
-
-
 def episodes(num_rows: int, seed: int) -> dict[str, torch.Tensor]:
     """Return cells of three envs, whose episodes end at random; inside one, the successor of a row is the next row."""
     g = torch.Generator().manual_seed(seed)
@@ -170,19 +164,3 @@ def test_vtrace_on_policy_is_gae(lambda_: float) -> None:
     on_policy = cells | {"ratio": torch.ones_like(cells["ratio"])}
     expected = gae(cells["reward"], cells["value"], cells["next_value"], terminated, cells["ends"], 0.9, lambda_)
     torch.testing.assert_close(vtrace(**on_policy, lambda_=lambda_), expected)
-
-
-@pytest.mark.parametrize(("rho_bar", "expected"), [(1.0, 5 / 6), (2.0, 0.9), (1e-3, 0.5)])
-def test_vtrace_leads_to_the_value_of_a_policy_between_the_two(rho_bar: float, expected: float) -> None:
-    """Two actions that earn 1 and 0, both tried as often; the policy takes the first with probability .9.
-
-    The fixed point is the value of min(rho_bar mu, pi), normalised: .5 / (.5 + .1) = 5 / 6; .9; nearly mu's, .5.
-    """
-    value = torch.zeros(1, 2, dtype=torch.float64)
-    ends, nothing = torch.ones(1, 2, dtype=torch.bool), torch.zeros_like(value)
-    ratio = torch.tensor([[0.9, 0.1]], dtype=torch.float64) / 0.5
-    for _ in range(200):
-        earned = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        _, target = vtrace(earned, value, nothing, nothing, ends, ratio, rho_bar=rho_bar, c_bar=rho_bar)
-        value += (target - value).mean() / rho_bar
-    assert float(value[0, 0]) == pytest.approx(expected, abs=1e-6)

@@ -1,7 +1,6 @@
 """What is not allowed is never chosen, has no probability, and is seen by no network."""
 
 import copy
-import math
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +12,7 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, SpaceError
-from rltrainer.nets.distributions import Categorical, MultiCategorical
+from rltrainer.nets.distributions import Categorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.exploration import allowed
 from rltrainer.nets.normalizer import ObsNormalizer, running_moments
@@ -61,15 +60,6 @@ def test_probabilities_are_over_what_is_allowed() -> None:
     torch.testing.assert_close(uniform.kl(distribution), torch.tensor([0.433781]))
 
 
-def test_each_of_several_choices_has_its_part_of_the_mask() -> None:
-    parts = [Categorical(torch.zeros(2, 2)), Categorical(torch.zeros(2, 3), start=10)]
-    mask = torch.tensor([[1, 0, 0, 1, 1], [1, 1, 0, 0, 1]]).bool()
-    distribution = MultiCategorical(parts).masked(mask)
-    # Two choices are left in each row: log 2.
-    torch.testing.assert_close(distribution.entropy(), torch.full((2,), math.log(2.0)))
-    torch.testing.assert_close(distribution.log_prob(torch.tensor([[0, 11], [1, 12]])), -distribution.entropy())
-
-
 def test_choices_that_are_not_allowed_are_drawn_anew_evenly() -> None:
     mask = torch.tensor([[1, 0, 1]]).repeat(6000, 1)
     action = torch.arange(6000) % 3 + 5
@@ -80,12 +70,6 @@ def test_choices_that_are_not_allowed_are_drawn_anew_evenly() -> None:
     # 2,000 draws from two: 1,000 each, within four standard deviations, 4 * sqrt(500) = 89.
     assert drawn[1] == 0
     assert abs(drawn[0] - 1000) < 89
-
-
-def test_several_choices_are_drawn_anew_one_by_one() -> None:
-    mask = torch.tensor([[0, 1, 1, 0, 0]] * 50).bool()
-    action = torch.stack([torch.randint(2, (50,)), 10 + torch.randint(3, (50,))], 1)
-    assert allowed(action, mask, MULTI, generator()).tolist() == [[1, 10]] * 50
 
 
 @pytest.mark.parametrize("leaf", MASKS.values(), ids=MASKS)

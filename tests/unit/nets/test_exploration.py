@@ -133,17 +133,3 @@ def test_noise_that_drifts_follows_its_equation() -> None:
     torch.testing.assert_close(
         new, (action + expected * torch.tensor([1.0, 5.0])).clamp(torch.tensor(BOX.low), torch.tensor(BOX.high))
     )
-
-
-def test_noise_that_drifts_spreads_to_its_limit() -> None:
-    # At dt = .01 the limit is std / sqrt(2 theta), to 1 in 1,000: .3 / sqrt(2 * .5) = .3.
-    noise, g = OrnsteinUhlenbeckNoise(0.3, theta=0.5), generator()
-    state = noise.initial_state(4000, BOX)
-    assert state.shape == (4000, 2)
-    spread = []
-    for _ in range(1000):
-        action, state = noise.step(MIDDLE, state, BOX, 0.0, g)
-        spread.append(state.std().item())
-    assert spread[0] == pytest.approx(0.3 * 0.1, rel=0.05)  # std sqrt(dt)
-    assert spread[-1] == pytest.approx(0.3, rel=0.05)
-    assert (action >= torch.tensor(BOX.low)).all()

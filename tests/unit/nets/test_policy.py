@@ -12,18 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.errors import SpaceError
-from rltrainer.nets import (
-    Actor,
-    ActorCritic,
-    DeterministicActorCritic,
-    EpsilonGreedy,
-    GaussianActorCritic,
-    GaussianNoise,
-    Policy,
-    QNetwork,
-    SquashedActorCritic,
-)
+import rltrainer as rl
+from rltrainer.errors import ParamsError, SpaceError
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = spaces.Discrete(4, start=2)
@@ -32,14 +22,14 @@ BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.flo
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 HALF_BOUNDED = spaces.Box(np.array([-np.inf, 0.0], np.float32), np.array([0.25, np.inf], np.float32))
 
-Make = Callable[..., Policy]
-UNIT = (DeterministicActorCritic, SquashedActorCritic, GaussianActorCritic)
+Make = Callable[..., rl.Policy]
+UNIT = (rl.DeterministicActorCritic, rl.SquashedActorCritic, rl.GaussianActorCritic)
 
 
-def exploring(cls: type[Policy], exploration: Any, **options: Any) -> Make:
+def exploring(cls: type[rl.Policy], exploration: Any, **options: Any) -> Make:
     """Return a maker of the policy as its algorithm would set it up."""
 
-    def make(observation_space: gym.Space[Any], action_space: gym.Space[Any], **more: Any) -> Policy:
+    def make(observation_space: gym.Space[Any], action_space: gym.Space[Any], **more: Any) -> rl.Policy:
         policy = cls.for_spaces(observation_space, action_space, hidden_sizes=(8,), **options, **more)
         policy.exploration = exploration
         return policy
@@ -48,18 +38,18 @@ def exploring(cls: type[Policy], exploration: Any, **options: Any) -> Make:
 
 
 POLICIES = {
-    "Actor discrete": (exploring(Actor, None), DISCRETE),
-    "Actor box": (exploring(Actor, None), UNBOUNDED),
-    "Actor bounded box": (exploring(Actor, None), BOX),
-    "ActorCritic discrete": (exploring(ActorCritic, None), DISCRETE),
-    "ActorCritic multi-discrete": (exploring(ActorCritic, None), MULTI),
-    "ActorCritic box": (exploring(ActorCritic, None), UNBOUNDED),
-    "ActorCritic half-bounded box": (exploring(ActorCritic, None), HALF_BOUNDED),
-    "QNetwork": (exploring(QNetwork, EpsilonGreedy(0.5)), DISCRETE),
-    "QNetwork dueling": (exploring(QNetwork, EpsilonGreedy(0.5), dueling=True), DISCRETE),
-    "DeterministicActorCritic": (exploring(DeterministicActorCritic, GaussianNoise(0.5)), BOX),
-    "SquashedActorCritic": (exploring(SquashedActorCritic, None), BOX),
-    "GaussianActorCritic": (exploring(GaussianActorCritic, None), BOX),
+    "Actor discrete": (exploring(rl.Actor, None), DISCRETE),
+    "Actor box": (exploring(rl.Actor, None), UNBOUNDED),
+    "Actor bounded box": (exploring(rl.Actor, None), BOX),
+    "ActorCritic discrete": (exploring(rl.ActorCritic, None), DISCRETE),
+    "ActorCritic multi-discrete": (exploring(rl.ActorCritic, None), MULTI),
+    "ActorCritic box": (exploring(rl.ActorCritic, None), UNBOUNDED),
+    "ActorCritic half-bounded box": (exploring(rl.ActorCritic, None), HALF_BOUNDED),
+    "QNetwork": (exploring(rl.QNetwork, rl.EpsilonGreedy(0.5)), DISCRETE),
+    "QNetwork dueling": (exploring(rl.QNetwork, rl.EpsilonGreedy(0.5), dueling=True), DISCRETE),
+    "DeterministicActorCritic": (exploring(rl.DeterministicActorCritic, rl.GaussianNoise(0.5)), BOX),
+    "SquashedActorCritic": (exploring(rl.SquashedActorCritic, None), BOX),
+    "GaussianActorCritic": (exploring(rl.GaussianActorCritic, None), BOX),
 }
 every_policy = pytest.mark.parametrize(("make", "action_space"), POLICIES.values(), ids=POLICIES.keys())
 
@@ -112,7 +102,7 @@ def test_acting_takes_no_gradients_and_changes_nothing(make: Make, action_space:
     policy = make(OBS, action_space, normalize_obs=True)
     before = copy.deepcopy(policy.state_dict())
     modes: list[bool] = []
-    layer = policy.critic if isinstance(policy, QNetwork) else policy.actor
+    layer = policy.critic if isinstance(policy, rl.QNetwork) else policy.actor
     layer.register_forward_hook(lambda *_: modes.append(torch.is_grad_enabled()))
     for explore in (False, True):
         action = policy.act(observations().requires_grad_(), explore=explore)
@@ -137,7 +127,7 @@ def test_select_action_returns_the_sample_and_act_clips_it(make: Make, action_sp
 def test_bounds_that_float32_does_not_have_are_kept() -> None:
     # 0.1 and -0.1 lie beyond the float32 nearest to them.
     space = spaces.Box(-0.1, 0.1, (2,), np.float64)
-    for cls in (Actor, SquashedActorCritic):
+    for cls in (rl.Actor, rl.SquashedActorCritic):
         policy = cls(OBS, space)
         with torch.no_grad():
             for parameter in policy.parameters():
@@ -146,7 +136,7 @@ def test_bounds_that_float32_does_not_have_are_kept() -> None:
             action = policy.act(100 * observations(), explore=explore, generator=generator()).double().numpy()
             assert (action >= space.low).all()
             assert (action <= space.high).all()
-    names = list(Actor(OBS, BOX, hidden_sizes=()).state_dict())
+    names = list(rl.Actor(OBS, BOX, hidden_sizes=()).state_dict())
     assert names == ["actor.2.log_std", "actor.2.linear.weight", "actor.2.linear.bias"], "bounds are no part of files"
 
 
@@ -175,8 +165,8 @@ def test_networks_and_statistics_are_in_the_state_and_used(make: Make, action_sp
 
 
 def test_exploration_reads_progress_from_the_policy() -> None:
-    policy = QNetwork(OBS, DISCRETE)
-    policy.exploration = EpsilonGreedy(lambda progress: 1.0 - progress)
+    policy = rl.QNetwork(OBS, DISCRETE)
+    policy.exploration = rl.EpsilonGreedy(lambda progress: 1.0 - progress)
     greedy = policy.act(observations(200))
     assert not torch.equal(policy.act(observations(200), explore=True, generator=generator()), greedy)
     policy.progress = lambda: 1.0
@@ -198,8 +188,8 @@ WIDER_THAN_FLOAT32 = spaces.Box(-3e38, 3e38, (1,), np.float32)
 @pytest.mark.parametrize(
     ("cls", "action_space", "rule", "hint"),
     [
-        *((cls, space, HEAD_RULE, HEAD_HINT) for cls in (Actor, ActorCritic) for space in (DICT, IMAGE_LIKE)),
-        *((QNetwork, space, "must be Discrete", Q_HINT) for space in (DICT, MULTI, FLAGS, BOX)),
+        *((cls, space, HEAD_RULE, HEAD_HINT) for cls in (rl.Actor, rl.ActorCritic) for space in (DICT, IMAGE_LIKE)),
+        *((rl.QNetwork, space, "must be Discrete", Q_HINT) for space in (DICT, MULTI, FLAGS, BOX)),
         *(
             (cls, space, BOX_RULE, BOX_HINT)
             for cls in UNIT
@@ -208,7 +198,7 @@ WIDER_THAN_FLOAT32 = spaces.Box(-3e38, 3e38, (1,), np.float32)
     ],
 )
 def test_an_action_space_that_does_not_fit_is_refused(
-    cls: type[Policy], action_space: gym.Space[Any], rule: str, hint: str
+    cls: type[rl.Policy], action_space: gym.Space[Any], rule: str, hint: str
 ) -> None:
     text = f"{cls.__name__}.action_space: {rule}; got {action_space!r} ({type(action_space).__name__}). {hint}"
     with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
@@ -216,7 +206,7 @@ def test_an_action_space_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("cls", UNIT)
-def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[Policy]) -> None:
+def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[rl.Policy]) -> None:
     # They stand for shares of the range: on a wider one they would never use the rest of it.
     wide = spaces.Box(2 * BOX.low, 2 * BOX.high)
     own, other, same = (cls.for_spaces(OBS, space, hidden_sizes=(4,)) for space in (BOX, wide, BOX))
@@ -227,3 +217,76 @@ def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[Policy])
     assert all(torch.equal(own.state_dict()[name], before[name]) for name in before)
     own.load_state_dict(same.state_dict())
     assert all(torch.equal(own.state_dict()[name], same.state_dict()[name]) for name in before)
+
+
+# Policies that are asked or changed in ways they do not follow
+
+
+PARTS = spaces.Dict(a=OBS, b=spaces.Tuple((spaces.Discrete(2), OBS)))
+UNIT_SPACE = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def made(space: gym.Space[Any] = OBS) -> rl.ActorCritic:
+    return rl.ActorCritic.for_spaces(space, UNIT_SPACE, hidden_sizes=(4,))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "text"),
+    [
+        (OBS, np.zeros((1, 3)), r"obs: expected a tensor \('N', 3\), got array\(.*\. policy\.predict\(obs\) t"),
+        (OBS, [0.0, 0.0, 0.0], r"obs: expected a tensor \('N', 3\), got \[0\.0, 0\.0, 0\.0\]\. policy\.predict"),
+        (OBS, torch.zeros(2, 4), r"obs: expected shape \('N', 3\), got \(2, 4\)\. The policy was made for these"),
+        (OBS, torch.zeros(3), r"obs: expected shape \('N', 3\), got \(3,\)\. Give it an axis in front: obs\.unsq"),
+        (OBS, torch.zeros(()), r"obs: expected shape \('N', 3\), got \(\)\."),
+        (PARTS, torch.zeros(2, 3), r"obs: expected a dict with the keys \['a', 'b'\], got tensor"),
+        (PARTS, {"a": torch.zeros(1, 3), "b": torch.zeros(1)}, r'obs\["b"\]: expected a tuple of 2, got tensor'),
+        (
+            PARTS,
+            {"a": torch.zeros(1, 3), "b": (torch.zeros(1), torch.zeros(1, 2))},
+            r'obs\["b"\]\[1\]: expected shape \(\'N\', 3\), got \(1, 2\)',
+        ),
+    ],
+)
+def test_act_and_call_want_tensors_of_the_space(space: Any, obs: Any, text: str) -> None:
+    policy = made(space)
+    for ask in (policy.act, policy):
+        with pytest.raises(SpaceError, match=rf"^ActorCritic\.act: {text}"):
+            ask(obs)
+
+
+def test_what_only_the_critic_sees_may_be_missing() -> None:
+    policy = rl.ActorCritic.for_spaces(PARTS, UNIT_SPACE, rl.NetParams(keys=["a"], hidden_sizes=(4,)))
+    assert policy.act({"a": torch.zeros(5, 3)}).shape == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda p: p.double(), "float64"), (lambda p: p.half(), "float16"), (lambda p: p.bfloat16(), "bfloat16"),
+        (lambda p: p.to(torch.float64), "float64"), (lambda p: p.type(torch.float64), "float64"),
+    ],
+)  # fmt: skip
+def test_a_number_format_is_set_by_its_own_method(change: Any, name: str) -> None:
+    policy = made()
+    text = rf"^ActorCritic: must keep its number format, .*; got {name}\. Write policy\.set_weight_dtype\(torch\.float"
+    with pytest.raises(ParamsError, match=text):
+        change(policy)
+    assert all(p.dtype == torch.float32 for p in policy.parameters())
+    policy.float().to("cpu").to(torch.float32)
+    policy.set_weight_dtype(torch.float64)
+    policy.double()
+    with pytest.raises(ParamsError, match="got float32"):
+        policy.float()
+
+
+@pytest.mark.parametrize("ask", ["attach", "update"])
+def test_an_algorithms_policy_is_not_replaced(ask: str) -> None:
+    policy = rl.QNetwork.for_spaces(OBS, spaces.Discrete(2), hidden_sizes=(4,))
+    algorithm = rl.DQN(policy)
+    algorithm.policy = rl.QNetwork.for_spaces(OBS, spaces.Discrete(2), hidden_sizes=(4,))
+    given: Any = rl.UpdatePlan() if ask == "attach" else None
+    text = r"^DQN\.policy: must stay the one that the algorithm was built with; got another QNetwork\. Copy weights in"
+    with pytest.raises(ParamsError, match=text):
+        getattr(algorithm, ask)(given)
+    algorithm.policy = policy
+    algorithm.attach(rl.UpdatePlan())

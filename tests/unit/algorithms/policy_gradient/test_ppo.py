@@ -72,11 +72,6 @@ def test_the_ratio_is_one_before_the_first_step(obs_space: Any, action_space: An
     assert moved.abs().max() < (1e-4 if amp is None else 0.02)
 
 
-def test_normalised_observations_too() -> None:
-    log_ratio, _ = first_step(VECTOR, DISCRETE, None, normalize_obs=True)
-    assert log_ratio.abs().max() < 1e-4
-
-
 def test_the_pass_over_the_rollout_is_in_eval_mode_and_gradient_steps_in_the_mode_that_is_set() -> None:
     modes: list[bool] = []
 

@@ -88,8 +88,9 @@ def test_who_listens_hears_of_steps_that_are_taken_only() -> None:
     assert torch.equal(weights(free), weights(heard))
 
 
-def test_the_next_update_begins_anew() -> None:
-    algorithm = make(target_kl=1e-4, lr=0.05)
+@pytest.mark.parametrize("optimizer", [None, lambda p: torch.optim.Adam(p)])
+def test_any_optimizer_stops_and_begins_anew_in_the_next_update(optimizer: Any) -> None:
+    algorithm = make(target_kl=1e-4, lr=0.05, optimizer=optimizer)
     for seed in range(3):
         assert 1 <= algorithm.update(rollout(seed), 16, 5).num_gradient_steps < 20
 
@@ -99,11 +100,6 @@ def test_a_far_bound_changes_no_bit() -> None:
     for seed in range(3):
         assert free.update(rollout(seed), 16, 5).floats() == bound.update(rollout(seed), 16, 5).floats()
     assert torch.equal(weights(free), weights(bound))
-
-
-def test_any_optimizer_stops() -> None:
-    ours = make(target_kl=1e-4, lr=0.05, optimizer=lambda p: torch.optim.Adam(p))
-    assert 1 <= ours.update(rollout(), 16, 5).num_gradient_steps < 20
 
 
 def test_steps_that_were_recorded_ahead_are_not_taken() -> None:
