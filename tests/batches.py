@@ -9,6 +9,10 @@ import rltrainer as rl
 from rltrainer.tree import map_tree
 
 
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def rollout(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.Rollout:
     """Return a rollout [T, N] without ends, followed by zeros, in which every step is valid."""
     no = torch.zeros_like(reward, dtype=torch.bool)

@@ -11,6 +11,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, NonFiniteError
+from tests import batches
 from tests.fakes import POLICY_OPTIONS
 
 OBS = gym.spaces.Dict(
@@ -93,42 +94,29 @@ def action_batch(space: Any, *shape: int, generator: torch.Generator) -> torch.T
 
 
 def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> rl.Transitions:
-    g = torch.Generator().manual_seed(seed)
+    g, space = torch.Generator().manual_seed(seed), algorithm.policy.action_space
     terminated = torch.rand(shape, generator=g) < 0.3
     fields: dict[str, Any] = {
-        "obs": obs_batch(*shape, generator=g),
-        "action": action_batch(algorithm.policy.action_space, *shape, generator=g),
-        "reward": torch.rand(shape, generator=g),
-        "next_obs": obs_batch(*shape, generator=g),
-        "terminated": terminated,
-        "truncated": torch.zeros(shape, dtype=torch.bool),
-        "discount": 0.99 * (~terminated).float(),
-        "index": torch.zeros(shape, dtype=torch.int64),
-        "weight": torch.ones(shape),
-    }
-    return rl.Transitions(**(fields | changes))
+        "obs": obs_batch(*shape, generator=g), "action": action_batch(space, *shape, generator=g),
+        "reward": torch.rand(shape, generator=g), "next_obs": obs_batch(*shape, generator=g),
+        "terminated": terminated, "discount": 0.99 * (~terminated).float(),
+    }  # fmt: skip
+    return batches.transitions(**(fields | changes))
 
 
 def rollout(algorithm: Any, num_steps: int = 8, num_envs: int = 3, seed: int = 0, **changes: Any) -> rl.Rollout:
-    g = torch.Generator().manual_seed(seed)
-    shape = (num_steps, num_envs)
+    g, shape = torch.Generator().manual_seed(seed), (num_steps, num_envs)
+    space, known = algorithm.policy.action_space, algorithm.policy.columns
     terminated = torch.zeros(shape, dtype=torch.bool)
     terminated[3, 1] = True
     fields: dict[str, Any] = {
-        "obs": obs_batch(*shape, generator=g),
-        "action": action_batch(algorithm.policy.action_space, *shape, generator=g),
-        "reward": torch.rand(shape, generator=g),
-        "terminated": terminated,
-        "truncated": torch.zeros(shape, dtype=torch.bool),
-        "valid": torch.ones(shape, dtype=torch.bool),
-        "last_obs": obs_batch(num_envs, generator=g),
-        "final_obs": obs_batch(1, generator=g),
+        "obs": obs_batch(*shape, generator=g), "action": action_batch(space, *shape, generator=g),
+        "reward": torch.rand(shape, generator=g), "terminated": terminated,
+        "last_obs": obs_batch(num_envs, generator=g), "final_obs": obs_batch(1, generator=g),
         "final_index": torch.tensor([3 * num_envs + 1]),
-        "starts": torch.zeros(num_envs, dtype=torch.bool),
-    }
-    known = algorithm.policy.columns
+    }  # fmt: skip
     fields["extra"] = {name: torch.rand(*shape, *known[name][0], generator=g) for name in algorithm.columns}
-    return rl.Rollout(**(fields | changes))
+    return batches.rollout(**(fields | changes))
 
 
 def update(algorithm: Any, seed: int = 0, **changes: Any) -> rl.UpdateResult:
@@ -217,11 +205,7 @@ def test_the_final_obs_matters_only_where_the_episode_was_cut(name: str) -> None
         where = torch.zeros((8, 3), dtype=torch.bool)
         where[3, 1] = True
         final_obs = obs_batch(1, generator=torch.Generator().manual_seed(final_seed))
-        ends = {
-            "terminated": where if terminated else ~where & where,
-            "truncated": where if not terminated else ~where & where,
-        }
-        update(algorithm, final_obs=final_obs, **ends)
+        update(algorithm, final_obs=final_obs, terminated=where & terminated, truncated=where & (not terminated))
         return trained_parameters(algorithm)
 
     def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

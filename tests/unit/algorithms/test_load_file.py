@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets.encoder import ConvEncoder
-from rltrainer.state import registry, state_file
+from rltrainer.state import registry
 from rltrainer.state.state_file import read_state, write_state
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, update
 
@@ -282,20 +282,6 @@ def test_classes_that_are_none(classes: Any, tmp_path: Path) -> None:
 
 
 # Files that are something else
-
-
-def test_an_old_file_is_refused_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "old"
-    with monkeypatch.context() as patch:
-        patch.setattr(state_file, "FORMAT_VERSION", 3)
-        rl.BC(rl.Actor(VECTOR, DISCRETE)).save(path)
-    for load in (rl.load, rl.load_policy):
-        with pytest.raises(CheckpointError) as caught:
-            load(path)
-        assert str(caught.value) == (
-            f"{path}: written in format 3 by a version before 0.1.0, this release reads format 4. "
-            "Load it with the version that wrote it."
-        )
 
 
 def test_files_of_another_kind(tmp_path: Path) -> None:

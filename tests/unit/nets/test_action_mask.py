@@ -16,6 +16,7 @@ from rltrainer.nets.distributions import Categorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.exploration import allowed
 from rltrainer.nets.normalizer import ObsNormalizer, running_moments
+from tests.batches import generator
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 DISCRETE = spaces.Discrete(3, start=5)
@@ -35,10 +36,6 @@ def with_mask(leaf: Any, observation: Any = BOX) -> spaces.Dict:
 def observe(mask: Any, dtype: torch.dtype = torch.int8) -> dict[str, Tensor]:
     mask = torch.tensor(mask, dtype=dtype)
     return {"action_mask": mask, "observation": torch.randn(len(mask), 2, generator=generator(9))}
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_probabilities_are_over_what_is_allowed() -> None:

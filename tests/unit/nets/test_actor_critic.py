@@ -11,6 +11,7 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.nets.actor_critic import Critic
+from tests.batches import generator
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
@@ -136,10 +137,6 @@ every_policy = pytest.mark.parametrize(
 )
 
 
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(1)
-
-
 def test_scale_by_hand() -> None:
     policy = rl.DeterministicActorCritic(OBS, BOX, hidden_sizes=(4,))
     unit = torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]])
@@ -169,14 +166,14 @@ def test_greedy_action_is_the_mode_in_the_envs_scale(cls: Any) -> None:
 
 def test_squashed_actor_samples_its_distribution() -> None:
     policy, obs = rl.SquashedActorCritic(OBS, BOX, hidden_sizes=(4,)), torch.randn(6, 3)
-    expected = policy.scale(policy.distribution(obs).sample(generator())).detach()
-    assert torch.equal(policy.act(obs, explore=True, generator=generator()), expected)
+    expected = policy.scale(policy.distribution(obs).sample(generator(1))).detach()
+    assert torch.equal(policy.act(obs, explore=True, generator=generator(1)), expected)
 
 
 def test_gaussian_actor_clips_its_samples_to_the_bounds() -> None:
     policy = rl.GaussianActorCritic(OBS, BOX, hidden_sizes=(4,))
     nn.init.constant_(policy.actor[2].log_std, math.log(5.0))
-    action = policy.act(torch.randn(200, 3), explore=True, generator=generator())
+    action = policy.act(torch.randn(200, 3), explore=True, generator=generator(1))
     assert action.amin(0).tolist() == [-1.0, 0.0]
     assert action.amax(0).tolist() == [1.0, 10.0]
 

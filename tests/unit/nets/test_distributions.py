@@ -16,14 +16,11 @@ from rltrainer.nets.distributions import (
     SquashedGaussian,
     best_choice,
 )
+from tests.batches import generator
 
 LOGITS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 3.0, -4.0]])
 MEAN = torch.tensor([[0.5, -1.0], [0.0, 2.0]], dtype=torch.float64)
 LOG_STD = torch.tensor([[0.1, -0.7], [-1.0, 0.3]], dtype=torch.float64)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 FLAG_LOGITS = torch.tensor([[0.5, -1.0, 12.0], [30.0, -3.0, 0.0]], dtype=torch.float64)

@@ -12,15 +12,12 @@ from gymnasium import spaces
 from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.schedules import LinearSchedule
+from tests.batches import generator
 
 DISCRETE = spaces.Discrete(4, start=10)
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
 GREEDY = torch.full((4000,), 12)
 MIDDLE = torch.tensor([0.0, 5.0]).expand(4000, 2)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_epsilon_one_draws_every_choice_evenly() -> None:

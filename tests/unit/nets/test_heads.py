@@ -14,6 +14,7 @@ from rltrainer.errors import SpaceError
 from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, make_head
+from tests.batches import generator
 from tests.fakes import OBS_SPACE, counting_envs
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -102,10 +103,6 @@ def test_other_spaces_are_refused_in_the_owners_name(space: gym.Space[Any]) -> N
 
 BOUNDED = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
 POLICIES = [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic]
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def head(squashes: bool = False, sample_interval: int | None = None) -> StateDependentHead:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, SpaceError
+from tests.batches import generator
 
 OBS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = spaces.Discrete(4, start=2)
@@ -52,10 +53,6 @@ POLICIES = {
     "GaussianActorCritic": (exploring(rl.GaussianActorCritic, None), BOX),
 }
 every_policy = pytest.mark.parametrize(("make", "action_space"), POLICIES.values(), ids=POLICIES.keys())
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def observations(num: int = 50) -> Tensor:

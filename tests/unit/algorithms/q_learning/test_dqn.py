@@ -10,6 +10,7 @@ import torch
 import rltrainer as rl
 from rltrainer.algorithms.q_learning.dqn import chosen
 from rltrainer.errors import ParamsError
+from tests import batches
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 ACTIONS = gym.spaces.Discrete(2)
@@ -27,11 +28,9 @@ def network(*weight: float) -> rl.QNetwork:
 def transitions(**changes: Any) -> rl.Transitions:
     fields: dict[str, Any] = {
         "obs": torch.tensor([[1.0], [2.0]]), "action": torch.tensor([0, 1]), "reward": torch.tensor([1.0, 3.0]),
-        "next_obs": torch.tensor([[1.0], [1.0]]), "terminated": torch.tensor([False, True]),
-        "truncated": torch.tensor([False, False]), "discount": torch.tensor([0.5, 0.0]),
-        "index": torch.tensor([0, 1]), "weight": torch.ones(2),
+        "next_obs": torch.ones(2, 1), "terminated": torch.tensor([False, True]), "discount": torch.tensor([0.5, 0.0]),
     }  # fmt: skip
-    return rl.Transitions(**(fields | changes))
+    return batches.transitions(**(fields | changes))
 
 
 def with_another_target(double: bool, **fields: Any) -> rl.DQN:
