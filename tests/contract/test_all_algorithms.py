@@ -25,51 +25,40 @@ MULTI_BINARY = gym.spaces.MultiBinary(2)
 Make = Callable[[], Any]
 
 
-def maker(algorithm: type[Any], policy: type[Any], action_space: Any, params: Any = None) -> Make:
-    return lambda: algorithm(policy_of(algorithm, policy, action_space, 16), params)
-
-
-def policy_of(algorithm: type[Any], policy: type[Any], action_space: Any, hidden_size: int) -> Any:
-    options = POLICY_OPTIONS.get(algorithm, {})
-    return policy.for_spaces(OBS, action_space, hidden_sizes=(hidden_size,), normalize_obs=True, **options)
+def maker(algorithm: type[Any], action_space: Any, params: Any = None, policy: Any = None) -> Make:
+    options, policy_class = POLICY_OPTIONS.get(algorithm, {}), policy or algorithm.policy_class
+    options = {"hidden_sizes": (16,), "normalize_obs": True, **options}
+    return lambda: algorithm(policy_class.for_spaces(OBS, action_space, **options), params)
 
 
 SPACES = {"": DISCRETE, "_box": BOX, "_multi": MULTI_DISCRETE, "_binary": MULTI_BINARY}
 ON_POLICY: dict[str, Make] = {
-    f"{name}{kind}": maker(algorithm, policy, SPACES[kind], params.get(kind))
-    for name, algorithm, policy, num_kinds, params in (
-        ("ppo", rl.PPO, rl.ActorCritic, 4, {"_box": rl.PPOParams(value_clip=0.2, clip=rl.LinearSchedule(0.2))}),
-        ("a2c", rl.A2C, rl.ActorCritic, 4, {}),
-        ("impala", rl.IMPALA, rl.ActorCritic, 3, {}),
-        ("trpo", rl.TRPO, rl.ActorCritic, 4, {}),
-        ("recurrent_ppo", rl.RecurrentPPO, rl.RecurrentActorCritic, 3, {"_box": rl.PPOParams(value_clip=0.2)}),
-        ("reinforce", rl.REINFORCE, rl.Actor, 3, {}),
+    f"{name}{kind}": maker(algorithm, SPACES[kind], params.get(kind))
+    for name, algorithm, num_kinds, params in (
+        ("ppo", rl.PPO, 4, {"_box": rl.PPOParams(value_clip=0.2, clip=rl.LinearSchedule(0.2))}),
+        ("a2c", rl.A2C, 4, {}),
+        ("impala", rl.IMPALA, 3, {}),
+        ("trpo", rl.TRPO, 4, {}),
+        ("recurrent_ppo", rl.RecurrentPPO, 3, {"_box": rl.PPOParams(value_clip=0.2)}),
+        ("reinforce", rl.REINFORCE, 3, {}),
     )
     for kind in list(SPACES)[:num_kinds]
 }
 OFF_POLICY: dict[str, Make] = {
-    "dqn": maker(rl.DQN, rl.QNetwork, DISCRETE),
-    "double_dqn": maker(rl.DoubleDQN, rl.QNetwork, DISCRETE),
-    "c51": maker(rl.C51, rl.CategoricalQNetwork, DISCRETE),
-    "qr_dqn": maker(rl.QRDQN, rl.QuantileQNetwork, DISCRETE),
-    "td3": maker(rl.TD3, rl.DeterministicActorCritic, BOX, rl.TD3Params(actor_update_interval=1)),
-    "sac": maker(rl.SAC, rl.SquashedActorCritic, BOX),
-    "discrete_sac": maker(rl.DiscreteSAC, rl.DiscreteActorCritic, DISCRETE),
-    "ddpg": maker(rl.DDPG, rl.DeterministicActorCritic, BOX),
-    "tqc": maker(rl.TQC, rl.SquashedActorCritic, BOX),
-    "redq": maker(rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=1)),
-    "cql": maker(rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
-    "td3_bc": maker(rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams(actor_update_interval=1)),
-    "discrete_cql": maker(rl.DiscreteCQL, rl.QNetwork, DISCRETE),
-    "iql": maker(rl.IQL, rl.GaussianActorCritic, BOX),
-    "bc": maker(rl.BC, rl.Actor, DISCRETE),
-    "bc_box": maker(rl.BC, rl.Actor, BOX),
-    "bc_multi": maker(rl.BC, rl.ActorCritic, MULTI_DISCRETE),
-    "bc_binary": maker(rl.BC, rl.Actor, MULTI_BINARY),
-    "bc_actor_critic": maker(rl.BC, rl.ActorCritic, BOX),
-    "bc_squashed": maker(rl.BC, rl.SquashedActorCritic, BOX),
-    "bc_gaussian": maker(rl.BC, rl.GaussianActorCritic, BOX),
-}
+    "dqn": maker(rl.DQN, DISCRETE), "double_dqn": maker(rl.DoubleDQN, DISCRETE), "c51": maker(rl.C51, DISCRETE),
+    "qr_dqn": maker(rl.QRDQN, DISCRETE), "discrete_sac": maker(rl.DiscreteSAC, DISCRETE),
+    "discrete_cql": maker(rl.DiscreteCQL, DISCRETE), "sac": maker(rl.SAC, BOX), "ddpg": maker(rl.DDPG, BOX),
+    "td3": maker(rl.TD3, BOX, rl.TD3Params(actor_update_interval=1)), "tqc": maker(rl.TQC, BOX),
+    "redq": maker(rl.REDQ, BOX, rl.REDQParams(actor_update_interval=1)), "iql": maker(rl.IQL, BOX),
+    "cql": maker(rl.CQL, BOX, rl.CQLParams(num_sampled_actions=2)),
+    "td3_bc": maker(rl.TD3BC, BOX, rl.TD3BCParams(actor_update_interval=1)),
+    "bc": maker(rl.BC, DISCRETE, policy=rl.Actor), "bc_box": maker(rl.BC, BOX, policy=rl.Actor),
+    "bc_multi": maker(rl.BC, MULTI_DISCRETE, policy=rl.ActorCritic),
+    "bc_binary": maker(rl.BC, MULTI_BINARY, policy=rl.Actor),
+    "bc_actor_critic": maker(rl.BC, BOX, policy=rl.ActorCritic),
+    "bc_squashed": maker(rl.BC, BOX, policy=rl.SquashedActorCritic),
+    "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
+}  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
 WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith("bc")]
 

@@ -12,13 +12,6 @@ from tests.fakes import POLICY_OPTIONS, CountingEnv, counting_envs
 
 ONLINE = [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
 ONLINE += [rl.DDPG, rl.TQC, rl.REDQ, rl.C51, rl.QRDQN, rl.DiscreteSAC]
-POLICIES: dict[Any, Any] = {
-    rl.PPO: rl.ActorCritic, rl.A2C: rl.ActorCritic, rl.TRPO: rl.ActorCritic, rl.RecurrentPPO: rl.RecurrentActorCritic,
-    rl.REINFORCE: rl.Actor, rl.IMPALA: rl.ActorCritic,
-    rl.DQN: rl.QNetwork, rl.DoubleDQN: rl.QNetwork, rl.C51: rl.CategoricalQNetwork, rl.QRDQN: rl.QuantileQNetwork,
-    rl.TD3: rl.DeterministicActorCritic, rl.SAC: rl.SquashedActorCritic, rl.DDPG: rl.DeterministicActorCritic,
-    rl.DiscreteSAC: rl.DiscreteActorCritic, rl.TQC: rl.SquashedActorCritic, rl.REDQ: rl.SquashedActorCritic,
-}  # fmt: skip
 
 
 class ImageEnv(CountingEnv):
@@ -37,10 +30,11 @@ def images(num_envs: int) -> Any:
 @pytest.mark.parametrize("algorithm", ONLINE)
 @pytest.mark.parametrize("num_envs", [1, 8])
 def test_the_trainer_takes_them(algorithm: Any, num_envs: int) -> None:
-    is_discrete = issubclass(POLICIES[algorithm], rl.Actor | rl.QNetwork)
+    policy_class = algorithm.policy_class
+    is_discrete = issubclass(policy_class, rl.Actor | rl.QNetwork | rl.RecurrentActorCritic)
     box = gym.spaces.Box(-1, 1, (1,), np.float32)
     envs = counting_envs(num_envs, action_space=None if is_discrete else box)
-    agent = algorithm(POLICIES[algorithm].for_envs(envs, hidden_sizes=(8,), **POLICY_OPTIONS.get(algorithm, {})))
+    agent = algorithm(policy_class.for_envs(envs, hidden_sizes=(8,), **POLICY_OPTIONS.get(algorithm, {})))
     fields = algorithm.recommended(envs)
     if issubclass(algorithm, rl.OnPolicyAlgorithm):
         params: Any = rl.OnPolicyTrainerParams(training_collector=rl.Collector(agent.policy, envs), **fields)

@@ -6,17 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from rltrainer.functional.losses import (
-    clipped_surrogate,
-    expectile,
-    explained_variance,
-    huber,
-    midpoints,
-    project,
-    quantile_huber,
-    standardize,
-    weighted_mean,
-)
+from rltrainer.functional import losses
+from rltrainer.functional.losses import clipped_surrogate, explained_variance, project, quantile_huber, weighted_mean
 
 
 def test_weighted_mean_by_hand() -> None:
@@ -32,12 +23,12 @@ def test_weighted_mean_by_hand() -> None:
 def test_standardize_is_torchs_mean_and_std_without_padding() -> None:
     x = torch.tensor([1.0, 2.0, 6.0])
     expected = (x - x.mean()) / (x.std() + 1e-8)
-    torch.testing.assert_close(standardize(x, torch.ones(3)), expected)
-    padded = standardize(torch.cat([x, torch.tensor([100.0, -7.0])]), torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0]))
+    torch.testing.assert_close(losses.standardize(x, torch.ones(3)), expected)
+    padded = losses.standardize(torch.cat([x, torch.tensor([100.0, -7.0])]), torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0]))
     torch.testing.assert_close(padded[:3], expected)
     for without_spread in ([3.0], [3.0, 3.0]):
         zeros = [0.0] * len(without_spread)
-        assert standardize(torch.tensor(without_spread), torch.ones(len(zeros))).tolist() == zeros
+        assert losses.standardize(torch.tensor(without_spread), torch.ones(len(zeros))).tolist() == zeros
 
 
 @pytest.mark.parametrize(
@@ -67,7 +58,7 @@ def test_clipped_surrogate_by_hand(ratio: float, advantage: float, loss: float, 
 
 def test_huber_by_hand() -> None:
     error = torch.tensor([-3.0, -1.0, -0.5, 0.0, 0.5, 2.0], requires_grad=True)
-    loss = huber(error)
+    loss = losses.huber(error)
     loss.sum().backward()
     # e^2 / 2 within 1, |e| - 1/2 outside; the gradient is the error clipped to [-1, 1].
     assert loss.tolist() == [2.5, 0.5, 0.125, 0.0, 0.125, 1.5]
@@ -77,7 +68,7 @@ def test_huber_by_hand() -> None:
 
 def test_expectile_by_hand() -> None:
     error = torch.tensor([2.0, -2.0, 0.0], requires_grad=True)
-    loss = expectile(error, 0.7)
+    loss = losses.expectile(error, 0.7)
     loss.sum().backward()
     # 0.7 * 4, 0.3 * 4, 0; gradients 2 * 0.7 * 2, 2 * 0.3 * -2, 0
     assert loss.tolist() == pytest.approx([2.8, 1.2, 0.0])
@@ -160,4 +151,4 @@ def test_quantile_huber_is_per_distribution_and_has_a_gradient_for_each_quantile
 
 
 def test_midpoints_of_equal_shares() -> None:
-    assert midpoints(torch.zeros(3, 4)).tolist() == [0.125, 0.375, 0.625, 0.875]
+    assert losses.midpoints(torch.zeros(3, 4)).tolist() == [0.125, 0.375, 0.625, 0.875]

@@ -8,15 +8,7 @@ import pytest
 
 from rltrainer.errors import ParamsError
 from rltrainer.functional import scores as module
-from rltrainer.functional.scores import (
-    bootstrap_interval,
-    interquartile_mean,
-    mean_score,
-    median_score,
-    optimality_gap,
-    performance_profile,
-    probability_of_improvement,
-)
+from rltrainer.functional.scores import bootstrap_interval, interquartile_mean, mean_score, median_score, optimality_gap
 
 # Three runs of two tasks. In order: 0, 1, 2, 3, 4, 50; 6 // 4 = 1 goes at each end: (1 + 2 + 3 + 4) / 4 = 2.5.
 # Means of the tasks: (0 + 2 + 4) / 3 = 2 and (1 + 3 + 50) / 3 = 18; their median is 10, as is 60 / 6.
@@ -56,15 +48,15 @@ def test_optimality_gap() -> None:
 
 def test_performance_profile_counts_runs_above() -> None:
     # Above -1: all; above 2, not at it: 3, 4, 50; above 50: none.
-    assert performance_profile(SCORES, [-1.0, 2.0, 50.0]).tolist() == [1.0, 0.5, 0.0]
-    assert performance_profile([SCORES, SCORES], [2.0]).tolist() == [[0.5], [0.5]]
+    assert module.performance_profile(SCORES, [-1.0, 2.0, 50.0]).tolist() == [1.0, 0.5, 0.0]
+    assert module.performance_profile([SCORES, SCORES], [2.0]).tolist() == [[0.5], [0.5]]
 
 
 def test_probability_of_improvement() -> None:
     # Task 1: pairs (1, 0), (1, 2), (3, 0), (3, 2): 3 of 4. Task 2: all four are draws: 0.5.
-    assert probability_of_improvement([[1.0, 5.0], [3.0, 5.0]], [[0.0, 5.0], [2.0, 5.0]]) == (0.75 + 0.5) / 2
-    assert probability_of_improvement([1.0, 2.0, 3.0], [0.0]) == 1.0  # as many runs are not needed
-    assert probability_of_improvement([0.0], [1.0, 2.0]) == 0.0
+    assert module.probability_of_improvement([[1.0, 5.0], [3.0, 5.0]], [[0.0, 5.0], [2.0, 5.0]]) == (0.75 + 0.5) / 2
+    assert module.probability_of_improvement([1.0, 2.0, 3.0], [0.0]) == 1.0  # as many runs are not needed
+    assert module.probability_of_improvement([0.0], [1.0, 2.0]) == 0.0
 
 
 def test_an_interval_is_that_of_all_resamples() -> None:
@@ -101,7 +93,7 @@ def test_axes_in_front_are_drawn_alike() -> None:
 
 
 def test_two_algorithms_are_drawn_apart() -> None:
-    low, high = bootstrap_interval(probability_of_improvement, [0.0, 2.0], [1.0, 1.0, 1.0])
+    low, high = bootstrap_interval(module.probability_of_improvement, [0.0, 2.0], [1.0, 1.0, 1.0])
     assert (low, high) == (0.0, 1.0)
 
 
@@ -135,6 +127,6 @@ def test_other_arguments_are_refused() -> None:
     with pytest.raises(ParamsError, match="bootstrap_interval.num_resamples: must be a positive integer; got 0"):
         bootstrap_interval(mean_score, [1.0], num_resamples=0)
     with pytest.raises(ParamsError, match="others: must hold the same 2 tasks as scores; got"):
-        probability_of_improvement([[1.0, 2.0]], [[1.0]])
+        module.probability_of_improvement([[1.0, 2.0]], [[1.0]])
     with pytest.raises(ParamsError, match="Each task needs as many runs as the others"):
         interquartile_mean([[1.0, 2.0], [3.0]])

@@ -8,14 +8,8 @@ import torch
 from torch import distributions as reference
 
 from rltrainer.errors import NonFiniteError
-from rltrainer.nets.distributions import (
-    Bernoulli,
-    Categorical,
-    DiagonalGaussian,
-    MultiCategorical,
-    SquashedGaussian,
-    best_choice,
-)
+from rltrainer.nets import distributions as module
+from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from tests.batches import generator
 
 LOGITS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 3.0, -4.0]])
@@ -219,11 +213,11 @@ def test_nan_is_no_preference(dtype: torch.dtype) -> None:
 def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
     """On a device, and in a graph; both would have to wait, or to break."""
     bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]])
-    compiled = torch.compile(best_choice, backend="eager", fullgraph=True)
+    compiled = torch.compile(module.best_choice, backend="eager", fullgraph=True)
     assert compiled(bad).tolist() == [1, -1]
     flags = torch.compile(lambda logits: Bernoulli(logits).mode(), backend="eager", fullgraph=True)
     assert flags(bad).tolist() == [[0, 1, 1], [0, -1, 1]]
-    traced = torch.jit.trace(best_choice, torch.tensor([[0.0, 2.0, 1.0]]))
+    traced = torch.jit.trace(module.best_choice, torch.tensor([[0.0, 2.0, 1.0]]))
     assert traced(torch.tensor([[0.0, 2.0, 9.0]])).tolist() == [2], "a traced choice is no constant"
 
 

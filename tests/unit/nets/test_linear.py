@@ -11,16 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rltrainer.nets import linear as module
-from rltrainer.nets.linear import (
-    Chain,
-    ModuleTree,
-    choose_library,
-    faster_library,
-    is_large,
-    large_products_by,
-    linear,
-    run_through,
-)
+from rltrainer.nets.linear import Chain, ModuleTree, is_large, linear, run_through
 from rltrainer.nets.mlp import EnsembleMLP
 
 pytestmark = pytest.mark.skipif(
@@ -81,9 +72,9 @@ def test_size_type_and_format_decide() -> None:
     assert not is_large(x.view(2, 128, 256), 256)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not is_large(x, 256)
-    with large_products_by("torch"):
+    with module.large_products_by("torch"):
         assert not is_large(x, 256)
-        with large_products_by("onednn"):
+        with module.large_products_by("onednn"):
             assert is_large(x, 256)
     assert is_large(x, 256)
 
@@ -111,18 +102,18 @@ def test_a_hooked_layer_of_an_ensemble_is_called() -> None:
     ],
 )
 def test_the_maker_of_the_processor_decides(instructions: str, maker: str, library: str) -> None:
-    assert faster_library(instructions, maker) == library
+    assert module.faster_library(instructions, maker) == library
 
 
 def test_what_a_run_has_chosen_holds_on_another_machine(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     for here, elsewhere in (("torch", "onednn"), ("onednn", "torch")):
         monkeypatch.setattr(module, "_FASTER", here)
-        assert choose_library("auto", "auto") == here
-        assert choose_library("auto", elsewhere) == elsewhere
-        assert choose_library(elsewhere, elsewhere) == elsewhere
+        assert module.choose_library("auto", "auto") == here
+        assert module.choose_library("auto", elsewhere) == elsewhere
+        assert module.choose_library(elsewhere, elsewhere) == elsewhere
     assert caplog.text == ""
     monkeypatch.setattr(module, "_HAS_ONEDNN", False)
-    assert choose_library("auto", "onednn") == "torch"
+    assert module.choose_library("auto", "onednn") == "torch"
     assert "large products were oneDNN's, which this PyTorch lacks" in caplog.text
 
 
