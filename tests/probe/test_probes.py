@@ -46,9 +46,9 @@ def mean_of_quantiles(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     return policy.critic(obs, policy.unscale(policy.act(obs))).mean((0, 2))
 
 
-def maker(policy: type[Any], algorithm: type[Any], params: Any) -> Callable[[Any], Any]:
-    options = POLICY_OPTIONS.get(algorithm, {})
-    return lambda envs: algorithm(policy.for_envs(envs, hidden_sizes=(16,), **options), params)
+def maker(algorithm: type[Any], params: Any) -> Callable[[Any], Any]:
+    options = {"hidden_sizes": (16,), **POLICY_OPTIONS.get(algorithm, {})}
+    return lambda envs: algorithm(algorithm.policy_class.for_envs(envs, **options), params)
 
 
 def quick_dqn(params: type[Any], **changes: Any) -> Any:
@@ -61,40 +61,37 @@ def quick_sac(params: type[Any], **changes: Any) -> Any:
 
 # By name: what makes the algorithm for envs, how it values observations, and whether its actions are a Box.
 ALGORITHMS: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
-    f"{name}{'_box' * is_box}": (maker(policy, algorithm, quick(params)), value, is_box)
-    for name, policy, algorithm, params, value in (
-        ("ppo", rl.ActorCritic, rl.PPO, rl.PPOParams, state_value),
-        ("a2c", rl.ActorCritic, rl.A2C, rl.A2CParams, state_value),
-        ("impala", rl.ActorCritic, rl.IMPALA, rl.IMPALAParams, state_value),
-        ("trpo", rl.ActorCritic, rl.TRPO, rl.TRPOParams, state_value),
-        ("recurrent_ppo", rl.RecurrentActorCritic, rl.RecurrentPPO, rl.PPOParams, state_value),
-        ("reinforce", rl.Actor, rl.REINFORCE, rl.REINFORCEParams, None),
+    f"{name}{'_box' * is_box}": (maker(algorithm, quick(algorithm.params_class)), value, is_box)
+    for name, algorithm, value in (
+        ("ppo", rl.PPO, state_value), ("a2c", rl.A2C, state_value), ("impala", rl.IMPALA, state_value),
+        ("trpo", rl.TRPO, state_value), ("recurrent_ppo", rl.RecurrentPPO, state_value),
+        ("reinforce", rl.REINFORCE, None),
     )
     for is_box in (False, True)
-}
-DETERMINISTIC, SQUASHED = rl.DeterministicActorCritic, rl.SquashedActorCritic
+}  # fmt: skip
 ALGORITHMS |= {
-    "dqn": (maker(rl.QNetwork, rl.DQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
-    "double_dqn": (maker(rl.QNetwork, rl.DoubleDQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
-    "c51": (maker(rl.CategoricalQNetwork, rl.C51, quick_dqn(rl.C51Params, epsilon=0.5)), best_q, False),
-    "qr_dqn": (maker(rl.QuantileQNetwork, rl.QRDQN, quick_dqn(rl.QRDQNParams, epsilon=0.5)), best_q, False),
-    "discrete_sac": (maker(rl.DiscreteActorCritic, rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
-    "td3": (maker(DETERMINISTIC, rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
-    "ddpg": (maker(DETERMINISTIC, rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
-    "sac": (maker(SQUASHED, rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
-    "tqc": (maker(SQUASHED, rl.TQC, quick_sac(rl.TQCParams, num_dropped=1)), mean_of_quantiles, True),
-    "redq": (maker(SQUASHED, rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
+    "dqn": (maker(rl.DQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
+    "double_dqn": (maker(rl.DoubleDQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
+    "c51": (maker(rl.C51, quick_dqn(rl.C51Params, epsilon=0.5)), best_q, False),
+    "qr_dqn": (maker(rl.QRDQN, quick_dqn(rl.QRDQNParams, epsilon=0.5)), best_q, False),
+    "discrete_sac": (maker(rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
+    "td3": (maker(rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
+    "ddpg": (maker(rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
+    "sac": (maker(rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
+    "tqc": (maker(rl.TQC, quick_sac(rl.TQCParams, num_dropped=1)), mean_of_quantiles, True),
+    "redq": (maker(rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
 }
-CQL = quick_sac(rl.CQLParams, conservative_coef=0.01, num_sampled_actions=4)
 DISCRETE_CQL = quick_dqn(rl.DiscreteCQLParams, conservative_coef=0.2)
-IQL = quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)
+CQL = quick_sac(rl.CQLParams, conservative_coef=0.01, num_sampled_actions=4)
 OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
-    "td3_bc": (maker(DETERMINISTIC, rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy, True),
-    "iql": (maker(rl.GaussianActorCritic, rl.IQL, IQL), state_value, True),
+    "td3_bc": (maker(rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy, True),
+    "iql": (maker(rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)), state_value, True),
     "sac": ALGORITHMS["sac"],
-    "discrete_cql": (maker(rl.QNetwork, rl.DiscreteCQL, DISCRETE_CQL), best_q, False),
-    "cql": (maker(SQUASHED, rl.CQL, CQL), q_of_policy, True),
+    "discrete_cql": (maker(rl.DiscreteCQL, DISCRETE_CQL), best_q, False),
+    "cql": (maker(rl.CQL, CQL), q_of_policy, True),
 }
+
+
 WITH_VALUES = [name for name, (_, value, _) in ALGORITHMS.items() if value is not None]
 
 

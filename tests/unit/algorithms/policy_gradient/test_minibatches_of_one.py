@@ -11,19 +11,20 @@ from tests import batches
 from tests.fakes import counting_envs
 
 ALGORITHMS: dict[str, Any] = {
-    "PPO": (rl.PPO, rl.ActorCritic, rl.PPOParams()),
-    "A2C": (rl.A2C, rl.ActorCritic, rl.A2CParams(normalize_advantage=True)),
-    "IMPALA": (rl.IMPALA, rl.ActorCritic, rl.IMPALAParams(normalize_advantage=True)),
-    "RecurrentPPO": (rl.RecurrentPPO, rl.RecurrentActorCritic, rl.PPOParams()),
-    "TRPO": (rl.TRPO, rl.ActorCritic, rl.TRPOParams()),
-    "REINFORCE": (rl.REINFORCE, rl.Actor, rl.REINFORCEParams()),
-}
+    "PPO": (rl.PPO, rl.PPOParams()), "A2C": (rl.A2C, rl.A2CParams(normalize_advantage=True)),
+    "IMPALA": (rl.IMPALA, rl.IMPALAParams(normalize_advantage=True)), "RecurrentPPO": (rl.RecurrentPPO, rl.PPOParams()),
+    "TRPO": (rl.TRPO, rl.TRPOParams()), "REINFORCE": (rl.REINFORCE, rl.REINFORCEParams()),
+}  # fmt: skip
 
 
-def trainer_of(name: str, num_envs: int, num_steps: int | None, batch_size: int | None, **changes: Any) -> Any:
-    algorithm_class, policy_class, params = ALGORITHMS[name]
+def algorithm_of(name: str, envs: Any, params: Any = None) -> Any:
+    algorithm, of_name = ALGORITHMS[name]
+    return algorithm(algorithm.policy_class.for_envs(envs, hidden_sizes=(4,)), params or of_name)
+
+
+def trainer_of(name: str, num_envs: int, num_steps: int | None, batch_size: int | None, params: Any = None) -> Any:
     envs = counting_envs(num_envs)
-    algorithm = algorithm_class(policy_class.for_envs(envs, hidden_sizes=(4,)), changes.pop("params", params))
+    algorithm = algorithm_of(name, envs, params)
     settings = rl.OnPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs), collection_step_num_env_steps=num_steps,
         collection_step_num_episodes=1 if num_steps is None else None, batch_size=batch_size, epoch_num_steps=4,
@@ -82,7 +83,6 @@ def one_cell(algorithm: Any) -> rl.Rollout:
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "IMPALA", "TRPO", "REINFORCE"])
 def test_an_update_by_hand_refuses_a_rollout_with_one_valid_cell(name: str) -> None:
-    algorithm_class, policy_class, params = ALGORITHMS[name]
-    algorithm = algorithm_class(policy_class.for_envs(counting_envs(1), hidden_sizes=(4,)), params)
+    algorithm = algorithm_of(name, counting_envs(1))
     with pytest.raises(ParamsError, match=rf"^{name}\.batch_size: must leave no minibatch with one step of the roll"):
         algorithm.update(one_cell(algorithm), None, 1)
