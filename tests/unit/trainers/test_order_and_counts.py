@@ -277,15 +277,6 @@ def test_a_trainer_names_the_kind_of_algorithm_it_needs_and_the_trainer_for_what
             trainer(algorithm, params)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_the_trainer_that_runs_is_the_one_that_schedules_follow() -> None:
-    first = on_policy_trainer()
-    second = rl.OnPolicyTrainer(first.algorithm, first.params)
-    first.run()
-    assert first.algorithm.plan.progress() == 1.0
-    second.reset()
-    assert first.algorithm.plan.progress() == 0.0
-
-
 def test_a_copy_of_the_policy_is_no_copy_of_the_trainer() -> None:
     copies = []
     trainer = on_policy_trainer(save_best_fn=lambda algorithm: copies.append(copy.deepcopy(algorithm.policy)))
