@@ -94,14 +94,8 @@ def test_optimizers_of_torch(make: Any, path: str, value: Any, text: str) -> Non
     rl.seed(1)
     policy = rl.Actor(gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2), hidden_sizes=(3,))
     algorithm = rl.BC(policy, rl.BCParams(optimizer=lambda parameters: make(parameters, lr=0.1)))
-    batch = {"obs": torch.zeros(4, 2), "action": torch.zeros(4, dtype=torch.int64)}
-    flags, ones = torch.zeros(4, dtype=torch.bool), torch.ones(4)
-    algorithm.update(
-        rl.Transitions(
-            **batch, reward=ones, next_obs=torch.zeros(4, 2), terminated=flags, truncated=flags, discount=ones,
-            index=torch.arange(4), weight=ones,
-        )
-    )  # fmt: skip
+    obs, action, no, ones = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64), torch.zeros(4).bool(), torch.ones(4)
+    algorithm.update(rl.Transitions(obs, action, ones, obs, no, no, ones, action, ones))
     state = algorithm.state_dict()
     with pytest.raises(CheckpointError, match=rf"BC.optimizer(.|: ){text}"):
         algorithm.load_state_dict(change(state, f"optimizer/{path}", value))
@@ -185,26 +179,19 @@ def test_a_count_of_steps_that_contradicts_another_makes_no_more_due(tmp_path: A
     assert trainer.gradient_step - before < 1000
 
 
+SUMMARY = {"count": 1, "mean": 0.0, "sum_of_squares": -1.0, "min": 0.0, "max": 0.0}
+STOPPING = EarlyStopping().state_dict()
+OTHER, WRONG = {"values": {"x": 1.0}, "weight": 1}, {"values": {"value": torch.tensor(3)}}
+
+
 @pytest.mark.parametrize(
     ("hook", "state", "text"),
     [
         (RewardNormalizer(), {"moments": torch.tensor([-1.0, 0.0, 0.0]).double()}, "moments: expected a count, a mean"),
         (RewardNormalizer(), {"moments": torch.tensor([1.0, 0.0, -1.0]).double()}, "moments: expected a count, a mean"),
-        (
-            LogScalar("reward"),
-            {"summary": {"count": 1, "mean": 0.0, "sum_of_squares": -1.0, "min": 0.0, "max": 0.0}, "num_misses": 0},
-            "sum_of_squares: is negative",
-        ),
-        (
-            EarlyStopping("loss"),
-            EarlyStopping().state_dict() | {"gathered": [{"values": {"x": 1.0}, "weight": 1}]},
-            "gathered: expected parts of one 'value'",
-        ),
-        (
-            EarlyStopping("loss"),
-            EarlyStopping().state_dict() | {"gathered": [{"values": {"value": torch.tensor(3)}}]},
-            "gathered.0.values.value: expected a scalar tensor",
-        ),
+        (LogScalar("reward"), {"summary": SUMMARY, "num_misses": 0}, "sum_of_squares: is negative"),
+        (EarlyStopping("loss"), STOPPING | {"gathered": [OTHER]}, "gathered: expected parts of one 'value'"),
+        (EarlyStopping("loss"), STOPPING | {"gathered": [WRONG]}, "gathered.0.values.value: expected a scalar tensor"),
     ],
 )
 def test_hooks(hook: Any, state: State, text: str) -> None:

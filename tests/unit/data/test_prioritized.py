@@ -168,24 +168,8 @@ def wrapped(num_envs: int = 2) -> rl.PrioritizedReplayBuffer:
     return buffer
 
 
-def test_a_file_brings_everything_back(tmp_path: Path) -> None:
-    buffer = wrapped()
-    buffer.save(tmp_path / "buffer.safetensors")
-    loaded = rl.PrioritizedReplayBuffer.load(tmp_path / "buffer.safetensors")
-    for _ in range(3):
-        batch, again = buffer.sample(9), loaded.sample(9)
-        assert torch.equal(batch.index, again.index)
-        assert torch.equal(batch.weight, again.weight)
-        for one in (buffer, loaded):
-            one.update_priorities(batch.index, batch.reward)
-    assert priorities(buffer) == priorities(loaded)
-    total, largest = buffer.sampler.tree.total, buffer.sampler.largest
-    assert torch.equal(total, loaded.sampler.tree.total)
-    assert torch.equal(largest, loaded.sampler.largest)
-
-
-@pytest.mark.parametrize(("capacity", "num_envs"), [(40, 2), (8, 2), (12, 1), (10, 5)])
-def test_a_file_is_read_into_another_size(capacity: int, num_envs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("capacity", "num_envs"), [(12, 2), (40, 2), (8, 2), (12, 1), (10, 5)])
+def test_a_file_is_read_into_any_size(capacity: int, num_envs: int, tmp_path: Path) -> None:
     buffer = wrapped()
     buffer.save(tmp_path / "buffer.safetensors")
     loaded = rl.PrioritizedReplayBuffer.load(tmp_path / "buffer.safetensors", capacity=capacity, num_envs=num_envs)
@@ -193,6 +177,10 @@ def test_a_file_is_read_into_another_size(capacity: int, num_envs: int, tmp_path
     assert len(after) == min(len(before), capacity)
     assert after == {obs: before[obs] for obs in after}
     assert len(set(after.values())) > 3
+    if (capacity, num_envs) == (12, 2):  # the buffer's own
+        samplers = (buffer.sampler, loaded.sampler)
+        assert torch.equal(*(each.largest for each in samplers))  # type: ignore[attr-defined]
+        assert torch.equal(buffer.sample(9).index, loaded.sample(9).index)
 
 
 def test_priorities_are_appended_with_their_transitions() -> None:

@@ -131,27 +131,16 @@ def test_flags_that_int8_cannot_hold_are_refused(buffer_class: Any, value: int, 
 
 
 def test_views_follow_the_memory_when_it_grows() -> None:
-    space = gym.spaces.Box(-9.0, 9.0, (1,), np.float32)
-    buffer = RolloutBuffer(1, 1, space, gym.spaces.Discrete(2))
-    no = np.zeros(1, np.bool_)
-
-    def add(value: float) -> None:
-        obs, next_obs = (np.full((1, 1), value + i, np.float32) for i in range(2))
-        buffer.add(obs, np.zeros(1, np.int64), np.full(1, value, np.float32), next_obs, no, no)
-
-    add(1.0)
-    assert buffer.rollout().reward.tolist() == [[1.0]]
-    assert buffer.single_row() is not None
-    buffer.clear()
-    add(2.0)
-    add(3.0)
-    assert buffer.rollout().reward.tolist() == [[2.0], [3.0]]
-    buffer.clear()
-    add(4.0)
-    row = buffer.single_row()
-    assert row is not None
-    assert (row[0].tolist(), row[2].tolist(), row[3].tolist()) == ([[4.0]], [4.0], [[5.0]])
-    assert buffer.rollout().reward.tolist() == [[4.0]]
+    buffer = RolloutBuffer(1, 1, OBS, ACTION)
+    row: Any = None
+    for numbers in ([1], [2, 3], [4]):
+        buffer.clear()
+        for number in numbers:
+            add(buffer, [cell(number, float(number))])
+        assert buffer.rollout().reward.flatten().tolist() == numbers
+        row = buffer.single_row()
+        assert (row is None) == (len(numbers) > 1)
+    assert (row[0].tolist(), row[2].tolist(), row[3].tolist()) == ([[4, -4]], [4], [[5, -5]])
 
 
 def test_rollouts_of_one_row_look_at_the_same_memory_and_share_no_dict() -> None:
