@@ -10,7 +10,6 @@ import torch
 import rltrainer as rl
 from rltrainer.data import ReplayBuffer, buffer_state
 from rltrainer.data.buffer_state import RowFile, RowLog
-from rltrainer.data.ring import numbered
 from rltrainer.types import State
 from tests.unit.data.reference import ACTION, OBS, World, add_step, cell, fill, make_buffer, make_rollout, roam
 from tests.unit.data.test_replay_file import same
@@ -174,15 +173,6 @@ def test_every_kind_of_buffer(kind: str) -> None:
     assert torch.equal(again.obs, draws.obs)
     assert torch.equal(again.index, draws.index)
     assert torch.equal(again.weight, draws.weight)
-
-
-def test_rows_are_counted_over_the_envs_in_step() -> None:
-    start, stop = np.array([5, 7, 3]), np.array([8, 7, 4])
-    env, number = numbered(start, stop)
-    assert list(zip(env.tolist(), number.tolist(), strict=True)) == [(0, 5), (2, 3), (0, 6), (0, 7)]
-    env, number = numbered(np.array([2, 4]), np.array([4, 6]))
-    assert list(zip(env.tolist(), number.tolist(), strict=True)) == [(0, 2), (1, 4), (0, 3), (1, 5)]
-    assert all(len(each) == 0 for each in numbered(start, start))
 
 
 def test_views_of_all_rows_take_no_memory() -> None:
