@@ -201,17 +201,16 @@ def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers:
             hint = "Only games of ALE have an AtariWrapper."
             _raise_invalid("wrappers", "'native' has no single envs to wrap", wrappers, hint)
         game = {name: value for name, value in {**spec.kwargs, **env_kwargs}.items() if name != "frameskip"}
-        with _translated_errors(spec.id, spec.entry_point):
-            try:
-                return AtariVectorEnv(num_envs, game, atari_options_of(wrappers[0]) or {})
-            except TypeError as error:
-                raise EnvError(f"make_vec.env: {spec.id} cannot be made: {error}") from error
-    if spec.vector_entry_point is None:
-        hint = f"{spec.id} has none: use backend='sync'."
-        _raise_invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
-    with _translated_errors(spec.id, spec.vector_entry_point):
+        make: Any = partial(AtariVectorEnv, num_envs, game, atari_options_of(wrappers[0]) or {})
+    else:
+        if spec.vector_entry_point is None:
+            hint = f"{spec.id} has none: use backend='sync'."
+            _raise_invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
+        make = partial(gym.make_vec, spec, num_envs, "vector_entry_point", **env_kwargs)
+    with _translated_errors(spec.id, spec.entry_point if wrappers else spec.vector_entry_point):
         try:
-            return gym.make_vec(spec, num_envs, "vector_entry_point", **env_kwargs)
+            made: VectorEnv = make()
+            return made
         except (TypeError, ValueError) as error:
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
 

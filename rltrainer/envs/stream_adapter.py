@@ -19,18 +19,13 @@ from rltrainer.errors import ParamsError, SpaceError, field_error_text
 
 
 class StreamAdapter(EnvAdapter):
-    """Steps single envs; episodes have the seeds that they have in an `EnvAdapter`.
+    """Steps the envs of a `WorkerVectorEnv`, each in a process, one by one; with the seeds of an `EnvAdapter`."""
 
-    ```
-    adapter.reset()
-    while ...:
-        adapter.advance()                             # adapter.obs is what the envs in adapter.waiting act on
-        adapter.send(envs, adapter.convert(action))   # for some of those
-        step = adapter.receive(timeout, max_steps)    # of those that have answered; adapter.obs is what they acted on
-    ```
-
-    `envs` is a `WorkerVectorEnv` with a process for each; others are a `ParamsError`.
-    """
+    # adapter.reset()
+    # while ...:
+    #     adapter.advance()                             # adapter.obs is what the envs in adapter.waiting act on
+    #     adapter.send(envs, adapter.convert(action))   # for some of those
+    #     step = adapter.receive(timeout, max_steps)    # of those that have answered; adapter.obs is what they acted on
 
     history_class: ClassVar[type[ActionHistory]] = StreamHistory
 

@@ -151,6 +151,7 @@ def _checked_frame(frame: Any) -> Array:
 
 def _shares(length: int, new_length: int) -> Array:
     """Return the share of each old pixel in a new one, the mean of the area that it covers [new_length, length]."""
+    # A new pixel may begin and end within old ones, of which it then takes a part: each row sums to 1.
     edges = np.linspace(0, length, new_length + 1)[:, None]
     pixels = np.arange(length)
     covered = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)

@@ -38,15 +38,11 @@ def dumps(value: Any) -> bytes:
 
 
 class Channel:
-    """One end of a socket for messages: a byte that says what it is, then a pickled value or a file descriptor.
-
-    Args:
-        end: a connected socket, which this object closes.
-        spins: poll for a while before sleeping; only where there are as many cores as processes that work.
-        timeout: seconds that `wait` waits; None waits as long as it takes.
-    """
+    """One end of a socket for messages: a byte that says what it is, then a pickled value or a file descriptor."""
 
     def __init__(self, end: socket.socket, spins: bool = False, timeout: float | None = None) -> None:
+        # To spin is to poll for a while before sleeping. It pays only if there is a core for each process that works:
+        # else the process that spins has the core on which its answer would be computed.
         self._socket, self._spins = end, spins
         # No time-out of the socket: it would raise a `TimeoutError`, as the handler of a user's signal may do too.
         self._timeout = None if timeout is None else timeout * 1000

@@ -147,6 +147,7 @@ def _leave_to_parent(number: int, frame: FrameType | None) -> None:
             handled = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
     except (OSError, StopIteration):  # not Linux, or no parent
         handled = 0
+    # SigCgt is a mask: bit n - 1 is set if the process handles signal n.
     if not handled >> (number - 1) & 1:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

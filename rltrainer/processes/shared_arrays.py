@@ -11,8 +11,8 @@ import numpy as np
 
 from rltrainer.tree import Tree, leaves, map_tree
 
+# Bytes of a cache line. If two processes wrote into one, each write would take it from the other's core.
 ALIGNMENT = 64
-"""Bytes of a cache line: arrays that two processes write do not share one."""
 
 
 class SharedArrays:

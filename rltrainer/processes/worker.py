@@ -69,13 +69,7 @@ def num_cores() -> int:
 
 
 class Worker:
-    """A process that makes an object, `program(link, *arguments)`, and serves one call to it after the other.
-
-    Args:
-        timeout: seconds in which the pulse must change during a call; None for any time.
-        spins: see `Channel`; on both sides.
-        seconds_to_save: for a process in a session of its own, after the SIGTERM that ends it; None needs none.
-    """
+    """A process that makes an object, `program(link, *arguments)`, and serves one call to it after the other."""
 
     start_hint: ClassVar[str] = ""  # for a process that exits before its first answer, most often in an import
 
@@ -89,6 +83,8 @@ class Worker:
         spins: bool = False,
         seconds_to_save: float | None = None,
     ) -> None:
+        # `timeout` are the seconds in which the pulse must change during a call. `seconds_to_save` are for a process in
+        # a session of its own, after the SIGTERM that ends it.
         self.name, self.when, self.is_busy, self._timeout = name, "its start", False, timeout
         self.ends_by_signal = seconds_to_save is not None
         # Incomplete: an interrupt has cut a message, so that later ones would be taken for parts of it.
@@ -343,6 +339,8 @@ def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
     if os.getpid() != owner:  # a fork of the process that started them holds copies of these objects
         return
     ending, workers[:] = list(workers), []
+    # At first the connections are closed, which ends a program after its call; then come SIGTERM, and SIGKILL. All
+    # workers share each wait, so that many of them take no longer than one.
     try:
         for step, seconds in enumerate((grace, 0.8, 0.8)):
             for worker in ending:

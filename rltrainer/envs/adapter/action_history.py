@@ -57,6 +57,7 @@ class StreamHistory(ActionHistory):
 
     def put(self, envs: Rows, num_steps: Rows, env_action: Any) -> None:
         """Keep the actions [K, ...] of envs that are so many steps into their episodes [K]."""
+        # Columns begin with the episodes: envs that are stepped one by one have no row in common.
         if not (fits := num_steps <= MAX_STEPS).all():
             envs, num_steps, env_action = envs[fits], num_steps[fits], env_action[fits]
         num_rows = int(num_steps.max(initial=0)) + 1

@@ -260,11 +260,8 @@ class _CartPole(Stateful[CartPoleState]):
 def repeat_episodes(
     envs: Any, seeds: list[int | None], table: Any, num_steps: Rows, memory: ObsMemory, device: torch.device | None
 ) -> tuple[Mask, Array | None]:
-    """Step envs that were just reset with the actions of a table [L, N, ...]; write the last observations to `memory`.
-
-    Returns:
-        the envs whose episode ended on the way [N] bool, and the sums of rewards [N] or [N, A]; None without steps.
-    """
+    """Step envs that were just reset with actions of a table [L, N, ...]; write the last observations to `memory`."""
+    # Returned are the envs whose episode ended on the way [N] bool, and the sums of rewards [N] or [N, A], or None.
 
     def begin(mask: Mask) -> Tree:
         due = [seed if mask[n] else None for n, seed in enumerate(seeds)]

@@ -79,6 +79,8 @@ class EpisodeClock:
 
     def episode_seeds(self, rows: Rows) -> list[int | None]:
         """Return the seeds of these envs' episodes, None for the other envs."""
+        # A seed follows from the env and the number of its episode alone: neither the other envs nor the order in which
+        # episodes end change what an env is started with.
         seeds: list[int | None] = [None] * self.num_envs
         for n in rows.tolist():
             seeds[n] = derive_seed(self._root(), n, int(self.episode[n]))

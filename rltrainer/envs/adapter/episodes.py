@@ -142,7 +142,7 @@ def digest_of(obs: Tree) -> int:
     hasher = hashlib.blake2b(digest_size=8)
     for leaf in leaves(obs):
         hasher.update(np.ascontiguousarray(leaf).tobytes())
-    return int.from_bytes(hasher.digest(), "big") >> 1
+    return int.from_bytes(hasher.digest(), "big") >> 1  # 63 bits: what an int64 holds
 
 
 def find_episode(run: Path, env: int, number: int) -> Episode:
@@ -150,7 +150,8 @@ def find_episode(run: Path, env: int, number: int) -> Episode:
     folder = run / FOLDER if (run / FOLDER).is_dir() else run
     known: set[int] = set()
     last = -1
-    for _, path in sorted(_files(folder), reverse=True):  # the newest first
+    # The newest first: after a resume an episode may have been recorded twice.
+    for _, path in sorted(_files(folder), reverse=True):
         found = from_state(EpisodesState, read_state(path, KIND, CheckpointError), str(path))
         for i in np.flatnonzero((found.env == env) & (found.number == number))[::-1][:1]:
             return found.episode(int(i))

@@ -87,6 +87,7 @@ class OfAllAgents(gym.Env[Any, Any]):
 
     def _act(self, actions: Sequence[Any]) -> None:
         """Step with the actions of all agents [A]; those of agents that are gone are ignored."""
+        # PettingZoo wants an action of each agent in its list, which may hold some that are done already.
         listed, acted = self._listed(), self.here.copy()
         given = {name: action for name, action, is_in in zip(self.agents, actions, listed, strict=True) if is_in}
         obs, rewards, terminations, truncations, infos = self.parallel_env.step(given)

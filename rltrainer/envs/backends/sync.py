@@ -31,18 +31,11 @@ _NOTHING: Info = {}
 class SyncVectorEnv(MaskedVectorEnv):
     """Steps N envs in this process; a worker process steps its share of envs with one.
 
-    Args:
-        factories: one per env; each returns a new env, all with equal spaces.
-        seed: see `MaskedVectorEnv`.
-        first: the index of the first env, in errors.
-        current: of a worker, an array of one integer, the index of the env that is being called; an env's exception is
-            raised as it is, as the parent names the env. None raises an `EnvError`.
-
-    Raises:
-        EnvError: a factory raises, or returns something else than a new env.
-        SpaceError: an env's spaces differ from the first one's, or are not supported.
+    Each factory returns a new env, all with equal spaces; else it raises an `EnvError` or a `SpaceError`.
     """
 
+    # In a worker, `first` is the index of its first env, and the array `current` holds the index of the env that is
+    # being called. There an env's exception is raised as it is, because the parent names the env.
     def __init__(
         self, factories: Sequence[Callable[[], Env]], seed: int | None = None, *, first: int = 0, current: Any = None
     ) -> None:
