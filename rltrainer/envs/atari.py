@@ -102,7 +102,7 @@ class _Game(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a game, or continue the one in which a life was lost; a seed does not change that."""
-        # As in DQN (Mnih et al., 2015): a lost life ends an episode, so that its value is not that of the lives left.
+        # A lost life ends an episode, as for DQN (Mnih et al., 2015); the next episode continues the game.
         if self._lost_life:
             self._lost_life = False
             return self._obs, self._info

@@ -79,8 +79,8 @@ class MaskedNextStep(MaskedReset):
         return obs
 
 
-# gymnasium's modes. NEXT_STEP: the step after an episode's last one ignores its action and returns the first observation
-# of the next episode. SAME_STEP: the last step itself returns it, and the info holds the final observation.
+# gymnasium's modes. NEXT_STEP: the step after an episode's last one ignores its action and returns the first
+# observation of the next episode. SAME_STEP: the last step itself returns it, and its info the final observation.
 class NextStep(MaskedReset):
     """Mode NEXT_STEP without masked resets: an env spends the step after its last one on a reset of its own."""
 
