@@ -115,13 +115,6 @@ def test_envs_that_cannot_be_made() -> None:
         collector_of(hang_to_make, step_timeout=0.5)
 
 
-def test_envs_in_processes_of_their_own_are_restarted_there() -> None:
-    collector = collector_of(partial(in_workers, fault="value", at=3, length=30), num_envs=2)
-    with pytest.raises(EnvError, match="max_restarts=3"):
-        collect_often(collector, 4)
-    collector.close()
-
-
 def first_hangs(path: str) -> Any:
     """Make envs, of which the first that are made hang in a step, and the others die in one."""
     return envs_of(fault="hang" if makes_file(path) else "kill", at=3, length=50)
