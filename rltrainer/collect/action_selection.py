@@ -17,10 +17,10 @@ from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.state.codec import check_like
 from rltrainer.tree import Tree
 
+# The column of the memory that an action was chosen with.
 MEMORY = "state"
-"""The column of the memory that an action was chosen with."""
+# Columns that do not depend on how the actions are chosen.
 UNCHOSEN = {MEMORY, *VERSION}
-"""Columns that do not depend on how the actions are chosen."""
 
 
 class ActionSelection:

@@ -295,7 +295,7 @@ class AsyncCollector(Stateful[AsyncState]):
         raise EnvError(f"{OWNER}: cannot be copied, as its envs live in other processes. Make one with its own.")
 
     def _begun(self) -> CollectingTeam:
-        """Return the team once all workers have the policy and the present settings."""
+        # Return the team once all workers have the policy and the present settings.
         if self._publisher.weights is None:
             weights = self._publisher.begin()
             arguments = _for_workers(self.policy), weights.layout, self._info_keys
@@ -311,7 +311,7 @@ class AsyncCollector(Stateful[AsyncState]):
         return self._team
 
     def _store(self, arrays: Arrays, process: Process | None) -> None:
-        """Store rows that the workers have checked."""
+        # Store rows that the workers have checked.
         buffer = self.buffer
         if self._is_broken:
             arrays["starts"] = np.ones_like(arrays["starts"])
@@ -332,13 +332,13 @@ class AsyncCollector(Stateful[AsyncState]):
         self._is_broken = False
 
     def _forget_ahead(self) -> None:
-        """Drop rows that were not collected: the next collection continues no trajectory."""
+        # Drop rows that were not collected: the next collection continues no trajectory.
         if self._team.workers and self._publisher.weights is not None:
             self._is_broken |= self._team.settle(keeps=False)
 
 
 def _for_workers(policy: Policy) -> bytes:
-    """Return what a copy for the workers is made from, on the CPU."""
+    # Return what a copy for the workers is made from, on the CPU.
     copied = copy.deepcopy(policy).to("cpu")
     copied.zero_grad()
     return dumped("policy", copied)

@@ -28,8 +28,8 @@ from rltrainer.types import Load, State
 
 OWNER = "AsyncCollector"
 HERE = os.path.realpath(__file__)
+# Rows that a worker collects at most before it sends them and looks for new weights.
 MAX_CHUNK = 16
-"""Rows that a worker collects at most before it sends them and looks for new weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class CollectingProgram:
     def __init__(self, link: Link, make_envs: bytes, number: int, seed: int) -> None:
         self._link, self._make_envs, self._number, self._seed = link, make_envs, number, seed
         self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
-        self._load: Load = lambda: None
+        self.load_state: Load = lambda: None  # of the state that was checked last
         self._progress = 0.0
 
     def close(self) -> None:
@@ -143,15 +143,11 @@ class CollectingProgram:
         self._writer.close() if is_last else self._writer.flush()
 
     def check_state(self, state: State) -> list[str]:
-        """Check a state, and keep what loads it; return the warnings."""
+        """Check a state, which `load_state` loads; return the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._load = self._collector.prepare_load(state)
+            self.load_state = self._collector.prepare_load(state)
         return [str(each.message) for each in caught]
-
-    def load_state(self) -> None:
-        """Load the state that was checked."""
-        self._load()
 
 
 class _Pulsing(gym.vector.VectorWrapper):
@@ -274,7 +270,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
         return rows
 
     def _ask(self, request: Request, num_rows: int, ahead: int) -> None:
-        """Let idle workers collect what is missing of so many rows, and what they may be ahead."""
+        # Let idle workers collect what is missing of so many rows, and what they may be ahead.
         for worker in self.alive:
             if not worker.is_busy:
                 missing = num_rows - worker.queue.num_rows

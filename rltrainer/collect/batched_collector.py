@@ -27,8 +27,8 @@ from rltrainer.state.params import Params
 from rltrainer.tree import map_tree
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, checked, instance_of
 
+# Episodes that a collection by episodes drops before it gives up, if there is no other.
 MAX_SHORT_EPISODES = 1000
-"""Episodes that a collection by episodes drops before it gives up, if there is no other."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -63,10 +63,6 @@ class EnvQueue:
         """Let envs wait from now on."""
         self._waiting.extend((env, now) for env in envs)
 
-    def clear(self) -> None:
-        """Drop all envs."""
-        self._waiting.clear()
-
     def take(self, num_live: int, now: float) -> list[int]:
         """Return the envs of a batch that starts now, if any; `num_live` could be in it, with those still busy."""
         size, most = len(self._waiting), self._most(num_live)
@@ -84,7 +80,7 @@ class EnvQueue:
         return max(self._waiting[0][1] + params.max_wait_time - now, 0.0)
 
     def _most(self, num_live: int) -> int:
-        """Return the size at which waiting for more is of no use."""
+        # Return the size at which waiting for more is of no use.
         return num_live if self._params.max_batch_size is None else min(self._params.max_batch_size, num_live)
 
 
@@ -201,23 +197,24 @@ class BatchedCollector(Collector):
         """Take over a state; see `Collector.set_state`."""
         super().set_state(state)
         self._queued.clear()
-        self._waiting.clear()
+        self._waiting = EnvQueue(self.inference)
         self.adapter.num_steps[:] = state.streams.num_steps
         self._episodes.num_dropped = state.streams.num_dropped
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
-        """Let envs act until so many steps are received, or the episodes are complete."""
-        adapter, episodes, waiting, checker = self.adapter, self._episodes, self._waiting, self._checker
+        # Let envs act until so many steps are received, or the episodes are complete.
+        adapter, episodes, checker = self.adapter, self._episodes, self._checker
         num_rows = -(-(num_steps or 0) // self.num_envs)
         num_left, is_replay = num_rows * self.num_envs, isinstance(self.buffer, ReplayBuffer)
         # A rollout is of one policy: no more steps are sent than it takes, and none are left from the last one.
         is_limited = num_steps is not None and not is_replay
         num_dropped, num_answers = episodes.num_dropped, 0
         if adapter.is_fresh:
-            waiting.clear()
+            self._waiting = EnvQueue(self.inference)
         if adapter.is_fresh or not is_replay:
             self._queued.clear()
+        waiting = self._waiting
         # The first steps that are stored of each env are the queued ones.
         num_queued = np.array([len(self._queued[n]) for n in range(self.num_envs)])
         checker.begin(adapter.num_steps - num_queued, adapter.num_steps)
@@ -250,7 +247,7 @@ class BatchedCollector(Collector):
                 episodes.num_valid = len(self.rollout_buffer)
 
     def _advance(self) -> int:
-        """Queue envs that have answered, or let them begin an episode; return how many are still to act."""
+        # Queue envs that have answered, or let them begin an episode; return how many are still to act.
         adapter, is_open = self.adapter, self._episodes.open
         if (begun := adapter.advance(is_open)) is not None:
             self._selection.forget(begun)
@@ -262,7 +259,7 @@ class BatchedCollector(Collector):
         return self.num_envs if is_open is None else int(is_open.sum())
 
     def _act(self, envs: Rows) -> None:
-        """Decide for envs [K], and let them take the step."""
+        # Decide for envs [K], and let them take the step.
         adapter, selection = self.adapter, self._selection
         if self.policy.has_mask:
             self._checker.check_masks(adapter.num_steps, envs)
@@ -285,7 +282,7 @@ class BatchedCollector(Collector):
         adapter.send(envs, env_action)
 
     def _take_in(self, step: EnvStep) -> None:
-        """Count and store the steps that were received."""
+        # Count and store the steps that were received.
         adapter, buffer, shortest = self.adapter, self.rollout_buffer, self.min_trajectory_length
         envs = adapter.stepped
         before = self._episodes.running.lengths[envs] if shortest > 1 else None

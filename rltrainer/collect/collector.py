@@ -172,7 +172,7 @@ class Collector(Stateful[CollectorState]):
     @property
     def has_stale_data(self) -> bool:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
-        return self._selection.policy is not self.policy if self._weights is None else self._weights.has_stale_data
+        return self._weights is not None and self._weights.has_stale_data
 
     def collect(
         self,
@@ -344,7 +344,7 @@ class Collector(Stateful[CollectorState]):
         self.adapter.close()
 
     def _resume(self) -> None:
-        """Bring the envs to where they were when the loaded state was saved."""
+        # Bring the envs to where they were when the loaded state was saved.
         lost = self.adapter.resume(self._episodes.running.returns)
         self._episodes.forget(lost)
         self._selection.forget(lost)
@@ -352,7 +352,7 @@ class Collector(Stateful[CollectorState]):
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
-        """Step until the count is reached, a row at a time: one step of all envs."""
+        # Step until the count is reached, a row at a time: one step of all envs.
         adapter, selection, episodes, buffer = self.adapter, self._selection, self._episodes, self.rollout_buffer
         stores_env_action = self.keeps_env_action or not adapter.to_env.clips_samples
         first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
@@ -389,7 +389,7 @@ class Collector(Stateful[CollectorState]):
                 self._checker.warn_of_long_episode(self.num_rows - first)
 
     def _store(self, process: Process | None) -> None:
-        """Check the rollout, and store it in the replay buffer, if there is one."""
+        # Check the rollout, and store it in the replay buffer, if there is one.
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return

@@ -10,8 +10,8 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.nets import Exploration, Policy
 from rltrainer.types import Load, Rollout, State
 
+# A rollout transform: changes a collection after it was checked, and before it is stored.
 Process = Callable[[Rollout], Rollout]
-"""A rollout transform: changes a collection after it was checked, and before it is stored."""
 
 
 class EpisodeWriter(Protocol):

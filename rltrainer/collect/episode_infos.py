@@ -16,10 +16,10 @@ Array = np.ndarray[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 LastInfo = Callable[[int], tuple[dict[str, Any], int]]
 
+# Keys by which envs report whether an episode succeeded.
 OF_SUCCESS = ("is_success", "success")
-"""Keys by which envs report whether an episode succeeded."""
+# Names that the rows of a log have already.
 TAKEN = ("return", "length", "score", "env_steps_per_second")
-"""Names that the rows of a log have already."""
 
 
 Keys = Annotated[

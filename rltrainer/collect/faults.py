@@ -23,16 +23,16 @@ from rltrainer.tree import Tree, leaves, named_leaves
 from rltrainer.types import Rollout
 
 Array = np.ndarray[Any, Any]
+# A fault in the order of time, and within a row of cause and effect: the row, its rank there (0 for the observation
+# acted on, 1 for the action, 2 for the reward, 3 for a final observation), its text and its error.
 Fault = tuple[int, int, str, type[Exception]]
-"""A fault in the order of time, and within a row of cause and effect: the row, its rank there (0 for the observation
-acted on, 1 for the action, 2 for the reward, 3 for a final observation), its text and its error."""
 
+# A collection warns of an episode that has taken so many steps and so many seconds.
 LONG_EPISODE, LONG_WAIT = 10_000, 10.0
-"""A collection warns of an episode that has taken so many steps and so many seconds."""
+# Rows between two checks for such an episode.
 LOOK_EVERY = 100
-"""Rows between two checks for such an episode."""
+# Steps that each env has taken: as many of all envs, or [N] int64.
 Steps = int | Array
-"""Steps that each env has taken: as many of all envs, or [N] int64."""
 NOTHING_STORED = "; nothing of this collection was stored"
 
 
@@ -160,7 +160,7 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool,
 
 
 def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterator[Fault]:
-    """Yield the first fault of each leaf."""
+    # Yield the first fault of each leaf.
     num_envs = rollout.reward.shape[1]
     valid, final_index = to_array(rollout.valid), to_array(rollout.final_index)
     continues = valid.copy()
@@ -188,7 +188,7 @@ def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterato
 def _action_faults(
     action: Array, reward: Array, valid: Array, num_before: Array, actions: ValueRange
 ) -> Iterator[Fault]:
-    """Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A]."""
+    # Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A].
     for rank, name, values in ((1, "action", action), (2, "reward", reward)):
         index = _first_bad(values, valid)
         if index is not None:
@@ -210,7 +210,7 @@ def _raise_first(faults: Iterator[Fault], hint: str = "") -> None:
 
 
 def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
-    """Return the index of the first number that is not finite where `counts` is True, or None."""
+    # Return the index of the first number that is not finite where `counts` is True, or None.
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return None
     return _first(~np.isfinite(values) & _expanded(counts, values))

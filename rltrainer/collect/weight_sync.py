@@ -23,10 +23,10 @@ from rltrainer.nets import Policy
 from rltrainer.processes.shared_arrays import SharedArrays
 from rltrainer.validation.field_rules import NonNegativeInt
 
+# A trainer's counters by their unit.
 Counts = Mapping[str, float]
-"""A trainer's counters by their unit."""
+# Name, shape and dtype of each tensor.
 Layout = list[tuple[str, tuple[int, ...], torch.dtype]]
-"""Name, shape and dtype of each tensor."""
 EACH_STEP = Every(1, "training_step")
 
 

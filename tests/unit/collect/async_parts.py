@@ -1,7 +1,6 @@
 """Envs and policies that worker processes can import."""
 
-import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from tests.fakes import ScriptedOnPolicy, counting_envs
+from tests.unit.collect.uneven_envs import GatedEnv
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 WIDE = gym.spaces.Box(-1e6, 1e6, (3,), np.float32)
@@ -28,22 +28,8 @@ def wide(num_envs: int = 1, in_workers: bool = False) -> Any:
     return counting_envs(num_envs, None, in_workers, action_space=WIDE, length=1000)
 
 
-class Gated(gym.Wrapper[Any, Any, Any, Any]):
-    """Waits in its third step until a file is there."""
-
-    def __init__(self, env: Any, gate: str) -> None:
-        super().__init__(env)
-        self.gate, self.num_steps = Path(gate), 0
-
-    def step(self, action: Any) -> Any:
-        self.num_steps += 1
-        while self.num_steps == 3 and not self.gate.exists():
-            time.sleep(0.01)
-        return super().step(action)
-
-
 def gated(gate: str) -> Any:
-    return rl.make_vec("Pendulum-v1", 1, wrappers=[lambda env: Gated(env, gate)])
+    return rl.make_vec(partial(GatedEnv, gate), 1)
 
 
 class Constant(rl.Policy):

@@ -95,11 +95,16 @@ def assert_same(one: rl.Rollout, other: rl.Rollout) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("num_workers", "max_ahead"), [(1, 0), (2, None), (2, 3)])
-def test_workers_collect_what_collectors_do(make: Make, kind: str, num_workers: int, max_ahead: int | None) -> None:
+@pytest.mark.parametrize(
+    ("num_workers", "max_ahead", "dtype"), [(1, 0, "float64"), (2, None, "float32"), (2, 3, "float32")]
+)
+def test_workers_collect_what_collectors_do(
+    make: Make, kind: str, num_workers: int, max_ahead: int | None, dtype: str
+) -> None:
     """Rows come in other portions than they were made in, and are those of a collector for each worker."""
     make_envs, policy, buffer = parts_of(kind, num_workers)
     collector = make(policy, make_envs, num_workers, buffer(2 * num_workers), max_ahead=max_ahead)
+    policy.set_weight_dtype(getattr(torch, dtype))
     collector.seed(7)
     plain = [rl.Collector(policy, make_envs(), buffer(2)) for _ in range(num_workers)]
     for number, one in enumerate(plain):
@@ -108,6 +113,7 @@ def test_workers_collect_what_collectors_do(make: Make, kind: str, num_workers: 
         stats = collector.collect(num_steps=num_rows * 2 * num_workers)
         expected = [one.collect(num_steps=2 * num_rows) for one in plain]
         assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
+        assert collector.rollout().reward.dtype == torch.float32
         assert stats.num_env_steps == stats.num_collected_steps == num_rows * 2 * num_workers
         assert stats.returns.tolist() == [r for each in expected for r in each.returns.tolist()]
         assert stats.lengths.tolist() == [r for each in expected for r in each.lengths.tolist()]
@@ -119,9 +125,14 @@ def test_workers_collect_what_collectors_do(make: Make, kind: str, num_workers: 
         )
 
 
-def test_episodes_are_shared_among_all_envs(make: Make) -> None:
+def test_episodes_are_shared_among_all_envs_and_without_a_buffer_only_statistics_come(make: Make) -> None:
     make_envs, policy, buffer = parts_of("recurrent", 2)
-    collector = make(policy, make_envs, 2, buffer(4))
+    collector = make(policy, make_envs, 2)
+    assert collector.collect(num_steps=20).num_collected_episodes == 4
+    assert collector.collect(num_episodes=1, explore=False).lengths.tolist() == [4]
+    with pytest.raises(ParamsError, match="AsyncCollector.buffer: must be given, and something collected"):
+        collector.rollout()
+    collector.attach_buffer(buffer(4))
     stats = collector.collect(num_episodes=7)
     assert stats.num_collected_episodes == 7
     assert stats.num_env_steps == int(collector.rollout().valid.sum()) == 28
@@ -129,15 +140,6 @@ def test_episodes_are_shared_among_all_envs(make: Make) -> None:
     assert collector.needs_reset
     with pytest.raises(ParamsError, match="collect.num_episodes: must give each of 2 workers an episode; got 1"):
         collector.collect(num_episodes=1)
-
-
-def test_without_a_buffer_only_statistics_come(make: Make) -> None:
-    make_envs, policy, _ = parts_of("recurrent", 2)
-    collector = make(policy, make_envs, 2)
-    assert collector.collect(num_steps=20).num_collected_episodes == 4
-    assert collector.collect(num_episodes=1, explore=False).lengths.tolist() == [4]
-    with pytest.raises(ParamsError, match="AsyncCollector.buffer: must be given, and something collected"):
-        collector.rollout()
 
 
 def test_random_actions_end_exactly_where_they_are_due(make: Make) -> None:
@@ -174,16 +176,14 @@ def test_workers_stop_when_they_are_ahead(make: Make) -> None:
 
 def test_the_learner_waits_for_a_slow_env(make: Make, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    policy = rl.SquashedActorCritic.for_envs(pendulums())
+    policy = rl.QNetwork.for_envs(counting())
     buffer = rl.ReplayBuffer(100, policy.observation_space, policy.action_space)
     collector = make(policy, partial(gated, str(gate)), 1, buffer)
-    algorithm = ScriptedOffPolicy(policy)
-    algorithm.params = dataclasses.replace(algorithm.params)
     params = rl.OffPolicyTrainerParams(
         training_collector=collector, max_epochs=1, epoch_num_steps=20, collection_step_num_env_steps=4, batch_size=2,
         update_step_num_gradient_steps_per_sample=0.5, **QUIET,
     )  # fmt: skip
-    trainer = rl.OffPolicyTrainer(algorithm, params)
+    trainer = rl.OffPolicyTrainer(ScriptedOffPolicy(policy), params)
     thread = threading.Thread(target=trainer.run)
     thread.start()
     thread.join(0.5)
@@ -273,26 +273,19 @@ def test_other_modules_are_brought_too(make: Make) -> None:
         assert collector.rollout().action[0, 0].tolist() == [value, value, pytest.approx(10 * value + value / 4)]
 
 
-def test_exploration_that_is_set_later_arrives(make: Make) -> None:
-    policy = rl.QNetwork.for_envs(counting())
+def test_exploration_and_normalisers_that_are_set_later_reach_the_workers(make: Make) -> None:
+    policy = rl.QNetwork.for_envs(counting(), normalize_obs=True)
     buffer = rl.ReplayBuffer(200, policy.observation_space, policy.action_space)
     collector = make(policy, counting, 1, buffer, max_ahead=0)
-    collector.collect(num_steps=5)
-    rl.DQN(policy, rl.DQNParams(epsilon=1.0))
-    collector.collect(num_steps=40)
-    assert 5 < int(collector.rollout().action.sum()) < 35
-
-
-def test_normalisers_reach_the_workers(make: Make) -> None:
-    policy = rl.ActorCritic.for_envs(pendulums(), normalize_obs=True)
-    buffer = rl.RolloutBuffer(8, 1, policy.observation_space, policy.action_space)
-    collector = make(policy, pendulums, 1, buffer, max_ahead=0)
     assert policy.obs_normalizer is not None
     policy.obs_normalizer.update(collector.collect_random(50).obs.flatten(0, 1))
     collector.sync()
     collector.collect(num_steps=8, explore=False)
     rollout = collector.rollout()
-    assert torch.allclose(rollout.action[:, 0], policy.select_action(rollout.obs[:, 0]).action, atol=1e-6)
+    assert torch.equal(rollout.action[:, 0], policy.select_action(rollout.obs[:, 0]).action)
+    rl.DQN(policy, rl.DQNParams(epsilon=1.0))
+    collector.collect(num_steps=40)
+    assert 5 < int(collector.rollout().action.sum()) < 35
 
 
 def test_workers_have_seeds_of_their_own(make: Make) -> None:
@@ -315,26 +308,20 @@ def test_workers_have_seeds_of_their_own(make: Make) -> None:
     assert not torch.equal(found[None, None], found[None, 2])
 
 
-class Recorder(rl.TrainerHook):
-    def __init__(self) -> None:
-        self.shapes: list[Any] = []
-
-    def batch_process(self, ctx: Any, batch: Any) -> Any:
-        self.shapes.append(tuple(batch.reward.shape))
-        return dataclasses.replace(batch, reward=batch.reward * 0 + 7)
-
-
-def test_hooks_get_the_newest_data_and_may_change_it(make: Make) -> None:
+def test_a_transform_of_a_collection_is_stored(make: Make) -> None:
     policy = Constant.for_envs(wide())
     buffer = rl.ReplayBuffer(100, policy.observation_space, policy.action_space, num_envs=2)
-    hook = Recorder()
-    params = rl.OffPolicyTrainerParams(
-        training_collector=make(policy, wide, 2, buffer), max_epochs=1, epoch_num_steps=24, batch_size=2,
-        collection_step_num_env_steps=6, warmup_num_env_steps=6, hooks=(hook,), **QUIET,
-    )  # fmt: skip
-    rl.OffPolicyTrainer(ScriptedOffPolicy(policy), params).run()
-    assert hook.shapes == [(3, 2)] * 4
-    assert buffer.sample(50).reward.unique().tolist() == [7.0]
+    collector = make(policy, wide, 2, buffer)
+    shapes = []
+
+    def seven(rollout: rl.Rollout) -> rl.Rollout:
+        shapes.append(tuple(rollout.reward.shape))
+        return dataclasses.replace(rollout, reward=rollout.reward * 0 + 7)
+
+    for _ in range(2):
+        collector.collect(num_steps=6, process=seven)
+    assert shapes == [(3, 2)] * 2
+    assert buffer.sample(50).reward.unique().tolist() == collector.rollout().reward.unique().tolist() == [7.0]
 
 
 def test_a_run_goes_on_from_a_checkpoint(make: Make, tmp_path: Path) -> None:
@@ -365,22 +352,16 @@ def test_a_run_goes_on_from_a_checkpoint(make: Make, tmp_path: Path) -> None:
         single.load_state_dict(one.params.training_collector.state_dict())
 
 
-def test_memory_of_a_run_that_goes_on(make: Make) -> None:
+def test_memory_is_in_the_state_and_warnings_name_the_worker(make: Make) -> None:
     make_envs, policy, buffer = parts_of("recurrent", 1)
-    one = make(policy, make_envs, 1, buffer(2), max_ahead=0)
+    one, other = (make(policy, make_envs, 1, buffer(2), max_ahead=0) for _ in range(2))
     one.seed(1)
-    one.collect(num_steps=8)
-    other = make(policy, make_envs, 1, buffer(2), max_ahead=0)
-    other.load_state_dict(one.state_dict())
-    for collector in (one, other):
-        collector.collect(num_steps=8)
-    assert other.rollout().starts.all()
-    assert_same(dataclasses.replace(one.rollout(), starts=other.rollout().starts), other.rollout())
     one.collect(num_steps=2)
     state = one.state_dict()
     other.load_state_dict(state)
     for collector in (one, other):
         collector.collect(num_steps=8)
+    assert other.rollout().starts.all()
     assert_same(dataclasses.replace(one.rollout(), starts=other.rollout().starts), other.rollout())
     del state["workers"][0]["adapter"]["actions"]
     with pytest.warns(UserWarning, match=r"^worker 0: envs \[0, 1\] were in the middle of an episode, and what led"):
@@ -388,14 +369,6 @@ def test_memory_of_a_run_that_goes_on(make: Make) -> None:
     state["workers"][0]["num_rows"] = -1
     with pytest.raises(CheckpointError, match="num_rows"):
         other.load_state_dict(state)
-
-
-def test_a_trainer_must_count_what_an_interval_is_in(make: Make) -> None:
-    policy = Constant.for_envs(wide())
-    collector = make(policy, wide, 1, sync_every=rl.Every(2, "update_step"))
-    text = r"AsyncCollector\.sync_every: must be in what the trainer counts \(env_step\); got Every"
-    with pytest.raises(ParamsError, match=text):
-        collector.sync({"env_step": 3})
 
 
 @pytest.mark.parametrize(
@@ -452,6 +425,6 @@ def test_what_cannot_travel() -> None:
 def test_it_cannot_be_copied(make: Make) -> None:
     collector = make(Constant.for_envs(wide()), wide)
     assert collector.shares_an_env(collector)
-    assert not collector.shares_an_env(make(collector.policy, wide))
     with pytest.raises(EnvError, match="AsyncCollector: cannot be copied, as its envs live in other processes"):
         copy.deepcopy(collector)
+    assert not collector.shares_an_env(make(collector.policy, wide))

@@ -73,20 +73,13 @@ def test_envs_that_step_themselves() -> None:
     np.testing.assert_array_equal(stats.infos["elapsed_step"], stats.lengths)
 
 
-def test_nothing_is_read_where_nothing_is_asked_for() -> None:
-    envs = telling_envs()
-    collector = rl.Collector(tiny_actor_critic(envs), envs)
-    assert collector.envs is envs
-    stats = collector.collect(num_episodes=2)
-    assert (stats.infos, stats.success_rate) == ({}, None)
-
-
 def test_collections_and_streams_are_those_without() -> None:
     found = []
     for keys in ((), INFO_KEYS):
         rl.seed(3)
         envs = telling_envs(length=4)
         collector = collector_of(envs, keys)
+        assert (collector.envs is envs) == (not keys)
         collector.attach_buffer(rollouts_of(envs, 6))
         collector.seed(5)
         found.append([(collector.collect(num_steps=12), collector.rollout()) for _ in range(2)])
@@ -110,58 +103,42 @@ def test_an_episode_whose_info_lacks_a_key_is_left_out_of_its_mean() -> None:
 
 
 def test_a_misspelt_key_is_told_once_with_the_nearest() -> None:
-    collector = collector_of(telling_envs(), ["is_sucess"])
+    collector = collector_of(telling_envs(length=3), ["is_sucess", "steps"])
     text = r"info_keys: 'is_sucess' is in no info .*; they had 'is_success', 'number', 'steps'\. Did you mean"
     with pytest.warns(UserWarning, match=text + " 'is_success'"):
         collector.collect(num_episodes=2)
-    collector.collect(num_episodes=2)
+    other = copy.deepcopy(collector)  # reads its own envs
+    assert lists(other.collect(num_episodes=2))["steps"] == [3, 3]
 
 
 class WordyEnv(TellingEnv):
+    """Tells a text beside the numbers, so that infos of workers travel through a pipe."""
+
     def step(self, action: Any) -> Any:
-        *result, _ = super().step(action)
-        return *result, {"verdict": "good"}
+        *result, info = super().step(action)
+        return *result, info | {"verdict": "good"}
 
 
-def test_what_is_no_number_is_named() -> None:
+def test_what_is_no_number_or_no_key_is_named() -> None:
     envs = rl.make_vec(WordyEnv, 2, backend="sync")
     text = r"env 0 info\['verdict'\]: expected a number at the end of an episode, found 'good' \(str\)"
     with pytest.raises(EnvError, match=text):
         collector_of(envs, ["verdict"]).collect(num_episodes=2)
-
-
-@pytest.mark.parametrize("value", ["is_success", [1], [""], 3, None])
-def test_keys_are_a_sequence_of_texts(value: Any) -> None:
-    with pytest.raises(ParamsError, match="Collector.info_keys: must be a sequence of keys, such as .*; got"):
-        collector_of(telling_envs(), value)
-
-
-def test_keys_that_a_log_has_are_refused() -> None:
+    for value in ("is_success", [1], [""], 3, None):
+        with pytest.raises(ParamsError, match="Collector.info_keys: must be a sequence of keys, such as .*; got"):
+            collector_of(envs, value)
     text = "Collector.info_keys: must be none of return, length, .* which a log has already; got 'length'"
     with pytest.raises(ParamsError, match=text):
-        collector_of(telling_envs(), ["steps", "length"])
-
-
-def test_a_copy_reads_its_own_envs() -> None:
-    collector = collector_of(telling_envs(length=3), ["steps"])
-    collector.collect(num_steps=2)
-    other = copy.deepcopy(collector)
-    assert lists(other.collect(num_episodes=2)) == {"steps": [3, 3]}
+        collector_of(envs, ["steps", "length"])
 
 
 def test_workers_that_collect_while_training() -> None:
-    envs = telling_envs(1, length=3)
-    policy = tiny_actor_critic(envs)
     buffer = replay_of(telling_envs(2), 100)  # for the envs of both workers
-    make_envs = functools.partial(telling_envs, 1, length=3)
+    policy, make_envs = tiny_actor_critic(telling_envs(1)), functools.partial(telling_envs, 1, length=3)
     collector = rl.AsyncCollector(policy, make_envs, 2, buffer, info_keys=["number", "steps"])
-    try:
-        stats = [collector.collect(num_steps=n) for n in (8, 8)]  # 4 rows each: episodes end in rows 3 and 6
-        assert [lists(each) for each in stats] == [
-            {"number": [1, 1], "steps": [3, 3]}, {"number": [2, 2], "steps": [3, 3]},
-        ]  # fmt: skip
-    finally:
-        collector.close()
+    stats = [collector.collect(num_steps=n) for n in (8, 8)]  # 4 rows each: episodes end in rows 3 and 6
+    collector.close()
+    assert [lists(each) for each in stats] == [{"number": [n, n], "steps": [3, 3]} for n in (1, 2)]
     with pytest.raises(ParamsError, match="AsyncCollector.info_keys: must be a sequence of keys"):
         rl.AsyncCollector(policy, make_envs, 2, info_keys="steps")
 
@@ -173,56 +150,36 @@ def trainer_of(folder: Path | None, *hooks: rl.TrainerHook) -> rl.OnPolicyTraine
     params = rl.OnPolicyTrainerParams(
         training_collector=rl.Collector(policy, envs, info_keys=["is_success"]),
         test_collector=rl.Collector(policy, test_envs, info_keys=["is_success", "number"]),
-        compute_score_fn=lambda stats: stats.success_rate,
-        max_epochs=1,
-        epoch_num_steps=18,
-        collection_step_num_env_steps=18,
-        test_step_num_episodes=4,
+        compute_score_fn=lambda stats: stats.success_rate, max_epochs=1, epoch_num_steps=18,
+        collection_step_num_env_steps=18, test_step_num_episodes=4, hooks=hooks, initial_test=False,
         logger=None if folder is None else rl.JSONLinesLogger(folder / "log.jsonl", training_interval=1),
-        hooks=hooks,
-        initial_test=False,
-        verbose=False,
-        show_progress=False,
-    )
+        verbose=False, show_progress=False,
+    )  # fmt: skip
     return rl.OnPolicyTrainer(ScriptedOnPolicy(policy), params)
 
 
-class Talkative(TellingEnv):
-    """Tells a text beside the numbers, so that infos of workers travel through a pipe."""
-
-    def step(self, action: Any) -> Any:
-        *result, info = super().step(action)
-        return *result, info | {"verdict": "good"}
-
-
-@pytest.mark.parametrize("env", [TellingEnv, Talkative])
+@pytest.mark.parametrize("env", [TellingEnv, WordyEnv])
 def test_envs_that_are_stepped_each_by_itself(env: Any) -> None:
     envs = rl.make_vec(functools.partial(env, length=3), 2, backend="workers", seed=1, num_workers=2)
     policy = tiny_actor_critic(envs)
     collector = rl.BatchedCollector(policy, envs, info_keys=INFO_KEYS)
-    try:
-        stats = collector.collect(num_episodes=5)
-        assert sorted(stats.infos["number"].tolist()) == [1, 1, 2, 2, 3]
-        assert stats.infos["steps"].tolist() == [3] * 5
-        assert stats.infos["is_success"].tolist() == (stats.infos["number"] % 2 == 1).tolist()
-        with pytest.raises(ParamsError, match="BatchedCollector.info_keys: must be a sequence of keys"):
-            rl.BatchedCollector(policy, envs, info_keys="steps")
-    finally:
-        collector.close()
+    stats = collector.collect(num_episodes=5)
+    collector.close()
+    assert sorted(stats.infos["number"].tolist()) == [1, 1, 2, 2, 3]
+    assert stats.infos["steps"].tolist() == [3] * 5
+    assert stats.infos["is_success"].tolist() == (stats.infos["number"] % 2 == 1).tolist()
+    with pytest.raises(ParamsError, match="BatchedCollector.info_keys: must be a sequence of keys"):
+        rl.BatchedCollector(policy, envs, info_keys="steps")
 
 
-def test_a_trainer_logs_them_beside_returns(tmp_path: Path) -> None:
-    result = trainer_of(tmp_path).run()
+def test_a_trainer_logs_them_beside_returns_and_a_resumed_run_continues_with_the_last(tmp_path: Path) -> None:
+    trainer, restored = trainer_of(tmp_path), trainer_of(None)
+    result = trainer.run()
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     training, test = (next(row for row in rows if row["kind"] == kind) for kind in ("training", "test"))
     assert (training["training/return"], training["training/is_success"]) == (3.0, pytest.approx(2 / 3))
     assert (test["test/score"], test["test/is_success"], test["test/number"]) == (0.5, 0.5, 1.5)
     assert result.best_score == 0.5
-
-
-def test_a_resumed_run_goes_on_with_those_of_the_last_episodes(tmp_path: Path) -> None:
-    trainer, restored = trainer_of(None), trainer_of(None)
-    trainer.run()
     trainer.save(tmp_path / "run")
     restored.restore(tmp_path / "run")
     assert restored.state.log.infos == {"is_success": [1, 1, 0, 0, 1, 1]}

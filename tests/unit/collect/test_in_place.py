@@ -90,24 +90,18 @@ def collected(one: Any, num_steps: int) -> list[Any]:
     return [leaf.clone() for name in ("obs", "action", "reward", "extra") for leaf in leaves(getattr(rollout, name))]
 
 
+BATCHED = partial(rl.BatchedCollector, inference=rl.InferenceParams(min_batch_size=2))
+
+
 @pytest.mark.parametrize("replays", [False, True])
-@pytest.mark.parametrize("make", MAKERS)
-def test_the_chosen_action_is_stored(make: str, replays: bool) -> None:
+@pytest.mark.parametrize(
+    ("make", "cls"), [*((name, rl.Collector) for name in MAKERS), ("workers", BATCHED)], ids=[*MAKERS, "batched"]
+)
+def test_the_chosen_action_is_stored(make: str, cls: Any, replays: bool) -> None:
     found, expected = (
-        collected(collector(MAKERS[make](partial(Halving, in_place)), replays), 16) for in_place in (True, False)
+        collected(collector(MAKERS[make](partial(Halving, in_place)), replays, cls), 16) for in_place in (True, False)
     )
-    for here, there in zip(found, expected, strict=True):
-        torch.testing.assert_close(here, there, rtol=0, atol=0)
-
-
-def test_the_chosen_action_of_batched_collection_is_stored() -> None:
-    together = partial(rl.BatchedCollector, inference=rl.InferenceParams(min_batch_size=2))
-    found, expected = (
-        collected(collector(MAKERS["workers"](partial(Halving, in_place)), False, together), 16)
-        for in_place in (True, False)
-    )
-    for here, there in zip(found, expected, strict=True):
-        torch.testing.assert_close(here, there, rtol=0, atol=0)
+    assert all(torch.equal(here, there) for here, there in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("make", ["sync", "gymnasium's sync"])

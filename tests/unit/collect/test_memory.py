@@ -99,36 +99,26 @@ def test_valid_cells_are_acted_on_with_the_same_memory_in_every_autoreset_mode(m
     assert begins.any()
 
 
-def test_memory_begins_anew_with_the_envs() -> None:
+def test_memory_begins_again_with_the_envs_and_after_a_collection_that_broke_off() -> None:
     one = collector(length=50)
     for counts in ({"num_steps": 6}, {"num_episodes": 2}, {"num_steps": 6}):
-        if "num_episodes" in counts:
-            one.max_episode_steps = 5
+        one.max_episode_steps = 5 if "num_episodes" in counts else None
         one.collect(**counts)
         assert one.rollout().extra["state"][0].tolist() == [[0, -1], [0, -1]]
         one.reset()
-
-
-def test_a_collection_that_breaks_off_leaves_no_memory() -> None:
-    one = collector(length=50)
     one.collect(num_steps=6)
-    broken = one.adapter.envs.step
-    one.adapter.envs.step = lambda action: 1 / 0
+    step, one.envs.step = one.envs.step, lambda action: 1 / 0
     with pytest.raises(ZeroDivisionError):
         one.collect(num_steps=6)
-    one.adapter.envs.step = broken
+    one.envs.step = step
     one.collect(num_steps=2)
     assert one.rollout().extra["state"][0].tolist() == [[0, -1], [0, -1]]
 
 
 def test_what_happens_under_random_actions_is_remembered() -> None:
     one = collector(length=50)
-    one.seed(3)
     one.collect(num_steps=4, random=True)
     assert one.rollout().extra["state"][:, 0].tolist() == [[0, -1], [1, 0]]
-    other = collector(length=50, columns=())
-    other.policy.__class__ = rl.QNetwork  # never asked
-    other.seed(3)
     one.collect(num_steps=2)
     assert one.rollout().extra["state"][:, 0].tolist() == [[2, 1]]
 
@@ -143,16 +133,6 @@ def test_random_actions_are_the_same_with_and_without_a_memory() -> None:
         one.collect(num_steps=20, random=True)
         actions.append(one.rollout().action.clone())
     assert torch.equal(*actions)
-
-
-def test_looking_aside_leaves_no_memory_behind() -> None:
-    one, other = collector(length=50), collector(length=50)
-    for c in (one, other):
-        c.seed(2)
-    one.collect_random(5)
-    for c in (one, other):
-        c.collect(num_steps=8)
-    assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
 
 
 def test_a_test_collector_remembers_without_a_buffer() -> None:
@@ -170,13 +150,18 @@ def test_a_test_collector_remembers_without_a_buffer() -> None:
     assert [row[1] for row in asked[:3]] == [0, 1, 2]
 
 
-def test_copies_go_on_alike_in_the_middle_of_an_episode() -> None:
+def test_copies_continue_alike_in_the_middle_of_an_episode_and_after_a_look_aside() -> None:
     one = collector(length=50)
     one.collect(num_steps=6)
     other = copy.deepcopy(one)
     for c in (one, other):
         c.collect(num_steps=6)
     assert one.rollout().extra["state"][0].tolist() == [[3, 2], [3, 2]]
+    assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
+    one.collect_random(5)
+    other.reset()
+    for c in (one, other):
+        c.collect(num_steps=8)
     assert torch.equal(one.rollout().extra["state"], other.rollout().extra["state"])
 
 
@@ -244,10 +229,8 @@ def test_cells_tell_which_weights_chose_them(kind: Any) -> None:
     envs = counting_envs(2)
     policy = rl.QNetwork.for_envs(envs)
     policy.exploration = rl.EpsilonGreedy(0.5)  # and random actions too: what they were chosen without is no secret
-    spaces = (envs.single_observation_space, envs.single_action_space)
-    buffer = kind(4, num_envs=2, **dict(zip(("observation_space", "action_space"), spaces, strict=True)),
-                  extra={"version": ((), torch.int64)})  # fmt: skip
-    one = rl.Collector(policy, envs, buffer)
+    made = rollouts_of if kind is rl.RolloutBuffer else replay_of
+    one = rl.Collector(policy, envs, made(envs, 4, extra={"version": ((), torch.int64)}))
     for version, is_random in ((0, True), (1, False), (7, False)):
         policy.version = version
         one.collect(num_steps=4, random=is_random)
@@ -262,25 +245,19 @@ def test_log_probabilities_are_not_computed_for_buffers_without_the_column() -> 
     assert callable(decision.extra["log_prob"])
 
 
-def test_a_column_that_is_declared_otherwise_is_an_error() -> None:
-    envs = counting_envs(2)
-    buffer = rollouts_of(envs, 4, extra={"log_prob": ((1,), torch.float32)})
-    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that the policy fills; ActorCritic fills {"
-    with pytest.raises(ParamsError, match=text):
-        rl.Collector(tiny_actor_critic(envs), envs, buffer)
-
-
-def test_a_column_that_nobody_fills_is_an_error_not_zeros() -> None:
+def test_a_column_that_is_declared_otherwise_or_that_nobody_fills_is_an_error() -> None:
     class Silent(Counts):
         def decide(self, *args: Any) -> rl.Decision:
             return rl.Decision(super().decide(*args).action)
 
     envs = counting_envs(2)
-    policy = Silent.for_envs(envs)
-    buffer = rl.RolloutBuffer(4, 2, OBS_SPACE, envs.single_action_space, extra={"asked": ((), torch.float32)})
+    text = r"^Collector.buffer.extra\['log_prob'\]: must be a column that the policy fills; ActorCritic fills {"
+    with pytest.raises(ParamsError, match=text):
+        rl.Collector(tiny_actor_critic(envs), envs, rollouts_of(envs, 4, extra={"log_prob": ((1,), torch.float32)}))
+    one = rl.Collector(Silent.for_envs(envs), envs, rollouts_of(envs, 4, extra={"asked": ((), torch.float32)}))
     text = r"^Silent.decide: must return extra\['asked'\], as extra_specs declares; got \[\]"
     with pytest.raises(ParamsError, match=text):
-        rl.Collector(policy, envs, buffer).collect(num_steps=2)
+        one.collect(num_steps=2)
 
 
 @pytest.mark.parametrize("how", ["random", "exploration"])
@@ -292,11 +269,18 @@ def test_columns_of_the_policys_choices_need_the_policys_choices(how: str) -> No
     one.collect(num_steps=4, explore=False)
 
 
-def test_exploration_can_remember() -> None:
+@pytest.mark.parametrize("whose", ["policy", "collector"])
+def test_exploration_can_remember(whose: str) -> None:
     envs = counting_envs(2, length=3, action_space=BOX)
     policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
-    policy.exploration = Walk()
     one = rl.Collector(policy, envs, rollouts_of(envs, 4))
+    if whose == "collector":
+        one.collect(num_steps=2)
+        one.exploration = Walk()  # in the middle of an episode
+        one.collect(num_steps=4)
+        assert one.rollout().action[:, 0, 0].tolist() == [0.125, 0.25]
+        return
+    policy.exploration = Walk()
     one.collect(num_steps=8)
     assert one.rollout().action[:, 0, 0].tolist() == [0.125, 0.25, 0.375, 0.125]
     one.collect(num_steps=2, explore=False)
@@ -305,32 +289,11 @@ def test_exploration_can_remember() -> None:
     assert policy.act(torch.zeros(2, 2), explore=True).tolist() == [[0.125], [0.125]], "by itself it has just begun"
 
 
-def test_exploration_of_the_collector_can_remember_too() -> None:
-    envs = counting_envs(2, length=3, action_space=BOX)
-    policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
-    one = rl.Collector(policy, envs, rollouts_of(envs, 4))
-    one.collect(num_steps=2)
-    one.exploration = Walk()  # in the middle of an episode
-    one.collect(num_steps=4)
-    assert one.rollout().action[:, 0, 0].tolist() == [0.125, 0.25]
-
-
 def test_only_one_of_policy_and_exploration_remembers() -> None:
     one = collector()
     one.exploration = Walk()
     with pytest.raises(ParamsError, match="^Collector.exploration: must have no memory where Counts has one; got"):
         one.collect(num_steps=2)
-
-
-def test_acting_with_a_memory() -> None:
-    policy = Counts(OBS_SPACE, gym.spaces.Discrete(2))
-    obs = torch.tensor([[0.0, 7.0]])
-    action, state = policy.act(obs, policy.initial_state(1))
-    assert action.tolist() == [0]
-    assert state.tolist() == [[1, 7]]
-    text = r"^Counts.act: must be given a state; got None \(NoneType\). Begin each episode with policy.initial_state"
-    with pytest.raises(ParamsError, match=text):
-        policy.act(obs)
 
 
 def test_algorithms_that_look_at_single_cells_train_no_memory() -> None:
@@ -341,34 +304,6 @@ def test_algorithms_that_look_at_single_cells_train_no_memory() -> None:
     text = "^Forgetful.policy: must have no memory, as Forgetful updates from single steps; got Counts. RecurrentPPO"
     with pytest.raises(ParamsError, match=text):
         Forgetful(Counts.for_envs(envs))  # type: ignore[arg-type]  # the mistake
-
-
-class NeedsLogProb(rl.A2C):
-    columns = ("log_prob",)
-
-
-def on_policy(algorithm: Any, one: Any) -> Any:
-    return rl.OnPolicyTrainerParams(
-        training_collector=one, max_epochs=1, epoch_num_steps=8, collection_step_num_env_steps=8,
-        show_progress=False, verbose=False,
-    ).create_trainer(algorithm)  # fmt: skip
-
-
-def test_a_trainer_makes_the_columns_that_its_algorithm_reads() -> None:
-    envs = counting_envs(2)
-    algorithm = NeedsLogProb(tiny_actor_critic(envs))
-    one = rl.Collector(algorithm.policy, envs)
-    on_policy(algorithm, one).run()
-    assert one.rollout().extra["log_prob"].shape == (4, 2)
-
-
-def test_a_buffer_without_the_columns_that_an_algorithm_reads_is_an_error() -> None:
-    envs = counting_envs(2)
-    algorithm = NeedsLogProb(tiny_actor_critic(envs))
-    one = rl.Collector(algorithm.policy, envs, rollouts_of(envs, 4))
-    text = r"OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which NeedsLogProb reads; got"
-    with pytest.raises(ParamsError, match=text + r" \[\]. Make the buffer with extra={'log_prob': \(\(\), torch.fl"):
-        on_policy(algorithm, one)
 
 
 def test_offline_data_without_the_columns_that_an_algorithm_reads_is_an_error() -> None:

@@ -8,7 +8,8 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError
-from tests.fakes import counting_envs, replay_of, rollouts_of, tiny_actor_critic
+from tests.fakes import counting_envs
+from tests.unit.collect.test_faults import collector as collector_of
 
 
 def twice(rollout: rl.Rollout) -> rl.Rollout:
@@ -16,9 +17,7 @@ def twice(rollout: rl.Rollout) -> rl.Rollout:
 
 
 def collector(stores: str) -> rl.Collector:
-    envs = counting_envs(2)
-    buffer: Any = replay_of(envs, 60) if stores == "replay" else rollouts_of(envs, 4)
-    return rl.Collector(tiny_actor_critic(envs), envs, buffer)
+    return collector_of(counting_envs(2), stores)
 
 
 @pytest.mark.parametrize("stores", ["replay", "rollouts"])
@@ -33,35 +32,19 @@ def test_rewards_may_be_others_where_they_are_stored(stores: str, num_steps: int
     assert torch.equal(changed.rollout().reward, 2 * plain.rollout().reward)
     assert torch.equal(changed.rollout().action, plain.rollout().action)
     if stores == "replay":
-        assert isinstance(plain.buffer, rl.ReplayBuffer)
-        assert isinstance(changed.buffer, rl.ReplayBuffer)
-        samples = [buffer.sample(50) for buffer in (plain.buffer, changed.buffer)]
-        assert all(torch.equal(sample.reward, 2 * sample.reward / 2) for sample in samples)
-        assert set(samples[1].reward.tolist()) == {2 * reward for reward in samples[0].reward.tolist()}
-
-
-def test_the_next_collection_is_what_it_is() -> None:
-    one = collector("rollouts")
-    one.collect(num_steps=4, process=twice)
-    doubled = one.rollout().reward
-    one.collect(num_steps=4)
-    assert torch.equal(one.rollout().reward, doubled / 2)
+        there, here = (one.buffer.sample(50).reward.tolist() for one in (plain, changed))  # type: ignore[union-attr]
+        assert set(here) == {2 * reward for reward in there}
+    for one in (plain, changed):
+        one.collect(num_steps=num_steps)
+    assert torch.equal(changed.rollout().reward, plain.rollout().reward), "the next collection is as it is"
 
 
 @pytest.mark.parametrize(
     ("process", "error", "text"),
     [
         (lambda rollout: None, TypeError, r"process: must return a Rollout of \(2, 2\); got None \(NoneType\)"),
-        (
-            lambda rollout: dataclasses.replace(rollout, reward=rollout.reward[:1]),
-            TypeError,
-            r"process: must return a Rollout of \(2, 2\); got \(1, 2\)",
-        ),
-        (
-            lambda rollout: dataclasses.replace(rollout, reward=rollout.reward / 0),
-            NonFiniteError,
-            "process returned rewards that are not finite; nothing was stored",
-        ),
+        (lambda r: dataclasses.replace(r, reward=r.reward[:1]), TypeError, r"a Rollout of \(2, 2\); got \(1, 2\)"),
+        (lambda r: dataclasses.replace(r, reward=r.reward / 0), NonFiniteError, "returned rewards that are not finite"),
     ],
 )
 def test_what_comes_back_is_checked_and_else_nothing_is_stored(process: Any, error: Any, text: str) -> None:

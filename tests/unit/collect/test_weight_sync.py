@@ -43,14 +43,11 @@ def test_versions_count_from_the_first_weights() -> None:
     assert brought(rl.Every(3, "training_step"), [None, None, None]) == [0, 1, 2]  # where nobody counts, at once
 
 
-def test_another_run_begins_with_version_0() -> None:
+def test_another_run_begins_with_version_0_also_where_the_counter_has_not_moved() -> None:
     assert brought(rl.Every(2, "training_step"), steps(0, 1, 2, 3, 0, 1, 2)) == [0, None, 1, None, 0, None, 1]
-
-
-@pytest.mark.parametrize("every", [rl.Every(2, "epoch"), rl.Every(9, "env_step"), rl.Every(1e9, "second")])
-def test_another_run_begins_with_its_weights_where_the_counter_has_not_moved(every: rl.Every) -> None:
     run = [{"training_step": n, "epoch": 0, "env_step": 4 * n} for n in range(2)]
-    assert brought(every, [*run, *run]) == [0, None, 0, None]
+    for every in (rl.Every(2, "epoch"), rl.Every(9, "env_step"), rl.Every(1e9, "second")):
+        assert brought(every, [*run, *run]) == [0, None, 0, None]
 
 
 def test_a_run_goes_on_with_its_versions() -> None:
@@ -70,20 +67,9 @@ def test_an_interval_that_the_trainer_does_not_count() -> None:
         brought(0, [])
 
 
-class Far(Constant):
-    """Says that it is on another device."""
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("meta")
-
-
-def test_a_collector_acts_on_a_copy_elsewhere() -> None:
-    envs = wide()
-    policy = Far.for_envs(envs)
+def test_a_copy_elsewhere_has_version_progress_and_exploration() -> None:
+    policy = Constant.for_envs(wide())
     copied = CopyElsewhere(policy, torch.device("cpu"))
-    copied.copy.__class__ = Constant
-    assert not {id(x) for _, x in tensors_of({"": policy})} & {id(x) for _, x in tensors_of({"": copied.copy})}
     policy.set(3.0)
     policy.progress = lambda: 0.5  # type: ignore[method-assign]  # a trainer's
     policy.exploration = rl.GaussianNoise(0.1)
@@ -91,6 +77,7 @@ def test_a_collector_acts_on_a_copy_elsewhere() -> None:
     assert copied.copy.weight.tolist() == policy.weight.tolist() == [3.0] * 8
     assert (copied.copy.version, copied.copy.progress()) == (7, 0.5)
     assert copied.copy.exploration is policy.exploration
+    assert not {id(x) for _, x in tensors_of({"": policy})} & {id(x) for _, x in tensors_of({"": copied.copy})}
 
 
 @pytest.fixture
@@ -157,21 +144,16 @@ def test_a_second_run_acts_with_its_own_weights(far_collector: Any) -> None:
         assert seen.actions == [{first}] * 7
 
 
-def test_on_its_own_device_the_policy_itself_acts() -> None:
+def test_on_its_own_device_the_policy_itself_acts_and_a_device_must_be_one() -> None:
     envs = wide()
-    policy = Constant.for_envs(envs)
-    collector = rl.Collector(policy, envs, device="cpu", sync_every=rl.Every(5, "training_step"))
+    policy, every = Constant.for_envs(envs), rl.Every(5, "training_step")
+    collector = rl.Collector(policy, envs, device="cpu", sync_every=every)
     assert collector._acting is policy
     assert collector.state_dict()["weights"] is None
-
-
-def test_a_device_that_is_none() -> None:
-    envs = wide()
-    policy = Constant.for_envs(envs)
     with pytest.raises(ParamsError, match=r"Collector\.device: must be a device that PyTorch can use here; got 'moon'"):
         rl.Collector(policy, envs, device="moon")
     with pytest.raises(ParamsError, match=r"Collector\.sync_every: needs a device; got Every"):
-        rl.Collector(policy, envs, sync_every=rl.Every(5, "training_step"))
+        rl.Collector(policy, envs, sync_every=every)
 
 
 # Shared memory

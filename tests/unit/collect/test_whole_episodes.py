@@ -64,24 +64,13 @@ def test_one_reset_per_episode_and_no_step_after_the_last(
 def test_a_reset_just_before_is_enough() -> None:
     envs = make([5], "sync")
     one = rl.Collector(tiny_actor_critic(envs), envs)
-    one.reset()
-    one.collect(num_episodes=1)
-    assert counts(envs, "num_resets") == [1]
-    one.reset(first_episode=True)
-    one.collect(num_episodes=1)
-    assert counts(envs, "num_resets") == [2]
+    for first_episode in (False, True):
+        one.reset(first_episode=first_episode)
+        one.collect(num_episodes=1)
+        assert counts(envs, "num_resets") == [1 + first_episode]
     one.collect(num_steps=2)  # resets, and is not fresh afterwards
     assert one.collect(num_episodes=1).lengths.tolist() == [5]
     assert counts(envs, "num_resets") == [4]
-
-
-def test_three_test_steps_make_three_resets() -> None:
-    test_envs = make([5, 7], "sync")
-    trainer = on_policy_trainer()
-    changes = {"test_collector": rl.Collector(trainer.algorithm.policy, test_envs), "test_step_num_episodes": 2}
-    params = rl.OnPolicyTrainerParams(**(vars(trainer.params) | changes))
-    rl.OnPolicyTrainer(trainer.algorithm, params).run()  # the initial test step and two epochs
-    assert counts(test_envs, "num_resets") == [3, 3]
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
@@ -123,19 +112,18 @@ def test_native_envs_are_reset_once_per_collection() -> None:
 
 
 def test_workers_rest_too() -> None:
-    envs = rl.make_vec("CartPole-v1", 3, backend="workers", seed=1, num_workers=2)
-    here = rl.make_vec("CartPole-v1", 3, backend="sync", seed=1)
-    try:
-        rl.seed(1)
-        policy = tiny_actor_critic(here)
-        found, expected = (rl.Collector(policy, each) for each in (envs, here))
-        for num_episodes in (3, 7, 2):
-            a, b = (one.collect(num_episodes=num_episodes, explore=False) for one in (found, expected))
-            assert a.lengths.tolist() == b.lengths.tolist()
-            assert a.returns.tolist() == b.returns.tolist()
-        assert found.adapter.state_dict() == expected.adapter.state_dict()
-    finally:
-        envs.close()
+    envs, here = (
+        rl.make_vec("CartPole-v1", 3, backend=backend, seed=1, **options)
+        for backend, options in (("workers", {"num_workers": 2}), ("sync", {}))
+    )
+    policy = tiny_actor_critic(here)
+    found, expected = (rl.Collector(policy, each) for each in (envs, here))
+    for num_episodes in (3, 7, 2):
+        a, b = (one.collect(num_episodes=num_episodes, explore=False) for one in (found, expected))
+        assert a.lengths.tolist() == b.lengths.tolist()
+        assert a.returns.tolist() == b.returns.tolist()
+    assert found.adapter.state_dict() == expected.adapter.state_dict()
+    envs.close()
 
 
 def test_envs_that_rest_wait_for_a_reset() -> None:
@@ -186,25 +174,21 @@ def test_a_limit_in_gymnasiums_envs(mode: AutoresetMode) -> None:
 
 def test_an_episode_that_ends_at_the_limit_is_not_truncated(caplog: pytest.LogCaptureFixture) -> None:
     envs = counting_envs(2, length=5)
-    buffer = rollouts_of(envs, 5)
-    one = rl.Collector(tiny_actor_critic(envs), envs, buffer, max_episode_steps=5)
+    one = rl.Collector(tiny_actor_critic(envs), envs, rollouts_of(envs, 5), max_episode_steps=5)
     assert one.collect(num_episodes=2).lengths.tolist() == [5, 5]
     assert not one.rollout().truncated.any()
     assert caplog.records == []
+    one.max_episode_steps = 2  # for whole episodes only
+    assert one.collect(num_steps=10).lengths.tolist() == [5, 5]
 
 
-def test_the_limit_is_for_whole_episodes_only() -> None:
-    envs = counting_envs(1, length=5)
-    one = rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=2)
-    assert one.collect(num_steps=5).lengths.tolist() == [5]
-
-
-def test_a_test_step_keeps_the_limit() -> None:
-    trainer = on_policy_trainer()
-    test_envs = rl.make_vec(Endless, 1, backend="sync", seed=1)
+def test_test_steps_keep_the_limit_and_reset_once_each() -> None:
+    trainer, test_envs = on_policy_trainer(), rl.make_vec(Endless, 2, backend="sync", seed=1)
     collector = rl.Collector(trainer.algorithm.policy, test_envs, max_episode_steps=6)
-    params = rl.OnPolicyTrainerParams(**(vars(trainer.params) | {"test_collector": collector}))
+    changes = {"test_collector": collector, "test_step_num_episodes": 2}
+    params = rl.OnPolicyTrainerParams(**(vars(trainer.params) | changes))
     assert rl.OnPolicyTrainer(trainer.algorithm, params).run().best_score == 6.0
+    assert counts(test_envs, "num_resets") == [3, 3]  # the initial test step and two epochs
 
 
 def test_native_envs_keep_a_limit_for_one_episode_each() -> None:
