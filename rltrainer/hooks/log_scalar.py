@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -181,7 +180,13 @@ class LogScalar(TrainerHook):
         for part in self._path:
             value = _part(value, part)
             if value is None:
-                found = find_metric(self, "key", self.key, ctx, partial(_names, batch))
+                found = find_metric(
+                    self,
+                    "key",
+                    self.key,
+                    ctx,
+                    lambda: [*(field.name for field in dataclasses.fields(batch)), *batch.extra],
+                )
                 return None if found is None else torch.as_tensor(found).detach()
         if not isinstance(value, Tensor):
             hint = f"It has parts: {', '.join(map(str, value))}."
@@ -190,10 +195,6 @@ class LogScalar(TrainerHook):
         if isinstance(batch, Rollout) and numbers.shape[:2] == batch.valid.shape and not batch.valid.all():
             numbers = numbers[batch.valid]
         return numbers if numbers.numel() else None
-
-
-def _names(batch: Any) -> list[str]:
-    return [*(field.name for field in dataclasses.fields(batch)), *batch.extra]
 
 
 def _part(value: Any, name: str) -> Any:

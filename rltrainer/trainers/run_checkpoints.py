@@ -32,10 +32,10 @@ from rltrainer.trainers.run_state import SIGNAL, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import Load, State
 
+# Fields that do not change the learning; callbacks and live objects are not compared either.
 MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log", "checkpoint")
-"""Fields that do not change the learning; callbacks and live objects are not compared either."""
+# The same of `RuntimeParams`: a run that failed is restored and looked at more closely.
 RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
-"""The same of `RuntimeParams`: a run that failed is restored and looked at more closely."""
 
 T = TypeVar("T")
 TRunState = TypeVar("TRunState", bound=RunState)

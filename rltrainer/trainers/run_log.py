@@ -244,8 +244,8 @@ class GpuUse:
             self._num_update_steps += 1
 
 
+# Values that go before others: a narrow terminal cuts off the last ones.
 SHOWN_FIRST = ("score", "best", "return", "length")
-"""Values that go before others: a narrow terminal cuts off the last ones."""
 
 
 class ProgressBar:

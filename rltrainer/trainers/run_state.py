@@ -16,10 +16,10 @@ from rltrainer.state.global_random import GlobalRandom
 from rltrainer.types import State, UpdateResult
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+# The stop reason of a run that a signal ended: it continues when it is restored.
 SIGNAL = "signal"
-"""The stop reason of a run that a signal ended: it continues when it is restored."""
+# Logged returns, lengths and infos of training are means over this many of the last episodes.
 NUM_EPISODES = 100
-"""Logged returns, lengths and infos of training are means over this many of the last episodes."""
 StepUnit = Literal["env_step", "gradient_step"]
 
 
@@ -193,8 +193,8 @@ class EpochRecord:
         return None
 
 
+# Fields of a `RunState` that no file holds: where it stands follows from the counters.
 OF_THIS_PROCESS = ("phase", "share_done")
-"""Fields of a `RunState` that no file holds: where it stands follows from the counters."""
 
 
 @dataclass(kw_only=True)

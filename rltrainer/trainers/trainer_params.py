@@ -115,7 +115,8 @@ class TrainerParams(Params):
     initial_test: Flag = True
     """Make a test step before training; its score is the first best."""
     run_folder: (
-        Annotated[RunFolder, instance_of(RunFolder, hint="Write rl.RunFolder.new(name), or rl.RunFolder(folder).")] | None
+        Annotated[RunFolder, instance_of(RunFolder, hint="Write rl.RunFolder.new(name), or rl.RunFolder(folder).")]
+        | None
     ) = live(None)
     """The folder of the run: where `logger`, `save_best_fn` and `checkpoint` are None, it writes a log of JSON lines,
     the best algorithm of test steps, and checkpoints there."""
