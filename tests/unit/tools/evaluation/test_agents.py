@@ -53,11 +53,8 @@ def test_a_factory_is_evaluated_as_agents_as_envs_are() -> None:
     np.testing.assert_array_equal(found.infos["team_return"], expected.infos["team_return"])
     assert len(ONES) == 3  # none was made to be looked at only
     assert not any(each.is_open for each in ONES)
-
-
-def test_an_env_stays_open_and_a_policy_may_ask_who_it_is() -> None:
-    env = Gray()
-    found = rl.evaluate_policy(policy(agent_id=True), env, 2, seed=2)
+    # An env stays open, and a policy may ask who it is.
+    found = rl.evaluate_policy(policy(agent_id=True), env := Gray(), 2, seed=2)
     assert sorted(found.lengths.tolist()) == [3, 3, 5, 5]
     assert env.is_open
 
@@ -75,10 +72,10 @@ def test_all_agents_are_in_one_film(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
     path = tmp_path / "team.mp4"
-    with pytest.raises(ParamsError, match=r"^record.env: must render frames; got render_mode='human'"):
-        rl.record(policy(), lambda: Gray("human"), path)
-    with pytest.raises(ParamsError, match=r"^record.env: must be a gymnasium id, .* Pass what makes one copy"):
-        rl.record(policy(), rl.AgentsAsEnvs(Gray, 1), path)  # type: ignore[arg-type]  # that is the point
+    text = "^record.env: must render frames; got render_mode='human'"
+    refuses(ParamsError, text, rl.record, policy(), lambda: Gray("human"), path)
+    text = "^record.env: must be a gymnasium id, .* Pass what makes one copy"
+    refuses(ParamsError, text, rl.record, policy(), rl.AgentsAsEnvs(Gray, 1), path)
     refuses(EnvError, r"broken", rl.record, policy(), lambda: Failing(tmp_path / "failed"), path)
     assert os.listdir(tmp_path) == ["failed"]
 

@@ -1,6 +1,5 @@
 """The page of a run: what it says, that it is whole, and that texts of a log stay texts."""
 
-import dataclasses
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -69,6 +68,11 @@ def test_what_a_page_says(make_run: MakeRun) -> None:
         "update: loss",
     ]
     assert all((image["src"] or "").startswith("data:image/svg+xml;base64,") for image in parsed.all("img"))
+    # Nothing may run or be fetched.
+    policies = [meta["content"] for meta in parsed.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    rule = "default-src 'none'; style-src 'unsafe-inline'; img-src data: 'self' file:; media-src 'self' file:"
+    assert policies == [rule]
+    assert "http" not in path.read_text().replace("http-equiv", "")
 
 
 def test_what_tests_tell_beside_returns_has_a_picture(make_run: MakeRun) -> None:
@@ -92,18 +96,7 @@ def test_it_says_how_a_run_ended(epoch: int | None, is_stopped: int, words: str,
     assert "Returns" not in parsed.text
 
 
-def test_a_page_is_written_anew_and_anywhere(make_run: MakeRun, tmp_path: Path) -> None:
-    run = make_run(ROWS)
-    run.folder.videos.mkdir()
-    (run.folder.videos / "first.mp4").write_bytes(b"")
-    first, again = page(run), page(run)
-    assert first == again
-    elsewhere = page(run, tmp_path / "pages" / "a.html")
-    assert [video["src"] for video in Parsed(elsewhere).all("video")] == ["../runs/run/videos/first.mp4"]
-    assert first.read_text().replace("videos/first", "../runs/run/videos/first") == elsewhere.read_text()
-
-
-def test_videos_are_named_by_their_place_beside_the_page(make_run: MakeRun) -> None:
+def test_videos_are_named_by_their_place_beside_the_page(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(ROWS)
     run.folder.videos.mkdir()
     for name in ("step 100 #1.mp4", "100%.gif", "notes.txt", "b'\"<>&.webm"):
@@ -114,6 +107,10 @@ def test_videos_are_named_by_their_place_beside_the_page(make_run: MakeRun) -> N
     assert all("controls" in video for video in found)
     assert parsed.all("img")[1] == {"class": "video", "alt": "100%.gif", "src": "videos/100%25.gif"}
     assert "notes.txt" not in parsed.text
+    # Written again it is the same page, and elsewhere the same with other places.
+    first, again, elsewhere = page(run), page(run), page(run, tmp_path / "pages" / "a.html")
+    assert first == again
+    assert first.read_text().replace('"videos/', '"../runs/run/videos/') == elsewhere.read_text()
 
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;"
@@ -123,7 +120,7 @@ def test_texts_of_a_run_stay_texts(make_run: MakeRun) -> None:
     run = make_run({**ROWS, "update": [(0, {EVIL: 1.0})], "mine": [(0, {"a": 1.0})]}, "<script>alert(0)<b>", EVIL)
     told = {**run.told, "command": EVIL, "versions": {EVIL: EVIL}, "git": {"commit": EVIL}, "runtime": EVIL}
     told["trainer"] = {"fields": {EVIL: {"live": EVIL}, "seed": EVIL, "lr": {"schedule": EVIL, EVIL: EVIL}}}
-    run = dataclasses.replace(run, told=told)
+    run = rl.Run(run.folder, told)
     run.folder.videos.mkdir()
     (run.folder.videos / (EVIL.replace("/", "") + ".gif")).write_bytes(b"")
     path = page(run)
@@ -137,21 +134,13 @@ def test_texts_of_a_run_stay_texts(make_run: MakeRun) -> None:
     assert "folder <script>alert(0)<b>" in parsed.text
 
 
-def test_nothing_may_run_or_be_fetched(make_run: MakeRun) -> None:
-    parsed = Parsed(page(make_run(ROWS)))
-    policies = [meta["content"] for meta in parsed.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
-    rule = "default-src 'none'; style-src 'unsafe-inline'; img-src data: 'self' file:; media-src 'self' file:"
-    assert policies == [rule]
-    assert "http" not in page(make_run(ROWS)).read_text().replace("http-equiv", "")
-
-
 @pytest.mark.parametrize("told", [
     {"trainer": 3, "algorithm": [], "versions": None, "git": "a", "command": 7, "algorithm_class": {}},
     {"algorithm": {"fields": {"a": {"b": [{"c": None}]}, "live": {"live": 3}, "x": {"params": "X", "fields": 4}}}},
     {"trainer": {"fields": {"seed": [1], "max_epochs": "many", "long": "x" * 10_000}}},
 ])  # fmt: skip
 def test_whatever_a_run_was_told_has_a_page(told: dict[str, object], make_run: MakeRun) -> None:
-    assert "not finished" in Parsed(page(dataclasses.replace(make_run(ROWS), told=told))).text
+    assert "not finished" in Parsed(page(rl.Run(make_run(ROWS).folder, told))).text
 
 
 def test_a_run_with_checkpoints_tells_its_timing(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What stands in the pictures, asked of Matplotlib's own objects; and colours, by how the eye sees them."""
 
-import dataclasses
 import itertools
 import sys
 from pathlib import Path
@@ -46,7 +45,9 @@ def legend(axes: Axes) -> list[str]:
 
 def test_the_curve_of_a_run(make_run: MakeRun, tmp_path: Path) -> None:
     rows = {**returns(20.0, 200.0, 180.0), "training": [(50, {"return": 10.0}), (150, {"return": 90.0})]}
+    before = dict(mpl.rcParams)
     figure = learning_curve(make_run(rows, "cartpole").folder.path)
+    assert dict(mpl.rcParams) == before  # settings of the user stay
     axes = drawn(figure, tmp_path)
     training, test, best = axes.lines
     assert test.get_xydata().tolist() == [[0, 20], [100, 200], [200, 180]]
@@ -65,7 +66,8 @@ def test_a_run_needs_no_tests_but_some_returns(make_run: MakeRun, tmp_path: Path
     text = "learning_curve.run: must be a run in which an episode has ended; its log has no returns"
     refuses(ParamsError, text, learning_curve, make_run({"training": [(50, {"epsilon": 1.0})]}))
     # Another number; a run that was told nothing is called by its folder.
-    run = dataclasses.replace(make_run({"update": [(0, {"loss": 4.0}), (10, {"loss": 2.0})], **returns(1.0)}), told={})
+    rows = {"update": [(0, {"loss": 4.0}), (10, {"loss": 2.0})], **returns(1.0)}
+    run = rl.Run(make_run(rows).folder, {})
     axes = drawn(learning_curves(run, "update/loss"), tmp_path)
     assert (axes.get_ylabel(), axes.get_title(loc="left")) == ("update loss", "")
     assert learning_curve(run).get_suptitle() == "run-3"
@@ -102,13 +104,10 @@ def test_curves_reach_as_far_as_all_runs_have_data(make_run: MakeRun, tmp_path: 
     assert legend(axes) == ["PPO (2 runs)", "A2C"]
     assert middle.get_color() == short.get_color() != other.get_color()
     assert middle.get_linestyle() != other.get_linestyle()
-
-
-def test_seeds_without_a_common_step_are_thin_lines_only(make_run: MakeRun, tmp_path: Path) -> None:
+    # Without a common step there are thin lines only.
     late = {"test": [(500, {"return": 1.0}), (600, {"return": 2.0})]}
     axes = drawn(learning_curves([make_run(returns(1.0, 2.0)), make_run(late)]), tmp_path)
-    assert [len(each.get_xdata()) for each in axes.lines] == [2, 2, 0]
-    assert len(axes.collections) == 0
+    assert ([len(each.get_xdata()) for each in axes.lines], len(axes.collections)) == ([2, 2, 0], 0)
 
 
 def test_profiles(tmp_path: Path) -> None:
@@ -168,17 +167,14 @@ def test_who_is_better_than_whom(tmp_path: Path) -> None:
     assert axes.get_title(loc="left") == f"marks with their 95 % bootstrap intervals; {sizes}"
 
 
-def test_one_algorithm_improves_on_nobody_and_tasks_must_be_the_same() -> None:
-    with pytest.raises(ParamsError, match=r"improvement.scores: must have two algorithms at least, .*PPO"):
-        probability_of_improvement({"PPO": [1.0, 2.0]})
-    with pytest.raises(ParamsError, match=r"^probability_of_improvement.others: must hold the same 1 tasks as scores"):
-        probability_of_improvement({"PPO": [1.0, 2.0], "A2C": [[1.0, 2.0]]})
-
-
 @pytest.mark.parametrize("function", [performance_profiles, aggregate_scores, probability_of_improvement])
 def test_scores_that_are_none_are_refused(function: Any) -> None:
     refuses(ParamsError, r"scores: must be arrays \[R, M\], runs and tasks, by the name of the algor", function, {})
     refuses(ParamsError, "must be finite numbers", function, {"PPO": [np.nan]})
+    text, other = r"improvement.scores: must have two algorithms at least, .*PPO", probability_of_improvement
+    refuses(ParamsError, text, other, {"PPO": [1.0, 2.0]})  # one improves on nobody
+    text = "^probability_of_improvement.others: must hold the same 1 tasks as scores"
+    refuses(ParamsError, text, other, {"PPO": [1.0, 2.0], "A2C": [[1.0, 2.0]]})
 
 
 def test_metrics(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,12 +227,6 @@ def test_numbers_of_any_size_are_drawn(values: tuple[float, ...], make_run: Make
     drawn(learning_curves(runs), tmp_path)
 
 
-def test_settings_of_the_user_stay(make_run: MakeRun) -> None:
-    before = dict(mpl.rcParams)
-    learning_curve(make_run(returns(1.0, 2.0)))
-    assert dict(mpl.rcParams) == before
-
-
 def test_the_extra_is_named(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(returns(1.0))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -270,16 +260,10 @@ def lab(light: np.ndarray) -> np.ndarray:
 def test_colours_can_be_told_apart(eye: str) -> None:
     seen = [lab(np.array(SEEN_BY[eye]) @ linear(color)) for color in COLORS]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15  # 2.3 is just noticed
-
-
-def test_colours_are_dark_enough_on_white() -> None:
     luminance = [float(TO_XYZ[1] @ linear(color)) for color in COLORS]
-    assert min(1.05 / (each + 0.05) for each in luminance) > 3  # what WCAG 2.2 asks of graphics
-
-
-def test_colours_that_look_alike_are_found() -> None:
+    assert min(1.05 / (each + 0.05) for each in luminance) > 3  # on white; what WCAG 2.2 asks of graphics
     red, green = (lab(np.array(SEEN_BY["no red"]) @ linear(color)) for color in ("#B03020", "#524E00"))
-    assert np.linalg.norm(red - green) < 15
+    assert np.linalg.norm(red - green) < 15  # those that look alike are found
 
 
 def test_the_env_of_recipes_is_the_title(make_run: MakeRun) -> None:
