@@ -142,7 +142,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.3)
+        time.sleep(0.05)
 
 
 def test_a_program_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
