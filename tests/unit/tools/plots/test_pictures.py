@@ -161,7 +161,7 @@ def test_who_is_better_than_whom(tmp_path: Path) -> None:
     first, second, _ = axes.patches
     assert (first.get_x(), first.get_x() + first.get_width()) == pytest.approx((float(low), float(high)))
     assert low < 0.5 < high
-    assert second.get_width() == 0
+    assert (second.get_x(), second.get_width()) == (0, 0)
     assert axes.get_xlabel() == "probability of improvement"
     sizes = "PPO: 2 runs of 2 tasks, A2C: 2 runs of 2 tasks, DQN: 1 run of 2 tasks"
     assert axes.get_title(loc="left") == f"marks with their 95 % bootstrap intervals; {sizes}"
