@@ -31,3 +31,11 @@ def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.T
         "next_obs": obs, "terminated": no, "truncated": no, "discount": one, "index": no.long(), "weight": one,
     }  # fmt: skip
     return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
+
+
+def collected(policy: rl.Policy, envs: Any, num_rows: int) -> rl.Rollout:
+    """Return what a policy does in envs [num_rows, N]."""
+    buffer = rl.RolloutBuffer(num_rows, envs.num_envs, envs.single_observation_space, envs.single_action_space)
+    collector = rl.Collector(policy, envs, buffer)
+    collector.collect(num_steps=num_rows * envs.num_envs)
+    return collector.rollout()

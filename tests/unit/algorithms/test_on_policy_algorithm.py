@@ -8,6 +8,7 @@ import torch
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.tree import map_tree
+from tests.batches import collected
 from tests.fakes import CountingEnv, ScriptedOnPolicy, counting_envs, tiny_actor_critic
 
 
@@ -66,10 +67,7 @@ def test_sizes_of_minibatches_and_their_valid_steps(
 def test_a_direct_update_knows_the_limit_too() -> None:
     envs = counting_envs(2)
     algorithm = NotesSizes(tiny_actor_critic(envs))
-    buffer = rl.RolloutBuffer(6, 2, envs.single_observation_space, envs.single_action_space)
-    collector = rl.Collector(algorithm.policy, envs, buffer)
-    collector.collect(num_steps=12)
-    algorithm.update(collector.rollout(), 99_999, 2)
+    algorithm.update(collected(algorithm.policy, envs, 6), 99_999, 2)
     assert algorithm.sizes == [(12, 12)] * 2
 
 
@@ -91,9 +89,6 @@ def _of_env(samples: OnPolicyBatch, env: int) -> OnPolicyBatch:
 def test_an_algorithm_makes_its_own_batches() -> None:
     envs = counting_envs(3)
     algorithm = WholeEnvs(tiny_actor_critic(envs))
-    buffer = rl.RolloutBuffer(5, 3, envs.single_observation_space, envs.single_action_space)
-    collector = rl.Collector(algorithm.policy, envs, buffer)
-    collector.collect(num_steps=15)
-    result = algorithm.update(collector.rollout(), 4, 2)
+    result = algorithm.update(collected(algorithm.policy, envs, 5), 4, 2)
     assert algorithm.sizes == [(5, 5)] * 6
     assert result.floats() == {"loss": 3.5, "cells": 15.0}

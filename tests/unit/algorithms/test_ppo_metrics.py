@@ -8,6 +8,7 @@ import torch
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import PolicyStep
+from tests.batches import collected
 from tests.fakes import counting_envs, tiny_actor_critic
 
 
@@ -26,14 +27,6 @@ def measured(ppo: rl.PPO, log_prob: torch.Tensor, batch: OnPolicyBatch) -> dict[
     step = ppo.step_result({}, log_prob, batch)
     assert isinstance(step, PolicyStep)
     return ppo.policy_change(step.log_ratio.unsqueeze(0), step.weight.unsqueeze(0))
-
-
-def rollout_of(ppo: rl.PPO) -> rl.Rollout:
-    collector = rl.Collector(
-        ppo.policy, counting_envs(), rl.RolloutBuffer(8, 2, ppo.policy.observation_space, ppo.policy.action_space)
-    )
-    collector.collect(num_steps=16)
-    return collector.rollout()
 
 
 def test_kl_and_clip_fraction_by_hand() -> None:
@@ -58,7 +51,7 @@ def test_minibatches_of_two_sizes_are_measured(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         ppo, "batches", lambda s, *_: iter([s.flatten(), s.map(lambda x: x[:4]).flatten(), s.flatten()])
     )
-    result = ppo.update(rollout_of(ppo), batch_size=None, repeat=1)
+    result = ppo.update(collected(ppo.policy, counting_envs(), 8), batch_size=None, repeat=1)
     assert result.num_gradient_steps == 3
     assert {"approx_kl", "clip_fraction"} <= set(result.metrics)
     assert result.counts == {}
@@ -72,7 +65,7 @@ def test_a_small_change_is_not_lost_in_rounding() -> None:
 
 def test_explained_variance_is_of_the_values_before_the_update() -> None:
     ppo = make(lr=0.1)
-    data = rollout_of(ppo)
+    data = collected(ppo.policy, counting_envs(), 8)
     with torch.no_grad():
         before = ppo.process(data)
     error = (before.return_ - before.value).var(correction=0)

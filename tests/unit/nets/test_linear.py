@@ -88,21 +88,24 @@ def test_a_hooked_layer_of_an_ensemble_is_called() -> None:
     assert shapes == [torch.Size([2, 6, 5])]
 
 
-@pytest.mark.parametrize(
-    ("instructions", "maker", "library"),
-    [
-        ("AVX512", "AuthenticAMD", "onednn"),
-        ("AVX512", "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD", "onednn"),  # on Windows
-        ("AVX512", "HygonGenuine", "onednn"),
-        ("AVX512", "GenuineIntel", "torch"),
-        ("AVX512", "CentaurHauls", "torch"),
-        ("AVX512", "", "torch"),
-        ("AVX2", "AuthenticAMD", "torch"),
-        ("DEFAULT", "", "torch"),
-    ],
-)
-def test_the_maker_of_the_processor_decides(instructions: str, maker: str, library: str) -> None:
-    assert module.faster_library(instructions, maker) == library
+def test_the_maker_of_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD"
+    others = [
+        ("AVX512", "GenuineIntel"),
+        ("AVX512", "CentaurHauls"),
+        ("AVX512", ""),
+        ("AVX2", "AuthenticAMD"),
+        ("", ""),
+    ]
+    assert {module.faster_library("AVX512", maker) for maker in ("AuthenticAMD", windows, "HygonGenuine")} == {"onednn"}
+    assert {module.faster_library(*other) for other in others} == {"torch"}
+    cpuinfo = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon\n"
+    monkeypatch.setattr(module.Path, "is_file", lambda path: True)
+    monkeypatch.setattr(module.Path, "read_text", lambda path, errors: cpuinfo)
+    assert module._maker() == "GenuineIntel"
+    monkeypatch.setattr(module.Path, "is_file", lambda path: False)
+    monkeypatch.setattr(module.platform, "processor", lambda: "Intel64 Family 6 Model 85, GenuineIntel")
+    assert module._maker() == "Intel64 Family 6 Model 85, GenuineIntel"
 
 
 def test_what_a_run_has_chosen_holds_on_another_machine(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -115,16 +118,6 @@ def test_what_a_run_has_chosen_holds_on_another_machine(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_HAS_ONEDNN", False)
     assert module.choose_library("auto", "onednn") == "torch"
     assert "large products were oneDNN's, which this PyTorch lacks" in caplog.text
-
-
-def test_the_maker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpuinfo = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon\n"
-    monkeypatch.setattr(module.Path, "is_file", lambda path: True)
-    monkeypatch.setattr(module.Path, "read_text", lambda path, errors: cpuinfo)
-    assert module._maker() == "GenuineIntel"
-    monkeypatch.setattr(module.Path, "is_file", lambda path: False)
-    monkeypatch.setattr(module.platform, "processor", lambda: "Intel64 Family 6 Model 85, GenuineIntel")
-    assert module._maker() == "Intel64 Family 6 Model 85, GenuineIntel"
 
 
 # Modules without the overhead of calls

@@ -120,10 +120,7 @@ class OwnHeads(rl.ActorCritic):
 def test_a_policys_own_heads_are_asked(algorithm: Any) -> None:
     envs = rl.make_vec("CartPole-v1", num_envs=2, seed=1)
     own = algorithm(OwnHeads.for_envs(envs, hidden_sizes=(4,)))
-    buffer = rl.RolloutBuffer(4, 2, envs.single_observation_space, envs.single_action_space)
-    collector = rl.Collector(own.policy, envs, buffer)
-    collector.collect(num_steps=8)
-    rollout = collector.buffer.rollout()
+    rollout = batches.collected(own.policy, envs, 4)
     value = own.process(rollout).value
     torch.testing.assert_close(value.flatten(), 2 * own.policy.critic(rollout.obs.flatten(0, 1)).squeeze(-1))
     own.update(rollout, None, 1)

@@ -38,17 +38,11 @@ def rollout(rewards: list[float], truncated: int | None = None, invalid: int | N
 
 
 def test_returns_by_hand() -> None:
-    # 1 + .9 + .81, 1 + .9, 1
-    samples = make(standardize_return=False).process(rollout([1.0, 1.0, 1.0]))
-    assert samples.return_.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
-    assert samples.advantage.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
-
-
-def test_standardised_returns_by_hand() -> None:
-    # Mean 1.87, standard deviation .855395 (of two degrees of freedom).
-    samples = make().process(rollout([1.0, 1.0, 1.0]))
-    assert samples.advantage.flatten().tolist() == pytest.approx([0.982003, 0.035072, -1.017074], abs=1e-5)
-    assert samples.return_.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
+    # 1 + .9 + .81, 1 + .9, 1; standardised with mean 1.87, standard deviation .855395 (of two degrees of freedom).
+    for is_standardized, advantages in ((False, [2.71, 1.9, 1.0]), (True, [0.982003, 0.035072, -1.017074])):
+        samples = make(standardize_return=is_standardized).process(rollout([1.0, 1.0, 1.0]))
+        assert samples.return_.flatten().tolist() == pytest.approx([2.71, 1.9, 1.0])
+        assert samples.advantage.flatten().tolist() == pytest.approx(advantages, abs=1e-5)
 
 
 def test_a_return_ends_where_its_trace_does() -> None:
