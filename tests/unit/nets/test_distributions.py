@@ -98,6 +98,7 @@ FLAGS = torch.tensor([[LOG_3, 0.0], [-LOG_3, LOG_3]])
 def test_flags_are_drawn_with_their_probabilities_and_apart() -> None:
     action = Bernoulli(FLAGS[:1].expand(20_000, 2)).sample(generator())
     assert action.dtype == torch.int8
+    assert torch.equal(Bernoulli(FLAGS[:1].expand(20_000, 2)).sample(generator()), action), "the generator's"
     # Four standard deviations of a frequency are at most 0.014.
     torch.testing.assert_close(action.float().mean(0), torch.tensor([0.75, 0.5]), atol=0.014, rtol=0)
     assert (action[:, 0] & action[:, 1]).float().mean().item() == pytest.approx(0.375, abs=0.014)
