@@ -35,7 +35,7 @@ class ActorOptions(PolicyOptions, total=False):
     sde_sample_interval: int | None
 
 
-def checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tuple[bool, Any]:
+def _checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tuple[bool, Any]:
     """Return the checked options of a policy with gSDE; a `ParamsError` if they do not fit."""
     owner, action_space = type(policy).__name__, policy.action_space
     use_sde = checked(owner, "use_sde", use_sde, Flag)
@@ -50,12 +50,12 @@ def checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tup
 
 
 # These two are methods of the policies whose last module may be a `StateDependentHead`.
-def initial_sde_state(self: Any, num_envs: int) -> Tensor | None:
+def _initial_sde_state(self: Any, num_envs: int) -> Tensor | None:
     """Return the memory of state-dependent noise; None without it."""
     return self.actor[2].initial_state(num_envs) if self.use_sde else None
 
 
-def decide_by_distribution(
+def _decide_by_distribution(
     self: Any, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
 ) -> Decision:
     """Sample an action of the policy's `distribution` or state-dependent noise, or take the likeliest one."""
@@ -80,8 +80,8 @@ class Actor(Policy):
     """
 
     extra_specs = LOG_PROB
-    initial_state = initial_sde_state
-    decide = decide_by_distribution
+    initial_state = _initial_sde_state
+    decide = _decide_by_distribution
 
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
@@ -92,7 +92,7 @@ class Actor(Policy):
         name = type(self).__name__
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
         self._is_orthogonal = checked(name, "orthogonal_init", orthogonal_init, Flag)
-        self.use_sde, interval = checked_sde(self, use_sde, sde_sample_interval)
+        self.use_sde, interval = _checked_sde(self, use_sde, sde_sample_interval)
         encoder, layers = self._body(self.net_params)
         head: nn.Module = make_head(layers.out_features, action_space, name, log_std_init)
         if self.use_sde:
@@ -294,8 +294,8 @@ class SquashedActorCritic(ContinuousActorCritic):
     """
 
     extra_specs = LOG_PROB
-    initial_state = initial_sde_state
-    decide = decide_by_distribution
+    initial_state = _initial_sde_state
+    decide = _decide_by_distribution
 
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
@@ -304,7 +304,7 @@ class SquashedActorCritic(ContinuousActorCritic):
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
         name = type(self).__name__
-        self.use_sde, interval = checked_sde(self, use_sde, sde_sample_interval)
+        self.use_sde, interval = _checked_sde(self, use_sde, sde_sample_interval)
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
         if self.use_sde:
             in_features = cast(MLP, self.actor[1]).out_features
