@@ -28,11 +28,10 @@ PRIVATE = {
     "_linear_pointwise": "oneDNN's product and activation in one call",
     "_load_from_state_dict": "refuses other bounds of actions before anything is loaded",
     "_apply": "the one place that .to() and .double() go through",
-    "_add_info": "gathers infos as gymnasium's vector envs do",
     "_trial_id": "Optuna continues a trial by it",
 }
 """Names, and why no public one serves."""
-MOST = 12
+MOST = 10
 """So many of them may be used."""
 
 

@@ -157,9 +157,8 @@ def test_a_dead_worker_is_found_while_another_one_is_busy() -> None:
 
 
 def test_a_worker_that_dies_while_its_envs_are_made(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(
-        EnvError, match=r"^env 0 \(pid \d+\) exited with code 7 during the making of the envs; the worker"
-    ):
+    text = r"^env 0 \(pid \d+\) exited with code 7 during the making of the envs; the worker"
+    with pytest.raises(EnvError, match=text):
         make_vec(partial(os._exit, 7), 1, backend="workers")
 
 
@@ -189,9 +188,8 @@ def test_a_hanging_env(at: int, when: str) -> None:
 def test_a_factory_that_hangs(num_workers: int) -> None:
     factories = [FaultyEnv, hang_to_make, FaultyEnv]
     started = time.monotonic()
-    with pytest.raises(
-        EnvError, match=r"^env 1 \(pid \d+\) hung: the making of the envs took longer than step_timeout=0"
-    ):
+    text = r"^env 1 \(pid \d+\) hung: the making of the envs took longer than step_timeout=0"
+    with pytest.raises(EnvError, match=text):
         WorkerVectorEnv(factories, num_workers=num_workers, step_timeout=0.5)
     assert time.monotonic() - started < 5.0
 

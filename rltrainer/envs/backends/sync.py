@@ -181,14 +181,31 @@ class SyncVectorEnv(MaskedVectorEnv):
             self._usual_types.add((type(reward), type(terminated), type(truncated), type(info)))
 
     def _gathered(self, infos: Sequence[Info]) -> Info:
-        """Return infos, one per env, as gymnasium's vector envs do."""
+        """Return infos, one per env, as gymnasium's vector envs do: `x` [N], and which envs have it, `_x` [N]."""
         gathered: Info = {}
         for i, info in enumerate(infos):
             if info:
-                gathered = self._add_info(gathered, info, i)
+                _gather(gathered, info, i, self.num_envs)
         return gathered
 
     def _fail(self, error: BaseException) -> NoReturn:
         if isinstance(error, SpaceError) or not isinstance(error, Exception) or not self._names_failures:
             raise error
         raise EnvError(failure_text(self._current[0], self._when, type(error).__name__, str(error))) from error
+
+
+def _gather(gathered: Info, info: Info, i: int, num_envs: int) -> None:
+    for key, value in info.items():
+        if isinstance(value, dict) and key != "final_obs":
+            _gather(gathered.setdefault(key, {}), value, i, num_envs)
+        else:
+            if key not in gathered:
+                if key == "final_obs":  # as a rule only some envs have one
+                    gathered[key] = np.full(num_envs, None)
+                elif isinstance(value, np.ndarray):
+                    gathered[key] = np.zeros((num_envs, *value.shape), value.dtype)
+                else:
+                    is_number = type(value) in (int, float, bool) or isinstance(value, np.number)
+                    gathered[key] = np.zeros(num_envs, type(value)) if is_number else np.full(num_envs, None)
+            gathered[key][i] = value
+        gathered.setdefault(f"_{key}", np.zeros(num_envs, np.bool_))[i] = True

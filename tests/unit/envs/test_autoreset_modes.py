@@ -1,6 +1,7 @@
 """Every autoreset mode yields the same transitions per env, the shorter list a prefix of the longer."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -79,17 +80,15 @@ def test_a_native_env(kind: str, mode: AutoresetMode, object_info: bool) -> None
 def test_gymnasium_async(mode: AutoresetMode, shared_memory: bool, cell_is_lost: bool) -> None:
     options: dict[str, Any] = {"autoreset_mode": mode, "shared_memory": shared_memory, "copy": False}
     envs = gym.vector.AsyncVectorEnv([partial(ScriptedEnv, "dict")] * 2, **options)
-    try:
+    with closing(envs):
         check(envs, cell_is_lost)
-    finally:
-        envs.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_whole_reset_while_a_workers_autoreset_is_due() -> None:
     envs = gym.vector.AsyncVectorEnv([ScriptedEnv] * 2, shared_memory=False)
     adapter = adapter_of(envs)
-    try:
+    with closing(adapter):
         adapter.step(np.zeros(2, np.int64))  # env 0's first episode has one step
         adapter.advance()
         adapter.reset(first_episode=True)
@@ -101,8 +100,6 @@ def test_a_whole_reset_while_a_workers_autoreset_is_due() -> None:
         for n, cells in enumerate(record(adapter, 12)):
             assert cells == expected_cells(n, len(cells))
             assert len(cells) >= 8
-    finally:
-        adapter.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

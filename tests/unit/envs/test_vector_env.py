@@ -1,5 +1,6 @@
 """Frames of a step, names of failing envs, and shared envs, of vector envs of every kind."""
 
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -70,10 +71,8 @@ def test_frames_of_single_envs(case: str) -> None:
 @pytest.mark.parametrize(("made", "expected"), [(Skips, 4), (CountingEnv, 1)])
 def test_frames_of_envs_in_other_processes(made: Any, expected: int) -> None:
     for envs in (rl.make_vec(made, 2, backend="workers"), gym.vector.AsyncVectorEnv([made] * 2)):
-        try:
+        with closing(envs):
             assert rl.frame_skip(envs) == expected
-        finally:
-            envs.close()
 
 
 def test_frames_of_vector_envs_without_single_envs() -> None:

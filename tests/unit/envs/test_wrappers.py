@@ -1,5 +1,6 @@
 """Wrappers of single envs: rendered frames and masks as observations."""
 
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_frames_beside_the_state() -> None:
 def test_frames_in_vector_envs(backend: Any) -> None:
     wrapper = partial(rl.PixelObservation, grayscale=True, size=(36, 36), render_only=False)
     envs = rl.make_vec(partial(Drawn, length=3), 2, backend=backend, seed=1, wrappers=[wrapper])
-    try:
+    with closing(envs):
         algorithm = rl.PPO(rl.ActorCritic.for_envs(envs, hidden_sizes=(8,)))
         buffer = rl.RolloutBuffer(4, 2, envs.single_observation_space, envs.single_action_space)
         collector = rl.Collector(algorithm.policy, envs, buffer)
@@ -109,8 +110,6 @@ def test_frames_in_vector_envs(backend: Any) -> None:
         assert rollout.obs["state"][:, 0, 1].tolist() == [0, 1, 2, 0]
         assert rollout.next_obs["state"][:, 0, 1].tolist() == [1, 2, 3, 1]
         assert algorithm.update(rollout, batch_size=8, repeat=1).num_gradient_steps == 1
-    finally:
-        envs.close()
 
 
 def test_frames_change_no_episode() -> None:
@@ -217,14 +216,12 @@ def test_every_kind_of_flags(mask: Any) -> None:
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_masks_in_vector_envs(backend: Any) -> None:
     envs = rl.make_vec(InInfo, 2, backend=backend, wrappers=[rl.ActionMask])
-    try:
+    with closing(envs):
         policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
         buffer = rl.RolloutBuffer(3, 2, envs.single_observation_space, envs.single_action_space)
         one = rl.Collector(policy, envs, buffer)
         one.collect(num_steps=6)
         assert one.rollout().action.tolist() == [[0, 0], [1, 1], [2, 2]]
-    finally:
-        envs.close()
 
 
 @pytest.mark.parametrize("mask", [[1, 0], [[1, 0, 1]], 1, ["a", "b", "c"]])

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def assert_replayed(folder: Path, buffer: Any, make_env: Any) -> int:
 def test_every_episode_comes_again(name: str, tmp_path: Path) -> None:
     make_envs, make_env = ENVS[name]
     envs = make_envs()
-    try:
+    with closing(envs):
         collector = make_collector(envs)
         record = collector.record_episodes(tmp_path / "episodes")
         for _ in range(4):
@@ -87,20 +88,16 @@ def test_every_episode_comes_again(name: str, tmp_path: Path) -> None:
         assert len(list((tmp_path / "episodes").iterdir())) == 4
         assert assert_replayed(tmp_path, collector.buffer, make_env) > 15
         assert assert_replayed(tmp_path / "episodes", collector.buffer, make_env) > 15
-    finally:
-        envs.close()
 
 
 def test_episodes_of_batched_collection(tmp_path: Path) -> None:
     envs = rl.make_vec(Wanderer, 3, backend="workers", num_workers=3)
-    try:
+    with closing(envs):
         collector = make_collector(envs, rl.BatchedCollector, max_trajectory_length=9)
         record = collector.record_episodes(tmp_path)
         collector.collect(num_steps=300)
         record.flush()
         assert assert_replayed(tmp_path, collector.buffer, Wanderer) > 30
-    finally:
-        envs.close()
 
 
 def test_episodes_of_async_collection(tmp_path: Path) -> None:
@@ -108,15 +105,13 @@ def test_episodes_of_async_collection(tmp_path: Path) -> None:
     policy = rl.SquashedActorCritic.for_envs(make_envs(), hidden_sizes=(4,))
     buffer = rl.ReplayBuffer(5_000, policy.observation_space, policy.action_space, num_envs=4)
     collector = rl.AsyncCollector(policy, make_envs, 2, buffer)
-    try:
+    with closing(collector):
         collector.seed(1)
         record = collector.record_episodes(tmp_path)
         for _ in range(3):
             collector.collect(num_steps=160)
             record.flush()
         assert assert_replayed(tmp_path, buffer, Wanderer) > 15
-    finally:
-        collector.close()
 
 
 def test_a_limit_of_the_collectors_ends_the_record_too(tmp_path: Path) -> None:
@@ -185,9 +180,8 @@ def test_nothing_is_recorded_any_more_after_a_run(tmp_path: Path) -> None:
 
 
 def test_offline_there_is_nothing_to_record(tmp_path: Path) -> None:
-    with pytest.raises(
-        ParamsError, match=r"^OfflineTrainerParams\.checkpoint: must record no episodes; got Checkpoint"
-    ):
+    text = r"^OfflineTrainerParams\.checkpoint: must record no episodes; got Checkpoint"
+    with pytest.raises(ParamsError, match=text):
         build("offline_bc", checkpoint=rl.CheckpointParams(tmp_path, record_episodes=True))
 
 

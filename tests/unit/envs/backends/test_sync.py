@@ -82,12 +82,27 @@ def test_it_agrees_with_gymnasiums() -> None:
                 assert a.dtype == b.dtype
 
 
-def test_infos_are_gathered_as_gymnasium_does() -> None:
-    envs = with_fake(FakeEnv(outcome=(1.0, False, False, {"x": 3})))
-    envs.reset()
-    *_, infos = envs.step(ZEROS)
-    assert infos["x"].tolist() == [0, 3]
-    assert infos["_x"].tolist() == [False, True]
+INFOS: list[dict[str, Any]] = [
+    {}, {"x": 3, "f": 0.5, "b": True, "n": np.float32(2), "t": "text", "v": np.ones(2), "d": {"y": {"z": 1}, "s": "a"}},
+    {"x": 4, "d": {"s": "b", "more": np.int8(1)}, "none": None, "final_obs": np.ones(3)},
+    {"v": np.zeros(2), "flag": np.True_, "final_obs": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 0, 2], [0, 0, 0, 0]])
+def test_infos_are_gathered_as_gymnasium_does(order: list[int]) -> None:
+    def make(number: int) -> Any:
+        return lambda: FakeEnv(outcome=(1.0, False, False, INFOS[number]))
+
+    results = []
+    for cls in (SyncVectorEnv, gym.vector.SyncVectorEnv):
+        envs: Any = cls([make(number) for number in order])
+        envs.reset()
+        results.append(envs.step(np.zeros(4, np.int64))[-1])
+    ours, theirs = results
+    assert str(ours) == str(theirs)
+    dtypes = [[str(each.dtype) for each in infos.values() if isinstance(each, np.ndarray)] for infos in results]
+    assert dtypes[0] == dtypes[1]
 
 
 def test_composite_and_image_observations() -> None:
