@@ -175,6 +175,39 @@ def test_a_long_run_of_saves_with_few_kept(tmp_path: Path) -> None:
     made.close()
 
 
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_done_between_two_saves_the_newest_holds_the_buffer_as_it_is(seed: int, tmp_path: Path) -> None:
+    """Adds, clears, ends trajectories, goes back to older checkpoints, and saves to two folders in turn."""
+    rng = np.random.default_rng(seed)
+    num_envs = int(rng.choice([1, 2, 3]))
+    capacity = num_envs * int(rng.choice([1, 2, 3, 8, 40]))
+    buffer, world, number = make_buffer(capacity, num_envs), World(seed, num_envs), 0
+    stores = [opened(tmp_path / name, 3, None) for name in "ab"]
+    for action in rng.choice(["add", "clear", "end", "go back", "save"], 30, p=[0.45, 0.05, 0.1, 0.1, 0.3]):
+        made = stores[int(rng.integers(2))]
+        saved = sorted(made.folder.glob("checkpoint-*"))
+        if action == "add":
+            for _ in range(int(rng.integers(1, 7))):
+                add_step(buffer, None, world.step()[0])
+        elif action == "clear":
+            buffer.clear()
+        elif action == "end":
+            buffer.end_trajectory()
+        elif action == "go back" and saved:
+            buffer.load_state_dict(read_checkpoint(saved[int(rng.integers(len(saved)))])["buffer"])
+        elif action == "save":
+            number += 1
+            made.save({"buffer": live_state(buffer)}, number, None)
+            again, newest = make_buffer(capacity, num_envs), made.newest_intact()
+            assert newest is not None
+            again.load_state_dict(read_checkpoint(newest)["buffer"])
+            assert same(again, buffer, ignored="")
+    assert number > 2
+    for made in stores:
+        made.close()
+
+
 SCORES: list[Any] = [
     # scores in the order of saves, keep_last, keep_best, the steps that stay
     ([1.0, 3.0, 2.0, 0.0, 0.0], 1, 1, [2, 5]),
