@@ -1,5 +1,6 @@
 """Collectors: what is counted, what is stored, and what is invalid."""
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
 from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, replay_of, rollouts_of, tiny_actor_critic
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -217,3 +218,54 @@ def test_a_rollout_says_which_envs_were_started_anew() -> None:
     assert one.rollout().starts.tolist() == [True, True]
     one.collect(num_episodes=2)
     assert one.rollout().starts.tolist() == [True, True]
+
+
+# What a transform makes of a collection
+
+
+def twice(rollout: rl.Rollout) -> rl.Rollout:
+    return dataclasses.replace(rollout, reward=rollout.reward * 2)
+
+
+@pytest.mark.parametrize("stores", [replay_of, rollouts_of])
+@pytest.mark.parametrize("num_steps", [2, 20])
+def test_rewards_may_be_others_where_they_are_stored(stores: Any, num_steps: int) -> None:
+    plain, changed = collector(stores=stores), collector(stores=stores)
+    for one in (plain, changed):
+        one.seed(3)
+    before = plain.collect(num_steps=num_steps)
+    after = changed.collect(num_steps=num_steps, process=twice)
+    assert after.returns.tolist() == before.returns.tolist()  # those of the envs
+    assert torch.equal(changed.rollout().reward, 2 * plain.rollout().reward)
+    assert torch.equal(changed.rollout().action, plain.rollout().action)
+    if stores is replay_of:
+        there, here = (one.buffer.sample(50).reward.tolist() for one in (plain, changed))  # type: ignore[union-attr]
+        assert set(here) == {2 * reward for reward in there}
+    for one in (plain, changed):
+        one.collect(num_steps=num_steps)
+    assert torch.equal(changed.rollout().reward, plain.rollout().reward), "the next collection is as it is"
+
+
+@pytest.mark.parametrize(
+    ("process", "error", "text"),
+    [
+        (lambda rollout: None, TypeError, r"process: must return a Rollout of \(2, 2\); got None \(NoneType\)"),
+        (lambda r: dataclasses.replace(r, reward=r.reward[:1]), TypeError, r"a Rollout of \(2, 2\); got \(1, 2\)"),
+        (lambda r: dataclasses.replace(r, reward=r.reward / 0), NonFiniteError, "returned rewards that are not finite"),
+    ],
+)
+def test_what_comes_back_is_checked_and_else_nothing_is_stored(process: Any, error: Any, text: str) -> None:
+    one = collector(stores=replay_of)
+    with pytest.raises(error, match=text):
+        one.collect(num_steps=4, process=process)
+    assert one.buffer is not None
+    assert len(one.buffer) == 0
+    assert one.needs_reset
+
+
+def test_nothing_reaches_it_that_is_not_finite() -> None:
+    one, seen = collector(stores=replay_of), []
+    one.envs.envs[0].unwrapped.reward = float("nan")  # type: ignore[attr-defined]  # a CountingEnv's
+    with pytest.raises(NonFiniteError, match="reward = nan"):
+        one.collect(num_steps=4, process=lambda rollout: seen.append(1) or rollout)  # type: ignore[func-returns-value]
+    assert seen == []

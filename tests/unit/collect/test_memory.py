@@ -71,17 +71,6 @@ def test_memory_is_handed_on_and_forgotten_before_the_next_episode_begins() -> N
     assert one.rollout().extra["state"][:, 0].tolist() == [[1, 0], [2, 1]], "the next collection goes on"
 
 
-def test_each_env_forgets_at_its_own_end() -> None:
-    makers = iter([CountingEnv(2), CountingEnv(3)])
-    envs = rl.make_vec(lambda: next(makers), 2, backend="sync", seed=1)
-    policy = Counts.for_envs(envs)
-    buffer = rl.RolloutBuffer(6, 2, OBS_SPACE, envs.single_action_space, extra={"state": ((2,), torch.float32)})
-    one = rl.Collector(policy, envs, buffer)
-    one.collect(num_steps=12)
-    asked = one.rollout().extra["state"][..., 0]
-    assert asked.T.tolist() == [[0, 1, 0, 1, 0, 1], [0, 1, 2, 0, 1, 2]]
-
-
 @pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
 def test_valid_cells_are_acted_on_with_the_same_memory_in_every_autoreset_mode(mode: Any) -> None:
     envs: Any = ScriptedVectorEnv(3, mode)
