@@ -66,6 +66,7 @@ class ActionSelection:
             if envs is None or self.memory is None:
                 self.memory = decision.state
             else:
+                # A new tensor: the last one may be a column of a rollout, or in a state that is being saved.
                 self.memory = self.memory.index_copy(0, envs, decision.state)
         return decision
 

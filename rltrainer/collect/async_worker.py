@@ -119,6 +119,7 @@ class CollectingProgram:
     def collect(self, request: Request) -> Rows:
         """Collect with the newest weights."""
         collector, policy = self._collector, self._policy
+        # A serial, not the version: a loaded run publishes other weights as the same version.
         if self._weights.serial != self._serial:
             self._serial, policy.version, self._progress = self._weights.take(self._targets)
         num_steps = None if request.num_rows is None else request.num_rows * collector.num_envs
@@ -243,6 +244,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
         workers, n = self.alive, self.num_envs
         requests = [request] * len(workers)
         if request.num_episodes is not None:
+            # As one collector of all envs shares them: the first envs have one more where they do not come out even.
             share, rest = divmod(request.num_episodes, n * len(workers))
             quotas = [n * share + min(max(rest - n * worker.number, 0), n) for worker in workers]
             if stores and not all(quotas):

@@ -213,6 +213,7 @@ class Collector(Stateful[CollectorState]):
             self._weights.require()
         if self.adapter.is_away and not self.needs_reset:
             self._resume()
+        # Whole episodes begin with a reset, and so does a collection after another adapter has moved the same envs.
         is_due = num_episodes is not None and not self.adapter.is_fresh
         if self.needs_reset or is_due or not self.adapter.is_current:
             self.reset()
@@ -261,6 +262,7 @@ class Collector(Stateful[CollectorState]):
         self.needs_reset = True
         if self._agents is not None:  # an earlier collection may have limited a team's episodes
             self._agents.max_episode_steps = None
+        # Seeds, generator and counters are this call's own: a run collects later what it would without this.
         with adapter.aside(derive_seed(seed, "env")), env_named(before):
             adapter.reset()
             try:

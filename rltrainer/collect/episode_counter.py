@@ -81,6 +81,7 @@ class EpisodeCounter:
         self._teams: TeamQuotas | None = None
         if num_episodes is not None:
             self._teams = None if self._agents is None else TeamQuotas(self._agents, self._infos)
+            # Fixed before the first step: with "the first so many that end", short episodes would be preferred.
             share, rest = divmod(num_episodes, self.num_envs)
             self._quota = share + (np.arange(self.num_envs) < rest)
             self.open = self._quota > 0

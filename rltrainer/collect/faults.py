@@ -204,6 +204,7 @@ def _action_faults(
 
 
 def _raise_first(faults: Iterator[Fault], hint: str = "") -> None:
+    # By row, then by rank: what came first has caused the rest, as a NaN observed makes actions and rewards NaN.
     if (first := min(faults, default=None)) is not None:
         *_, text, error = first
         raise error(text + hint)

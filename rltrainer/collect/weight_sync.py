@@ -72,6 +72,7 @@ class WeightSync:
         before, state.seen = state.seen, seen
         if seen is not None and before is not None and seen < before:  # another run begins
             state.version, before, self._is_published = 0, None, False
+        # Multiples of the interval are due: a look that skips one, as after a long collection, publishes once.
         is_due = seen is None or (before is not None and self._every.crossed(before, seen))
         if self._is_published or before is not None:
             state.version += is_due
