@@ -91,6 +91,8 @@ def test_epochs_are_whole_collections_and_as_many_as_asked_for(
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=num_env_steps, max_epochs=max_epochs)
     trainer = recipe.with_fields(test_step_num_episodes=1).make_trainer()
     assert (trainer.params.max_epochs, trainer.params.epoch_num_steps) == (epochs[0], epochs[1] * 256)
+    other = recipe.with_fields(num_env_steps=2560, max_epochs=5, epoch_num_steps=300)  # of two collections each
+    assert other.length == "2,560 env steps"
     # 40,000 steps were rounded down to one such collection.
     assert recipe.with_fields(num_env_steps=40_000, collection_step_num_env_steps=32_768).length == "65,536 env steps"
 
