@@ -20,7 +20,10 @@ NOT_EXPLAINED = {
     "rltrainer.nets.target.Accumulation": "shared by optimizers and target networks",
     "rltrainer.nets.exploration.remembers": "a question that collectors ask",
     "rltrainer.nets.policy.no_progress": "a default",
-}
+    **{f"rltrainer.nets.actor_critic.{name}": "shared by policies with a distribution" for name in (
+        "checked_sde", "decide_by_distribution", "initial_sde_state"
+    )},
+}  # fmt: skip
 """Parts of networks that have no place on the API page, and why."""
 
 
