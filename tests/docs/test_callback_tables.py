@@ -53,8 +53,7 @@ class Run:
         self.calls.append(what if isinstance(what, int) else what.env_step)
 
     def train(self, code: str) -> rl.InfoStats:
-        names = ("call", "num_envs", "envs", "test_envs", "other_envs", "policy", "hook")
-        given = eval(f"dict({code})", {"rl": rl} | {name: getattr(self, name) for name in names})
+        given = eval(f"dict({code})", {"rl": rl, "call": self.call, **vars(self)})
         fields: dict[str, Any] = {
             "test_collector": rl.Collector(self.policy, self.test_envs, info_keys=["is_success"]),
             "collection_step_num_env_steps": 50, "epoch_num_steps": 500, "max_epochs": 4, "test_step_num_episodes": 2,
@@ -63,9 +62,6 @@ class Run:
         training_collector = rl.Collector(self.policy, self.envs)
         self.params = rl.OnPolicyTrainerParams(training_collector=training_collector, **(fields | given))
         return rl.OnPolicyTrainer(ScriptedOnPolicy(self.policy), self.params).run()
-
-    def files(self, folder: str = ".") -> list[str]:
-        return sorted(path.name for path in Path(folder).iterdir())
 
 
 class Doors(TellingEnv):
@@ -92,9 +88,9 @@ def csv_steps() -> list[int]:
 
 
 SEEN: dict[str, Callable[[Run, rl.InfoStats], bool]] = {
-    "Evaluate(other_envs, save_best_fn": lambda run, result: "best.safetensors" in run.files("logs"),
+    "Evaluate(other_envs, save_best_fn": lambda run, result: Path("logs/best.safetensors").exists(),
     "Evaluate(": lambda run, result: '"kind": "hard"' in Path("rows.jsonl").read_text(),
-    "checkpoint": lambda run, result: any("1000" in name or "500" in name for name in run.files("logs")),
+    "checkpoint": lambda run, result: any(re.search("1000|500", str(path)) for path in Path("logs").iterdir()),
     "test_collector": lambda run, result: all(each.test_stats is not None for each in result.epochs),
     "save_best_fn": lambda run, result: Path("best.safetensors").exists() or Path("logs/best.safetensors").exists(),
     "stop_fn": lambda run, result: (result.stop_reason, result.epoch) == ("stop_fn", 1),
