@@ -20,7 +20,7 @@ from rltrainer.state.state_file import read_state
 from rltrainer.validation.field_rules import AnyPath, checked
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Run:
     """A run in its folder, which may still be training; `open_run` makes one. Its log and models are read on access.
 
@@ -40,32 +40,32 @@ class Run:
     """
 
     folder: RunFolder
-    name: str = field(repr=False)
     told: Mapping[str, Any] = field(repr=False)
-    trainer: dict[str, Any] = field(repr=False)
-    algorithm: dict[str, Any] = field(repr=False)
-    runtime: dict[str, Any] = field(repr=False)
-    algorithm_class: str | None = field(repr=False)
-    versions: dict[str, str | None] = field(repr=False)
-    command: str | None = field(repr=False)
-    git: dict[str, Any] | None = field(repr=False)
-    env_id: str | None = field(repr=False)
-    env_kwargs: dict[str, Any] = field(repr=False)
+    name: str = field(init=False, repr=False)
+    trainer: dict[str, Any] = field(init=False, repr=False)
+    algorithm: dict[str, Any] = field(init=False, repr=False)
+    runtime: dict[str, Any] = field(init=False, repr=False)
+    algorithm_class: str | None = field(init=False, repr=False)
+    versions: dict[str, str | None] = field(init=False, repr=False)
+    command: str | None = field(init=False, repr=False)
+    git: dict[str, Any] | None = field(init=False, repr=False)
+    env_id: str | None = field(init=False, repr=False)
+    env_kwargs: dict[str, Any] = field(init=False, repr=False)
 
-    def __init__(self, folder: RunFolder, told: Mapping[str, Any]) -> None:
+    def __post_init__(self) -> None:
         def part(found: Any) -> dict[str, Any]:
             return dict(found) if isinstance(found, Mapping) else {}  # a file may hold anything
 
-        env, texts = part(told.get("env")), {name: told.get(name) for name in ("algorithm_class", "command")}
+        told, env = self.told, part(self.told.get("env"))
+        texts = {name: told.get(name) for name in ("algorithm_class", "command")}
+        fields = {name: part(told.get(name)).get("fields") for name in ("trainer", "algorithm", "runtime")}
         env_id = env.get("id")
         vars(self).update({name: text if isinstance(text, str) else None for name, text in texts.items()})  # frozen
+        vars(self).update({name: part(found) for name, found in fields.items()})
         vars(self).update(
-            {name: part(part(told.get(name)).get("fields")) for name in ("trainer", "algorithm", "runtime")}
-        )
-        vars(self).update(
-            folder=folder, name=folder.path.name, told=told, versions=part(told.get("versions")),
-            git=part(told.get("git")) or None, env_kwargs=part(part(env.get("kwargs")).get("dict")),
+            name=self.folder.path.name, versions=part(told.get("versions")), git=part(told.get("git")) or None,
             env_id=env_id if isinstance(env_id, str) and ":" not in env_id else None,
+            env_kwargs=part(part(env.get("kwargs")).get("dict")),
         )  # fmt: skip
 
     @cached_property
