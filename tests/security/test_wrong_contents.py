@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 
@@ -18,6 +17,7 @@ from rltrainer.errors import CheckpointError, ReplayBufferError
 from rltrainer.hooks import EarlyStopping, LogScalar, RewardNormalizer
 from rltrainer.types import State
 from tests.resume.runs import build, digest
+from tests.security.loaders import make_buffer
 
 NAN, INF = float("nan"), float("inf")
 
@@ -101,23 +101,19 @@ def test_optimizers_of_torch(make: Any, path: str, value: Any, text: str) -> Non
         algorithm.load_state_dict(change(state, f"optimizer/{path}", value))
 
 
-def make_buffer() -> Any:
-    """Return a buffer that has wrapped around, with choices among its observations."""
-    space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)), b=gym.spaces.Discrete(5, start=1))
-    buffer = rl.PrioritizedReplayBuffer(12, space, gym.spaces.Discrete(3), num_envs=2, seed=3)
-    for step in range(9):
-        obs, after = ({"a": np.full((2, 2), 0.1, np.float32), "b": np.full(2, i)} for i in (1 + step % 5, 5))
-        ends = np.array([step % 3 == 2, False])
-        buffer.add(obs, np.zeros(2, int), np.ones(2), after, ends, np.zeros(2, np.bool_))
-        buffer.end_trajectory()
-    return buffer
-
-
 # Other damages of buffers are in `tests/unit/data`: test_replay_file.py and test_prioritized.py.
 OF_BUFFERS: list[tuple[str, Any, str]] = [
     ("written", first(2), r"rows.0.start: expected|rows: expected those up to"),
-    ('rows/0/final_obs/["b"]', first(0), r'final_obs\["b"\]: must lie in Discrete\(5, start=1\); transition 0 is 0'),
-    ('rows/0/data/["obs"]["b"]', first(9), r'obs\["b"\]: must lie in Discrete\(5, start=1\); transition 0 is 9'),
+    (
+        'rows/0/final_obs/["b"][0]',
+        first(0),
+        r'final_obs\["b"\]\[0\]: must lie in Discrete\(5, start=1\); transition 0 is 0',
+    ),
+    (
+        'rows/0/data/["obs"]["b"][0]',
+        first(9),
+        r'obs\["b"\]\[0\]: must lie in Discrete\(5, start=1\); transition 0 is 9',
+    ),
     ('rows/0/data/["reward"]', first(NAN), "reward: holds NaN or infinity"),
     ('rows/0/data/["obs"]["a"]', first(INF), r'obs\["a"\]: holds NaN or infinity'),
     ('rows/0/final_obs/["a"]', first(NAN), r'final_obs\["a"\]: holds NaN or infinity'),
