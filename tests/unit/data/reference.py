@@ -154,11 +154,15 @@ class World:
         self.was_done = [False] * self.num_envs
 
 
+def columns(cells: list[Cell]) -> tuple[Any, ...]:
+    """Return a step of as many envs: obs, action, reward, next_obs, terminated, truncated."""
+    rows = ((c.obs, c.action, c.reward, c.next_obs, c.terminated, c.truncated) for c in cells)
+    obs, action, reward, next_obs, *flags = map(np.array, zip(*rows, strict=True))
+    return as_obs(obs), action, reward, as_obs(next_obs), *flags
+
+
 def add_step(buffer: ReplayBuffer, reference: Reference | None, cells: list[Cell]) -> None:
-    columns = zip(*((c.action, c.reward, c.terminated, c.truncated) for c in cells), strict=True)
-    action, reward, terminated, truncated = map(np.array, columns)
-    obs, next_obs = as_obs([c.obs for c in cells]), as_obs([c.next_obs for c in cells])
-    buffer.add(obs, action, reward, next_obs, terminated, truncated)
+    buffer.add(*columns(cells))
     for env, cell in enumerate(cells):
         if reference is not None:
             reference.add(env, cell)

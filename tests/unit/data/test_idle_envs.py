@@ -9,19 +9,16 @@ import torch
 
 from rltrainer.data import RolloutBuffer
 from rltrainer.errors import ReplayBufferError
-from tests.unit.data.reference import OBS, Cell, Reference, World, as_obs, assert_holds, make_buffer
+from tests.unit.data.reference import OBS, Cell, Reference, World, as_obs, assert_holds, columns, make_buffer
 from tests.unit.data.reference import cell as of
 
 ACTION = gym.spaces.Discrete(5, start=2)
 
 
 def add(buffer: RolloutBuffer, envs: list[int], cells: list[Cell], valid: bool = True, **changes: Any) -> None:
-    action, reward = np.array([cell.action for cell in cells]), np.array([cell.reward for cell in cells], np.float32)
-    terminated, truncated = (np.array([getattr(c, name) for c in cells]) for name in ("terminated", "truncated"))
-    obs, next_obs = as_obs([cell.obs for cell in cells]), as_obs([cell.next_obs for cell in cells])
+    obs, action, reward, *rest = columns(cells)
     values: dict[str, Any] = {"action": action, "reward": reward, **changes}
-    flags = (terminated, truncated, np.full(len(cells), valid))
-    buffer.add_steps(np.array(envs), obs, values["action"], values["reward"], next_obs, *flags)
+    buffer.add_steps(np.array(envs), obs, values["action"], values["reward"], *rest, np.full(len(cells), valid))
 
 
 def cell(obs: int, end: str = "") -> Cell:

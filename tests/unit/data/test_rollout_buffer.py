@@ -10,14 +10,12 @@ import torch
 
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
-from tests.unit.data.reference import ACTION, OBS, Cell, World, as_obs, cell, make_rollout, raises
+from tests.unit.data.reference import ACTION, OBS, Cell, World, as_obs, cell, columns, make_rollout, raises
 
 
 def add(buffer: RolloutBuffer, cells: list[Cell], valid: Any = None, extra: Any = None) -> None:
-    columns = zip(*((c.action, c.reward, c.terminated, c.truncated) for c in cells), strict=True)
-    action, reward, terminated, truncated = map(np.array, columns)
-    obs, next_obs = as_obs([c.obs for c in cells]), as_obs([c.next_obs for c in cells])
-    buffer.add(obs, torch.from_numpy(action), reward, next_obs, terminated, truncated, valid, extra)
+    obs, action, *rest = columns(cells)
+    buffer.add(obs, torch.from_numpy(action), *rest, valid, extra)
 
 
 def test_rows_and_successors_worked_by_hand() -> None:
