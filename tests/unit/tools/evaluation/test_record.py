@@ -15,15 +15,11 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import EnvError, ParamsError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
+from tests.unit.tools.evaluation.test_evaluate_policy import policy
 from tests.unit.tools.evaluation.test_video_recorder import FailingEnv, GrayEnv, filmed, frames, near, run_on
 from tests.unit.tools.refusals import refuses
 
 pytest.importorskip("imageio_ffmpeg")
-
-
-def policy() -> rl.ActorCritic:
-    rl.seed(1)
-    return tiny_actor_critic(counting_envs())
 
 
 def shown(path: Path) -> list[np.ndarray]:

@@ -48,19 +48,16 @@ def test_runs_are_grouped_by_algorithm_and_params_but_not_by_seed(make_run: Make
     }
 
 
-def test_a_folder_of_before_the_class_was_written_has_the_params_name(make_run: MakeRun) -> None:
-    told = make_run({}).told
-    run = rl.Run(rl.RunFolder(Path("old")), {name: value for name, value in told.items() if name != "algorithm_class"})
-    assert list(grouped("learning_curves", [run])) == ["PPO"]
-    assert list(grouped("learning_curves", [rl.Run(rl.RunFolder(Path("old")), {})])) == ["old"]
-
-
-def test_the_unit_of_steps(make_run: MakeRun) -> None:
-    run = make_run({})
+def test_what_a_run_was_told_names_its_group_and_its_steps(make_run: MakeRun) -> None:
+    run, old = make_run({}), rl.RunFolder(Path("old"))
     assert step_unit(run) == "env steps"
     offline = {"trainer": {"params": "OfflineTrainerParams", "fields": {"buffer": {"live": "ReplayBuffer"}}}}
     assert step_unit(rl.Run(run.folder, offline)) == "gradient steps"
     assert step_unit(rl.Run(run.folder, {})) == "env steps"
+    # A folder of before the class was written has the params' name.
+    told = {name: value for name, value in run.told.items() if name != "algorithm_class"}
+    assert list(grouped("learning_curves", [rl.Run(old, told)])) == ["PPO"]
+    assert list(grouped("learning_curves", [rl.Run(old, {})])) == ["old"]
 
 
 def test_scores_of_tasks(make_run: MakeRun) -> None:
