@@ -34,6 +34,12 @@ sweep_quietly = functools.partial(rl.sweep, show_progress=False, num_processes=1
 Capture, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 
 
+def study_in(folder: Path) -> Any:
+    """Return a sweep's study as Optuna's own users open it."""
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / "study.log"))
+    return optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
+
+
 def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd: Capture) -> None:
     result = sweep_quietly(make_trainer, lambda trial: {"height": -trial.number}, folder=tmp_path, num_trials=7)
     assert capfd.readouterr() == ("", "")
@@ -52,9 +58,7 @@ def test_worse_trials_are_pruned_and_the_best_is_returned(tmp_path: Path, capfd:
         assert run.rows("test")["score"][1:].tolist() == list(trial.scores.values())
         assert type(run.load_best()) is rl.PPO
     assert [line for line in (tmp_path / "study.log").read_text().splitlines() if not json.loads(line)] == []
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
-    study = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
-    assert study.best_trial.number == 0
+    assert study_in(tmp_path).best_trial.number == 0
 
 
 def test_the_mean_over_seeds_counts(tmp_path: Path) -> None:
@@ -218,10 +222,8 @@ def test_more_trials_go_on_and_another_sweep_needs_another_folder(tmp_path: Path
 def test_trials_that_optuna_was_told_to_try_are_tried(tmp_path: Path) -> None:
     run = functools.partial(sweep_quietly, score, {"height": rl.Uniform(5.0, 9.0)}, folder=tmp_path)
     run(num_trials=1)
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
-    study = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
     for height in (6.0, 7.0):
-        study.enqueue_trial({"height": height})
+        study_in(tmp_path).enqueue_trial({"height": height})
     assert [trial.score for trial in run(num_trials=4).trials[1:3]] == [6.0, 7.0]
 
 
@@ -245,10 +247,7 @@ FULL, NOT_ALLOWED = OSError(errno.ENOSPC, "No space left on device", "a"), OSErr
 
 
 @pytest.mark.parametrize(("error", "is_of_the_disk"), [
-    (FULL, True),
-    (OSError(errno.EDQUOT, "x"), True),
-    (OSError(errno.EROFS, "x"), True),
-    (OSError(errno.EIO, "x"), True),
+    *((OSError(number, "x"), True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)),
     (chained(CheckpointError("a: could not be written"), FULL), True),
     (chained(ValueError("while it was handled"), chained(KeyError("x"), FULL), is_context=True), True),
     (NOT_ALLOWED, False),
@@ -367,7 +366,6 @@ PPO: Any = "ppo/CartPole-v1"
     ({"space": lambda trial: 3}, "sweep.space: must return a dict of values by name; got 3 (int)"),
     ({"space": {"seed": [1, 2]}}, "sweep.space: a seed is no setting to choose. Of each trial run several seeds with"),
     ({"space": {}}, "sweep.space: must be a dict of ranges by the names of fields, or a function"),
-    ({"space": [3]}, "sweep.space: must be a dict of ranges by the names of fields, or a function"),
     ({"space": {"lr": 3}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
     ({"space": {"lr": [3]}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
     ({"space": {"lr": range(3, 3)}}, "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
