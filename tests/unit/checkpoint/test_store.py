@@ -239,11 +239,11 @@ def test_which_stay(
 
 def test_the_newest_is_the_one_that_was_saved_last_whatever_its_step(tmp_path: Path) -> None:
     made = opened(tmp_path, keep_last=2)
-    for step in (500, 10, 20):  # a run that went on from an older one
+    for step in (500, 20, 10):  # a run that went on from an older one
         made.save(state(step), step, None)
     made.close()
     assert names(tmp_path) == ["checkpoint-000000000010", "checkpoint-000000000020", "lock", "rows"]
-    assert number_in(made.newest_intact()) == 20
+    assert number_in(made.newest_intact()) == 10
 
 
 def flip(path: Path) -> None:
