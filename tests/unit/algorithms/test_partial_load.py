@@ -38,7 +38,7 @@ def test_what_fits_is_loaded_and_the_rest_is_named(tmp_path: Path) -> None:
     for part in ("policy", "target_critic"):
         for key, value in other.state_dict()[part].items():
             source = before if f"{part}.{key}" in left_out.mismatched_keys else contents(one)
-            assert torch.equal(value, source[f'["{part}"]["{key}"]']), key
+            assert torch.equal(value, source[f".{part}.{key}"]), key
     other.update(batch())
 
 
