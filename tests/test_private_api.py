@@ -26,7 +26,6 @@ PRIVATE = {
     "_parameters": "as of _modules",
     "_*_hooks": "a module whose hooks are called takes the usual way",
     "_linear_pointwise": "oneDNN's product and activation in one call",
-    "_load_from_state_dict": "refuses other bounds of actions before anything is loaded",
     "_apply": "the one place that .to() and .double() go through",
     "_trial_id": "Optuna continues a trial by it",
 }

@@ -249,11 +249,11 @@ class ContinuousActorCritic(Policy):
                 return f"{prefix}{name}: expected {own.tolist()}, found {saved.tolist()}: actions have other bounds"
         return None
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        """Refuse other bounds than those of the action space: the networks' outputs are shares of them."""
-        if problem := self.other_bounds(state_dict, prefix):
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load as every module does; a `SpaceError` for other bounds of actions, of which the outputs are shares."""
+        if problem := self.other_bounds(state_dict):
             raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        return super().load_state_dict(state_dict, *args, **kwargs)
 
     def scale(self, action: Tensor) -> Tensor:
         """Map (-1, 1) to the bounds of the action space."""

@@ -1,6 +1,5 @@
 """Several jobs at once: a worker process of one thread for each, as many at a time as there are cores."""
 
-import multiprocessing
 import sys
 import threading
 import traceback
@@ -176,7 +175,9 @@ class Bar:
 
 def check_program(owner: str, make: object) -> None:
     """Check that this is no process that imports the program, and that `make` can travel to one."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    # A new process imports the program under this name, so the call stands at the program's top level.
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    if any(frame.f_globals.get("__name__") == "__mp_main__" and frame.f_code.co_name == "<module>" for frame in frames):
         hint = 'Call it under `if __name__ == "__main__":`.'
         raise ParamsError(f"{owner}: was called while one of its processes imports the program. {hint}")
     try:

@@ -116,7 +116,7 @@ def test_the_end_of_the_parent_ends_and_saves_all(number: int, tmp_path: Path) -
     parent = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True)
     logs = [tmp_path / str(seed) / "logs" / "log.jsonl" for seed in range(2)]
     try:
-        wait_for(lambda: all(path.exists() and b'"epoch"' in path.read_bytes() for path in logs))
+        wait_for(lambda: all(path.exists() and b'{"kind": "update"' in path.read_bytes() for path in logs))
         os.killpg(parent.pid, number) if number == signal.SIGINT else parent.kill()
         assert parent.wait(60) == -number
     finally:
