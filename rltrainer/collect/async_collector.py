@@ -295,7 +295,7 @@ class AsyncCollector(Stateful[AsyncState]):
         raise EnvError(f"{OWNER}: cannot be copied, as its envs live in other processes. Make one with its own.")
 
     def _begun(self) -> CollectingTeam:
-        # Return the team once all workers have the policy and the present settings.
+        """Return the team once all workers have the policy and the present settings."""
         if self._publisher.weights is None:
             weights = self._publisher.begin()
             arguments = _for_workers(self.policy), weights.layout, self._info_keys
@@ -338,7 +338,7 @@ class AsyncCollector(Stateful[AsyncState]):
 
 
 def _for_workers(policy: Policy) -> bytes:
-    # Return what a copy for the workers is made from, on the CPU.
+    """Return what a copy for the workers is made from, on the CPU."""
     copied = copy.deepcopy(policy).to("cpu")
     copied.zero_grad()
     return dumped("policy", copied)

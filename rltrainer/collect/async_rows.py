@@ -133,7 +133,7 @@ def mean_version(parts: Sequence[Rows]) -> float:
 
 
 def _slice(rows: Rows, counts: list[list[int]], start: int, stop: int) -> Rows:
-    # Return some of the rows; `counts` are those of `RowQueue`.
+    """Return some of the rows; `counts` are those of `RowQueue`."""
     whole, stats = rows.arrays, rows.stats
     if start == 0 and stop == rows.num_rows:
         return rows
@@ -153,7 +153,7 @@ def _slice(rows: Rows, counts: list[list[int]], start: int, stop: int) -> Rows:
 
 
 def _join_in_time(parts: Sequence[Rows]) -> Rows:
-    # Return rows that follow each other as one; the version is the mean, as each step's own is in `extra`.
+    """Return rows that follow each other as one; the version is the mean, as each step's own is in `extra`."""
     all_arrays, num_envs = [part.arrays for part in parts], parts[0].arrays["reward"].shape[1]
     offsets = np.cumsum([0, *(part.num_rows for part in parts)]).tolist()
     index = [each["final_index"] + first * num_envs for each, first in zip(all_arrays, offsets, strict=False)]
@@ -164,7 +164,7 @@ def _join_in_time(parts: Sequence[Rows]) -> Rows:
 
 
 def _padded(arrays: Arrays, num_rows: int) -> Arrays:
-    # Return the steps with more rows, in which nothing happens and that are not valid.
+    """Return the steps with more rows, in which nothing happens and that are not valid."""
     missing = num_rows - len(arrays["reward"])
     if not missing:
         return arrays

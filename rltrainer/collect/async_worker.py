@@ -272,7 +272,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
         return rows
 
     def _ask(self, request: Request, num_rows: int, ahead: int) -> None:
-        # Let idle workers collect what is missing of so many rows, and what they may be ahead.
+        """Let idle workers collect what is missing of so many rows, and what they may be ahead."""
         for worker in self.alive:
             if not worker.is_busy:
                 missing = num_rows - worker.queue.num_rows

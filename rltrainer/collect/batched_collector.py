@@ -80,7 +80,7 @@ class EnvQueue:
         return max(self._waiting[0][1] + params.max_wait_time - now, 0.0)
 
     def _most(self, num_live: int) -> int:
-        # Return the size at which waiting for more is of no use.
+        """Return the size at which waiting for more is of no use."""
         return num_live if self._params.max_batch_size is None else min(self._params.max_batch_size, num_live)
 
 
@@ -203,7 +203,7 @@ class BatchedCollector(Collector):
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
-        # Let envs act until so many steps are received, or the episodes are complete.
+        """Let envs act until so many steps are received, or the episodes are complete."""
         adapter, episodes, checker = self.adapter, self._episodes, self._checker
         num_rows = -(-(num_steps or 0) // self.num_envs)
         num_left, is_replay = num_rows * self.num_envs, isinstance(self.buffer, ReplayBuffer)
@@ -282,7 +282,7 @@ class BatchedCollector(Collector):
         adapter.send(envs, env_action)
 
     def _take_in(self, step: EnvStep) -> None:
-        # Count and store the steps that were received.
+        """Count and store the steps that were received."""
         adapter, buffer, shortest = self.adapter, self.rollout_buffer, self.min_trajectory_length
         envs = adapter.stepped
         before = self._episodes.running.lengths[envs] if shortest > 1 else None

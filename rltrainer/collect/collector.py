@@ -391,7 +391,7 @@ class Collector(Stateful[CollectorState]):
                 self._checker.warn_of_long_episode(self.num_rows - first)
 
     def _store(self, process: Process | None) -> None:
-        # Check the rollout, and store it in the replay buffer, if there is one.
+        """Check the rollout, and store it in the replay buffer, if there is one."""
         rollout_buffer, buffer = self.rollout_buffer, self.buffer
         if rollout_buffer is None:
             return

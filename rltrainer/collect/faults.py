@@ -160,7 +160,7 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool,
 
 
 def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterator[Fault]:
-    # Yield the first fault of each leaf.
+    """Yield the first fault of each leaf."""
     num_envs = rollout.reward.shape[1]
     valid, final_index = to_array(rollout.valid), to_array(rollout.final_index)
     continues = valid.copy()
@@ -188,7 +188,7 @@ def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterato
 def _action_faults(
     action: Array, reward: Array, valid: Array, num_before: Array, actions: ValueRange
 ) -> Iterator[Fault]:
-    # Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A].
+    """Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A]."""
     for rank, name, values in ((1, "action", action), (2, "reward", reward)):
         index = _first_bad(values, valid)
         if index is not None:
@@ -211,7 +211,7 @@ def _raise_first(faults: Iterator[Fault], hint: str = "") -> None:
 
 
 def _first_bad(values: Array, counts: Array) -> tuple[int, ...] | None:
-    # Return the index of the first number that is not finite where `counts` is True, or None.
+    """Return the index of the first number that is not finite where `counts` is True, or None."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return None
     return _first(~np.isfinite(values) & _expanded(counts, values))

@@ -100,7 +100,7 @@ class BatchRecorder(TrainerHook):
 
 
 def _tree(path: Path, name: str, value: Any) -> Tree:
-    # Return a tree of tensors; tuples are lists in a file.
+    """Return a tree of tensors; tuples are lists in a file."""
     if isinstance(value, dict):
         return {key: _tree(path, f"{name}.{key}", part) for key, part in value.items()}
     if isinstance(value, list):

@@ -142,7 +142,7 @@ class TrainerContext:
             self._here = here  # `test_in_training` makes a test step within a training step
 
     def _look(self, place: str) -> tuple[dict[Unit, float], float]:
-        # Return where intervals begin that are looked at from this place, and the clock's reading now.
+        """Return where intervals begin that are looked at from this place, and the clock's reading now."""
         since = self._counts()
         clock, since["second"] = since["second"], self._looked_at[place]
         self._looked_at[place] = clock

@@ -175,7 +175,7 @@ class LogScalar(TrainerHook):
         return values | {"log_pbar": True} if self.log_pbar else values
 
     def _find(self, ctx: TrainerContext, batch: Any) -> Tensor | None:
-        # Return the numbers of the key, of any shape; None if there are none in this training step.
+        """Return the numbers of the key, of any shape; None if there are none in this training step."""
         value: Tree = batch
         for part in self._path:
             value = _part(value, part)
@@ -198,7 +198,7 @@ class LogScalar(TrainerHook):
 
 
 def _part(value: Any, name: str) -> Any:
-    # Return a part of a batch or tree, of a batch also a column of its `extra`; None if there is none.
+    """Return a part of a batch or tree, of a batch also a column of its `extra`; None if there is none."""
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, tuple):

@@ -214,7 +214,7 @@ class CpuProbe:
         return {"cpu_percent": percent, "memory_percent": 100 * used, "process_memory_gb": held / GB}
 
     def _times(self) -> tuple[float, float]:
-        # Return the busy and the total time of all cores, in seconds or ticks.
+        """Return the busy and the total time of all cores, in seconds or ticks."""
         if self._psutil is not None:
             times = self._psutil.cpu_times()
             return sum(times) - times.idle - getattr(times, "iowait", 0.0), sum(times)

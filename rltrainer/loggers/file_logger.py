@@ -119,7 +119,7 @@ class FileLogger(Logger):
         return self._is_log(path) or self._counters_of(path).exists()
 
     def _size(self, file: Path) -> int:
-        # Return the size of all whole pieces of a file.
+        """Return the size of all whole pieces of a file."""
         return file.stat().st_size
 
     def _current(self) -> Path:
@@ -130,7 +130,7 @@ class FileLogger(Logger):
         return None if self._is_unclaimed or not self._is_log(path) else self._counters_of(path)
 
     def _append(self, data: bytes) -> None:
-        # Write a piece, all or nothing: an `OSError` leaves the file as before.
+        """Write a piece, all or nothing: an `OSError` leaves the file as before."""
         if self._is_unclaimed:
             self._begin_log()
         # A deleted file can still be written to, and its rows would be lost in silence.
@@ -154,7 +154,7 @@ class FileLogger(Logger):
         self._cuts = {}
 
     def _move(self, path: Path, cuts: dict[Path, int], last_step: int | None) -> None:
-        # Write to a log from now on, after its rows up to a step; None: to a new one.
+        """Write to a log from now on, after its rows up to a step; None: to a new one."""
         self._close()
         self.path, self._is_unclaimed, self._cuts = path, False, cuts
 
@@ -189,7 +189,7 @@ class FileLogger(Logger):
         return cuts is not None
 
     def _compare(self, state: LoggerState) -> tuple[dict[Path, int] | None, list[str]]:
-        # Return the sizes to which the files of a state are cut, None if one is of another log; and what to warn of.
+        """Return the sizes to which a state's files are cut, None if one is of another log; and what to warn of."""
         path, cuts, missing = self._runs.named(state.log), dict[Path, int](), list[str]()
         files = self._files(path)
         for name, known in state.files.items():
@@ -240,7 +240,7 @@ class LineLogger(FileLogger):
         return {"log": path}
 
     def _size(self, file: Path) -> int:
-        # Return the position after the last whole line; 0 where there is no file.
+        """Return the position after the last whole line; 0 where there is no file."""
         if not file.is_file() or file.stat().st_size == 0:
             return 0
         # A map reads the pages behind the last line break only, however long the log is.

@@ -105,7 +105,7 @@ def columns(rows: list[LogRow], kind: str) -> Columns:
 
 
 def _rows(path: Path) -> Iterator[tuple[LogRow | None, int]]:
-    # Yield the whole rows of a log, None for that of params, each with the position after it.
+    """Yield the whole rows of a log, None for that of params, each with the position after it."""
     end = 0
     try:
         with open_regular(path) as file:

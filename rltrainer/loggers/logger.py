@@ -235,7 +235,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
                 self._cut()
 
     def _continue(self, state: LoggerState) -> None:
-        # Take over a state; the next row cuts the files.
+        """Take over a state; the next row cuts the files."""
         owner = type(self).__name__
         self._state = dataclasses.replace(state, logger=owner, files={}, has_log=False, has_params=False)
         if state.logger == owner:
@@ -262,34 +262,34 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
         """Begin a log that no run has written to."""
 
     def _log_name(self) -> str | None:
-        # Return the name of this run's log.
+        """Return the name of this run's log."""
         return None
 
     def _measure_files(self) -> dict[str, LogPosition]:
-        # Return how far each file was written, by name within the logger.
+        """Return how far each file was written, by name within the logger."""
         return {}
 
     def _check_files(self, state: LoggerState) -> None:
         """Warn of files that cannot be continued."""
 
     def _continue_files(self, state: LoggerState) -> bool:
-        # Continue the log of a state; False if the files belong to another log.
+        """Continue the log of a state; False if the files belong to another log."""
         return True
 
     def _cut(self) -> None:
         """Remove the rows after the state that was loaded."""
 
     def _counters_file(self) -> Path | None:
-        # Return the small file of counters beside the log; None for a logger without one.
+        """Return the small file of counters beside the log; None for a logger without one."""
         return None
 
     def _find_epoch(self) -> LoggedEpoch | None:
-        # Return the end of the last whole epoch in the log.
+        """Return the end of the last whole epoch in the log."""
         path = self._counters_file()
         return LoggedEpoch.read(path) if path is not None and path.exists() else None
 
     def _position(self, kind: Kind, step: int, update_step: int, gradient_step: int | None) -> int:
-        # Return the count that the interval of this kind of row divides.
+        """Return the count that the interval of this kind of row divides."""
         unit = self._every[kind].unit if kind in self._every else "env_step"
         if unit == "gradient_step" and gradient_step is not None:
             return gradient_step

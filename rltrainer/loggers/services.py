@@ -244,7 +244,7 @@ class MLflowLogger(ServiceLogger):
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    # Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON.
+    """Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON."""
     for name, value in params.items():
         if isinstance(value, Mapping) and "fields" in value:
             yield from _flat(value["fields"], f"{prefix}{name}.")

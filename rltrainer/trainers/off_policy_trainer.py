@@ -114,7 +114,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return UpdateResult.mean(results) if results else None
 
     def _num_due(self, stats: CollectStats) -> int:
-        # Count the samples that make gradient steps due; return how many are due and not taken yet.
+        """Count the samples that make gradient steps due; return how many are due and not taken yet."""
         params, state = self.params, self.state
         # Counted from the start of the run, so that no remainder is ever rounded away: ten collections of 30 samples
         # at 0.01 steps per sample make exactly 3 due. Not from `num_steps_taken`, which a file may claim to be less.

@@ -93,7 +93,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
             collector.reset(reset_buffer=reset_buffers)
 
     def _take_initial_statistics(self) -> None:
-        # Show random actions' observations to normalisers that have no statistics yet.
+        """Show random actions' observations to normalisers that have no statistics yet."""
         collector, moments = self.params.training_collector, running_moments(self.algorithm.policy)
         num_rows = self.params.initial_statistics_num_env_steps // collector.num_envs
         if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
@@ -121,7 +121,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return self._batch()
 
     def _process(self) -> Process | None:
-        # Return the transform of newly collected data, if there is one.
+        """Return the transform of newly collected data, if there is one."""
         return None
 
     @abstractmethod
@@ -133,7 +133,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         return False
 
     def _settings(self) -> dict[str, float]:
-        # Return frames, if env steps take several, and the settings of exploration and collector.
+        """Return frames, if env steps take several, and the settings of exploration and collector."""
         collector = self.params.training_collector
         settings = getattr(collector.exploration or collector.policy.exploration, "settings", None)
         values: dict[str, float] = {} if settings is None else dict(settings(self._progress()))

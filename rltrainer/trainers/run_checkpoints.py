@@ -81,7 +81,7 @@ def read_run(
 
 
 def _settings(trainer_params: TrainerParams, algorithm: Algorithm) -> State:
-    # Return the settings that must not change on a resume, of the trainer and of its algorithm.
+    """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
     settings: dict[str, Any] = {}
     for params in (trainer_params, algorithm.params):
         values: dict[str, Any] = params.to_plain()["fields"]
@@ -236,7 +236,7 @@ class RunCheckpoints:
         return state.training_step if unit == "training_step" else getattr(state.counters, unit)
 
     def _stop(self, score: float | None = None) -> NoReturn:
-        # Save the run, and end it as the signal says.
+        """Save the run, and end it as the signal says."""
         self._save_stopped(score)
         raise self._signals.end()
 

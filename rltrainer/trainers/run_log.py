@@ -182,18 +182,18 @@ class RunLog:
             raise ParamsError(field_error_text("TrainerParams", "hooks", rule, name))
 
     def _write(self, kind: Kind, state: RunState, values: Callable[[], Mapping[str, float]]) -> None:
-        # Write a row of means and these values, which are asked for only when it is due.
+        """Write a row of means and these values, which are asked for only when it is due."""
         if self._logger is not None and self._logger.is_due(kind, *self._counts(state)):
             self._logger.log(kind, values(), *self._counts(state))
 
     def _counts(self, state: RunState) -> tuple[int, int, int]:
-        # Return the x axis, update steps and gradient steps.
+        """Return the x axis, update steps and gradient steps."""
         counters = state.counters
         return getattr(counters, self.unit), counters.update_step, counters.gradient_step
 
 
 def _losses(metrics: Mapping[str, Any]) -> Mapping[str, float | None]:
-    # Return the losses, if there are any: a bar has no room for all metrics.
+    """Return the losses, if there are any: a bar has no room for all metrics."""
     return {name: value for name, value in metrics.items() if "loss" in name} or metrics
 
 

@@ -119,7 +119,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._reset(reset_collectors, reset_collector_buffers)
 
     def _begin(self, reset_collectors: bool = True, reset_buffers: bool = False) -> None:
-        # Continue from a checkpoint, if the params say so and it had begun, or begin a run.
+        """Continue from a checkpoint, if the params say so and it had begun, or begin a run."""
         self._checkpoints.resume(self.restore)
         if self.state.phase != "restored":
             self._reset(reset_collectors, reset_buffers)
@@ -233,7 +233,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return TrainerContext(self.algorithm, self.params, self.state, self._log)
 
     def _attach(self) -> None:
-        # Let the algorithm follow this trainer's plan.
+        """Let the algorithm follow this trainer's plan."""
         plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
         self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.callbacks()))
         self.state.runtime = self.algorithm.plan.runtime  # "auto" is decided once: a resumed run keeps the decision
@@ -242,14 +242,14 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Make the collectors of training data ready; a test collector is reset by every test step."""
 
     def _seed(self) -> None:
-        # Give every random stream its seed, if the params have one.
+        """Give every random stream its seed, if the params have one."""
         if self.params.seed is not None:
             for name, part in {"algorithm": self.algorithm, **self.params.parts()}.items():
                 if name != "logger":
                     part.seed(derive_seed(self.params.seed, name))
 
     def _settings(self) -> Mapping[str, float]:
-        # Return the settings of the moment, such as an exploration rate, for rows of training.
+        """Return the settings of the moment, such as an exploration rate, for rows of training."""
         return {}
 
     def _has_all_steps(self, record: EpochRecord) -> bool:
@@ -263,7 +263,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self.state.share_done = self.params.share_done(*self.state.num_epochs_and_steps(self.step_unit))
 
     def _test(self, collector: DataSource) -> float:
-        # Make a test step: collect, score, and remember the best. Returns the score.
+        """Make a test step: collect, score, and remember the best. Returns the score."""
         started, params, state = time.perf_counter(), self.params, self.state
         params.call("test_fn", self.epoch, self.env_step)
         collector.sync()
@@ -280,7 +280,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return score
 
     def _take_score(self, stats: CollectStats) -> float:
-        # Return the score of a test step; if it is the best so far, remember it, and call `save_best_fn`.
+        """Return the score of a test step; if it is the best so far, remember it, and call `save_best_fn`."""
         score, before = self.params.score(stats), self.state.best
         if before.is_beaten_by(score):
             returns = stats.returns
@@ -293,7 +293,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         return score
 
     def _resume_from_log(self) -> None:
-        # Continue from the counters of the log, if it has any; networks and buffers are the user's to restore.
+        """Continue from the counters of the log, if it has any; networks and buffers are the user's to restore."""
         logger = self.params.logger
         progress = None if logger is None else logger.read_progress()
         if logger is not None and progress is not None:

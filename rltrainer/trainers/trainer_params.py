@@ -254,5 +254,5 @@ class TrainerParams(Params):
 
 
 def _plain(value: Any) -> Any:
-    # Return a number of NumPy, or of a tensor or array without axes, as Python's.
+    """Return a number of NumPy, or of a tensor or array without axes, as Python's."""
     return as_python(value.item() if getattr(value, "shape", None) == () else value)
