@@ -164,17 +164,17 @@ def _videos(run: Run, path: Path) -> Iterator[str]:
         yield f"<figure>{shown}<figcaption>{name}</figcaption></figure>"
 
 
-def _table(title: str, told: Mapping[str, Any], *, is_open: bool = False) -> Iterator[str]:
-    if told:
+def _table(title: str, params: Mapping[str, Any], *, is_open: bool = False) -> Iterator[str]:
+    if params:
         yield f"<details{' open' * is_open}><summary>{escape(title)}</summary>\n<table>"
-        for name, value in _flat(told):
+        for name, value in _flat(params):
             yield f"<tr><td>{escape(name)}</td><td>{escape(value[:MAX_TEXT])}</td></tr>"
         yield "</table></details>"
 
 
-def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     # Nested params become `update.max_grad_norm`, a live object the name of its class.
-    for name, value in told.items():
+    for name, value in params.items():
         match value:
             case {"params": str(), "fields": dict(fields)}:
                 yield from _flat(fields, f"{prefix}{name}.")

@@ -141,7 +141,7 @@ def _settings(run: Run) -> dict[str, str]:
 
 
 def env_name(run: Run) -> str | None:
-    """Return the name of a run's env: that of its recipe, or the id that it was told; None of a factory or wrappers."""
+    """Return the name of a run's env: that of its recipe, or the id in its params; None of a factory or wrappers."""
     try:
         return recipe_of(run.folder).env_name
     except CheckpointError:  # there is no recipe, or it names a factory
@@ -149,15 +149,15 @@ def env_name(run: Run) -> str | None:
 
 
 def algorithm_name(run: Run) -> str | None:
-    """Return the name of a run's algorithm, if the run was told."""
-    match run.told.get("algorithm"):
+    """Return the name of a run's algorithm, if its params hold it."""
+    match run.params.get("algorithm"):
         case {"params": str(name)} if run.algorithm_class is None:  # folders of before the class was written there
             return name.removesuffix("Params")
     return run.algorithm_class
 
 
 def title_of(run: Run) -> str:
-    """Return what a run is called in pictures: `PPO on CartPole-v1, seed 0`, as far as it was told; or its folder."""
+    """Return what a run is called in pictures: `PPO on CartPole-v1, seed 0`, as far as its params tell; or its folder."""
     if (algorithm := algorithm_name(run)) is None:
         return run.name
     env, seed = env_name(run), run.trainer.get("seed")

@@ -1,4 +1,4 @@
-"""The folder of a run, read back: what the run was told, its numbers, its best algorithm, its newest checkpoint."""
+"""The folder of a run, read back: its params, its numbers, its best algorithm, its newest checkpoint."""
 
 import os
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Run:
 
     Attributes:
         name: the name of the folder.
-        told: the contents of `params.json`.
+        params: the contents of `params.json`.
         trainer: the fields of the trainer's params as plain data; live objects are only named.
         algorithm: the fields of the algorithm's params as plain data.
         runtime: those of its runtime params, with a value for each "auto".
@@ -40,7 +40,7 @@ class Run:
     """
 
     folder: RunFolder
-    told: Mapping[str, Any] = field(repr=False)
+    params: Mapping[str, Any] = field(repr=False)
     name: str = field(init=False, repr=False)
     trainer: dict[str, Any] = field(init=False, repr=False)
     algorithm: dict[str, Any] = field(init=False, repr=False)
@@ -56,14 +56,14 @@ class Run:
         def part(found: Any) -> dict[str, Any]:
             return dict(found) if isinstance(found, Mapping) else {}  # a file may hold anything
 
-        told, env = self.told, part(self.told.get("env"))
-        texts = {name: told.get(name) for name in ("algorithm_class", "command")}
-        fields = {name: part(told.get(name)).get("fields") for name in ("trainer", "algorithm", "runtime")}
+        params, env = self.params, part(self.params.get("env"))
+        texts = {name: params.get(name) for name in ("algorithm_class", "command")}
+        fields = {name: part(params.get(name)).get("fields") for name in ("trainer", "algorithm", "runtime")}
         env_id = env.get("id")
         vars(self).update({name: text if isinstance(text, str) else None for name, text in texts.items()})  # frozen
         vars(self).update({name: part(found) for name, found in fields.items()})
         vars(self).update(
-            name=self.folder.path.name, versions=part(told.get("versions")), git=part(told.get("git")) or None,
+            name=self.folder.path.name, versions=part(params.get("versions")), git=part(params.get("git")) or None,
             env_id=env_id if isinstance(env_id, str) and ":" not in env_id else None,
             env_kwargs=part(part(env.get("kwargs")).get("dict")),
         )  # fmt: skip
@@ -130,14 +130,14 @@ class Run:
         return self.stop_reason is not None
 
 
-def open_run(path: str | os.PathLike[str]) -> Run:
+def open_run(folder: str | os.PathLike[str]) -> Run:
     """Read the run in a folder that `RunFolder`, or `rl.train`, has written. Nothing in it is imported or run.
 
     Raises:
         CheckpointError: the folder is missing, or holds neither `params.json` nor a log.
     """
-    folder = RunFolder(Path(checked("open_run", "path", path, AnyPath)))
-    if not _is_run(path := folder.path):
+    run_folder = RunFolder(Path(checked("open_run", "folder", folder, AnyPath)))
+    if not _is_run(path := run_folder.path):
         if path.is_dir():
             found, meant = "holds neither params.json nor logs", sorted(filter(_is_run, path.iterdir()))
         elif path.exists():
@@ -147,11 +147,11 @@ def open_run(path: str | os.PathLike[str]) -> Run:
             found += "" if meant else neighbours_hint(path)
         hint = f". Did you mean {str(meant[0])!r}?" if meant else ""
         raise CheckpointError(f"{path}: expected the folder of a run, as rl.RunFolder makes it; it {found}{hint}")
-    params = _params_file(folder)
-    told = read_json_file(params, "what a run was told") if params.is_file() else {}
-    if not isinstance(told, dict):
-        raise CheckpointError(f"{params}: expected what a run was told, found {readable(told)}")
-    return Run(folder, told)
+    file = _params_file(run_folder)
+    params = read_json_file(file, "the params of a run") if file.is_file() else {}
+    if not isinstance(params, dict):
+        raise CheckpointError(f"{file}: expected the params of a run, found {readable(params)}")
+    return Run(run_folder, params)
 
 
 def _params_file(folder: RunFolder) -> Path:

@@ -118,7 +118,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;"
 
 def test_texts_of_a_run_stay_texts(make_run: MakeRun) -> None:
     run = make_run({**ROWS, "update": [(0, {EVIL: 1.0})], "mine": [(0, {"a": 1.0})]}, "<script>alert(0)<b>", EVIL)
-    told = {**run.told, "command": EVIL, "versions": {EVIL: EVIL}, "git": {"commit": EVIL}, "runtime": EVIL}
+    told = {**run.params, "command": EVIL, "versions": {EVIL: EVIL}, "git": {"commit": EVIL}, "runtime": EVIL}
     told["trainer"] = {"fields": {EVIL: {"live": EVIL}, "seed": EVIL, "lr": {"schedule": EVIL, EVIL: EVIL}}}
     run = rl.Run(run.folder, told)
     run.folder.videos.mkdir()

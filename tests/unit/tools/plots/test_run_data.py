@@ -55,7 +55,7 @@ def test_what_a_run_was_told_names_its_group_and_its_steps(make_run: MakeRun) ->
     assert step_unit(rl.Run(run.folder, offline)) == "gradient steps"
     assert step_unit(rl.Run(run.folder, {})) == "env steps"
     # A folder of before the class was written has the params' name.
-    told = {name: value for name, value in run.told.items() if name != "algorithm_class"}
+    told = {name: value for name, value in run.params.items() if name != "algorithm_class"}
     assert list(grouped("learning_curves", [rl.Run(old, told)])) == ["PPO"]
     assert list(grouped("learning_curves", [rl.Run(old, {})])) == ["old"]
 

@@ -61,7 +61,7 @@ def test_a_number_that_a_row_has_not_is_nan(tmp_path: Path) -> None:
     assert mine["step"] == [10, 20]
     assert mine["depth"] == [1.5, float("inf")]
     assert str(mine["height"]) == "[nan, 2.0]"
-    assert (run.told, run.trainer, run.algorithm, run.versions) == ({}, {}, {}, {})
+    assert (run.params, run.trainer, run.algorithm, run.versions) == ({}, {}, {}, {})
     assert (run.algorithm_class, run.command, run.git, run.stop_reason) == (None, None, None, None)
 
 
@@ -163,7 +163,7 @@ def test_videos_and_pictures_are_found(tmp_path: Path) -> None:
 def test_damaged_params_are_named(text: str, found: str, tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(text)
     said = error_text(CheckpointError, rl.open_run, tmp_path)
-    assert said.startswith(f"{tmp_path / 'params.json'}: expected what a run was told")
+    assert said.startswith(f"{tmp_path / 'params.json'}: expected the params of a run")
     assert found in said
     (tmp_path / "params.json").write_text('{"trainer": 3, "versions": [], "command": 4, "algorithm_class": []}')
     run = rl.open_run(tmp_path)
