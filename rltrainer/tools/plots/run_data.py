@@ -157,7 +157,7 @@ def algorithm_name(run: Run) -> str | None:
 
 
 def title_of(run: Run) -> str:
-    """Return what a run is called in pictures: `PPO on CartPole-v1, seed 0`, as far as its params tell; or its folder."""
+    """Return a title for pictures, `PPO on CartPole-v1, seed 0`, or the folder's name if the params lack these."""
     if (algorithm := algorithm_name(run)) is None:
         return run.name
     env, seed = env_name(run), run.trainer.get("seed")
