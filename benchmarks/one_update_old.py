@@ -12,8 +12,13 @@ class OneUpdateOld(rl.Collector):
     def __init__(self, policy: rl.Policy, envs: Any, buffer: Any = None) -> None:
         self.actor = copy.deepcopy(policy)
         super().__init__(self.actor, envs, buffer)
-        self.policy = policy  # the trainer asks whose it is; whoever decides has the copy
+        self.policy = policy  # the trainer asks whose it is; the copy acts
         self._newest = copy.deepcopy(policy.state_dict())
+
+    @property
+    def has_stale_data(self) -> bool:
+        """Return True: the copy's weights are one update old."""
+        return True
 
     def sync(self, counts: Any = None) -> None:
         """Take over what was the newest before the last update; the trainer calls it before it collects."""
