@@ -15,7 +15,7 @@ TASKS = {"CartPole-v1": (20.0, 500.0), "Acrobot-v1": (-500.0, -80.0)}
 
 
 def make_trainer(seed: int, algorithm: str, env: str, folder: Path, num_epochs: int) -> rl.OnPolicyTrainer:
-    """Return the trainer of one run; started again, it goes on in its folder."""
+    """Return the trainer of one run; started again, it resumes in its folder."""
     envs = rl.make_vec(env, num_envs=8)
     cls = ALGORITHMS[algorithm]
     learner = cls(rl.ActorCritic.for_envs(envs), cls.params_class(lr=rl.LinearSchedule(1e-3)))

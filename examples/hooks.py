@@ -1,4 +1,4 @@
-"""Hooks: log numbers of one's own, stop by a score, and keep all of a run in one folder."""
+"""Hooks: log your own numbers, stop by a score, and keep all of a run in one folder."""
 
 import argparse
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""PPO on CartPole-v1, trained twice: once untroubled, once killed five times at random. Both come to the same.
+"""PPO on CartPole-v1, trained twice: once undisturbed, once killed five times at random. Both end with the same weights.
 
-Each life of the killed run is a process of its own, which goes on from the newest checkpoint by itself.
+Each life of the killed run is a process of its own, which resumes from the newest checkpoint by itself.
 Run with `python examples/kill_and_resume.py`; it takes less than a minute.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def train(folder: Path) -> None:
-    """Train in a folder, or go on with what was trained there; at last print what it has come to."""
+    """Train in a folder, or resume the training there; print its result at the end."""
     torch.set_num_threads(1)
     rl.seed(1)
     envs = rl.make_vec("CartPole-v1", num_envs=8)

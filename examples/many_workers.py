@@ -1,4 +1,4 @@
-"""Many workers on Pendulum-v1: SAC whose workers act while it learns, or PPO whose envs wait for nobody.
+"""Many workers on Pendulum-v1: SAC whose workers act while it learns, or PPO whose envs never wait.
 
 python examples/many_workers.py            # AsyncCollector: each worker has a copy of the policy
 python examples/many_workers.py --batched  # BatchedCollector: the policy decides here for envs that are ready
