@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1, trained twice: once undisturbed, once killed five times at random. Both end with the same weights.
+"""PPO on CartPole-v1, trained twice: once undisturbed, once killed five times at random. Both reach the same weights.
 
 Each life of the killed run is a process of its own, which resumes from the newest checkpoint by itself.
 Run with `python examples/kill_and_resume.py`; it takes less than a minute.
