@@ -66,7 +66,7 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     rl.plots.buffer(buffer, name).savefig(args.folder / "data.png")
 
-    # Whoever learned while logging was bad at first: a clone of the better half has not seen that. Fewer would not be
+    # The policy that was logged was bad at first; a clone of the better half has not seen that. Fewer would not be
     # better: Pendulum's best tenth are the episodes that happened to begin upright, and show no swing.
     spaces = (buffer.observation_space, buffer.action_space)
     best = rl.datasets.best_episodes(buffer, share=0.5)

@@ -24,7 +24,7 @@ class Rows:
     """T steps of n envs.
 
     Args:
-        arrays: the steps [T, n]; empty if nobody stores them.
+        arrays: the steps [T, n]; empty if no buffer stores them.
         stats: of all of them.
         version: of the weights that acted; their mean, where rows of several are joined.
         num_env_restarts: the envs that failed in this worker so far.

@@ -234,7 +234,7 @@ def _saying_what_is_saved(folders: Iterable[RunFolder]) -> Iterator[None]:
     except KeyboardInterrupt:
         for folder in folders:
             if any(folder.checkpoints.glob("checkpoint-*")):
-                click.echo(f"rltrainer: saved; go on with: rltrainer resume {folder.path}", err=True)
+                click.echo(f"rltrainer: saved; resume with: rltrainer resume {folder.path}", err=True)
         raise
 
 

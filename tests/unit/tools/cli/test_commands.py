@@ -335,7 +335,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Pa
     assert process.returncode == 130, err
     assert "Traceback" not in err
     for folder in folders:
-        assert f"rltrainer: saved; go on with: rltrainer resume {folder}\n" in err
+        assert f"rltrainer: saved; resume with: rltrainer resume {folder}\n" in err
         run = rl.open_run(folder)
         assert run.newest_checkpoint is not None
         assert not run.is_finished
