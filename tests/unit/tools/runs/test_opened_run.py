@@ -133,7 +133,7 @@ def test_a_damaged_row_is_named(line: str, expected: str, tmp_path: Path) -> Non
 def test_a_path_that_is_no_runs_and_the_run_that_is_meant_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuses(rl.errors.ParamsError, r"^open_run.path: must be a path; got 3 \(int\)", rl.open_run, 3)
+    refuses(rl.errors.ParamsError, r"^open_run.folder: must be a path; got 3 \(int\)", rl.open_run, 3)
     monkeypatch.chdir(tmp_path)
     for name in ("ppo", "sac"):
         (tmp_path / "runs" / name / "logs").mkdir(parents=True)
