@@ -1,7 +1,7 @@
 """A second device on a machine that has none: CPU memory that says it is on `cuda` and refuses to mix, as CUDA does.
 
-The numbers are real, so whole trainings run in it, `.item()` and all. It sees neither streams nor CUDA graphs nor TF32,
-and memory that was copied without waiting is there at once.
+The numbers are real, so whole trainings run in it, `.item()` and all, as CUDA graphs too (`cuda_graphs`). Work is done
+at once; only pinned memory shows that a copy is under way (`streams`). It does not see TF32.
 
 Three layers share the work: a place is a mark on a tensor's storage; `_Operations` sees every operation of ATen below
 Python, refuses mixtures and marks results; `SecondDevice` sees every call from Python, answers `x.device`, takes
@@ -9,7 +9,8 @@ Python, refuses mixtures and marks results; `SecondDevice` sees every call from 
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.devices.cuda_graphs import CUDAGraph, GraphContext, tensors, written_tensors
+from tests.devices.streams import Download, Event, Stream, StreamContext, Upload, wait
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -45,65 +49,88 @@ def is_on_cuda(x: Tensor) -> bool:
     return getattr(x.untyped_storage(), "place", CPU) == CUDA
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among arguments or results, those in lists and tuples included."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+def is_pinned(x: Tensor) -> bool:
+    """Tell whether a tensor's memory is of the host and pinned."""
+    return getattr(x.untyped_storage(), "is_pinned_memory", False)
 
 
 class _Operations(TorchDispatchMode):
     """Refuses operations on tensors of both devices, and marks results as the second one's if the inputs are."""
 
     waiting_is_an_error = False
+    makes_on_cuda = False
+    """Whether a function is running that was told to make its result on the second device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = [*_tensors(args), *_tensors(kwargs.values())]
+        inputs = [*tensors(args), *tensors(kwargs.values())]
         places = [is_on_cuda(x) for x in inputs]
+        graph = CUDAGraph.capturing
         if not any(places):
+            if graph is not None and self.makes_on_cuda and not inputs:
+                return graph.run(func, args, kwargs, is_on_cuda)
             return func(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
-        if not all(places) and _is_refused(name, func, args, inputs, places):
+        if not all(places) and _is_refused(name, func, args, kwargs, places):
             found = [("cuda" if there else "cpu", tuple(x.shape)) for x, there in zip(inputs, places, strict=True)]
             raise DeviceMismatch(f"{name}: expected all tensors to be on the same device, found {found}")
-        if self.waiting_is_an_error and _waits(name, args, kwargs, places):
-            raise DeviceWait(f"{name}: the host would wait for the device")
-        result = func(*args, **kwargs)
+        if not all(places) and name in ("copy_", "_foreach_copy_"):
+            is_blocking = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+            for target, source in zip(*map(tensors, ([args[0]], [args[1]])), strict=True):
+                if is_on_cuda(target) == is_on_cuda(source):
+                    self.__torch_dispatch__(torch.ops.aten.copy_.default, types, (target, source))
+                else:
+                    self.copy(target, source, is_blocking)
+            return args[0] if name == "copy_" else None
+        if _waits(name, args):
+            self.let_host_wait(name)
+        result = func(*args, **kwargs) if graph is None else graph.run(func, args, kwargs, is_on_cuda)
         if name not in CROSSES or name == "_to_copy":
-            for x in _tensors([result]):
+            for x in tensors([result]):
                 if not any(x is given for given in inputs):
                     x.untyped_storage().place = CUDA  # type: ignore[attr-defined]
         return result
 
+    def let_host_wait(self, name: str) -> None:
+        """Wait for the current stream, where the host may."""
+        if CUDAGraph.capturing is not None:
+            CUDAGraph.capturing.refuse(name)
+        if self.waiting_is_an_error:
+            raise DeviceWait(f"{name}: the host would wait for the device")
+        wait(Stream.current.now())
 
-def _is_refused(name: str, func: Any, args: Any, inputs: list[Tensor], places: list[bool]) -> bool:
+    def copy(self, target: Tensor, source: Tensor, is_blocking: bool) -> None:
+        """Copy from one device to the other."""
+        is_download = is_on_cuda(source)
+        graph = CUDAGraph.capturing
+        if is_blocking or (graph is not None and not is_pinned(target if is_download else source)):
+            self.let_host_wait("copy_")
+        if graph is not None:
+            graph.copy(target, source, is_download)
+        elif not is_blocking and is_pinned(target if is_download else source):
+            (Download if is_download else Upload)(target, source)
+        else:
+            target.copy_(source)
+
+
+def _is_refused(name: str, func: Any, args: Any, kwargs: Any, places: list[bool]) -> bool:
     """Tell whether CUDA refuses an operation on tensors of both devices."""
     if name in CROSSES:
         return False
     if name in INDEXES:
         values = args[2:3]
-        return not places[0] or any(not is_on_cuda(x) and x.dim() > 0 for x in _tensors(values))
-    written = [x for x, argument in zip(args, func._schema.arguments, strict=False) if _is_written(argument)]
-    if any(not is_on_cuda(x) for x in _tensors(written)) or name in TAKES_NO_CPU_SCALAR:
+        return not places[0] or any(not is_on_cuda(x) and x.dim() > 0 for x in tensors(values))
+    if any(not is_on_cuda(x) for x in written_tensors(func, args, kwargs)) or name in TAKES_NO_CPU_SCALAR:
         return True
+    inputs = itertools.chain(tensors(args), tensors(kwargs.values()))
     return any(x.dim() > 0 for x, there in zip(inputs, places, strict=True) if not there)
 
 
-def _is_written(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _waits(name: str, args: Any, kwargs: Any, places: list[bool]) -> bool:
+def _waits(name: str, args: Any) -> bool:
     """Tell whether the host waits for the second device in this operation."""
     if name in INDEXES:
-        indices = [*_tensors(args[1:2])]
+        indices = [*tensors(args[1:2])]
         return any(x.dtype in (torch.bool, torch.uint8) or (x.dim() > 0 and not is_on_cuda(x)) for x in indices)
-    if name in ("copy_", "_foreach_copy_"):
-        is_blocking = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-        return is_blocking and len(set(places)) == 2
     return name in WAITS
 
 
@@ -130,35 +157,39 @@ class SecondDevice(TorchFunctionMode):
         if name in PASSED_ON or func is torch.device:
             return func(*args, **kwargs)
         if name == "is_pinned":
-            return getattr(args[0].untyped_storage(), "is_pinned_memory", False)
+            return is_pinned(args[0])
         if name in ("numpy", "__array__") and is_on_cuda(args[0]):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+        if name == "tolist" and is_on_cuda(args[0]):
+            self.operations.let_host_wait(name)
         _check_generator(name, args, kwargs)
         target = _target(name, args, kwargs)
         if target is None:
             return func(*args, **kwargs)
-        self._check_wait(name, args, kwargs, target)
-        is_pinned = kwargs.pop("pin_memory", False) or name == "pin_memory"
+        source = args[0] if name in ("to", "cpu", "cuda", "type_as", "as_tensor") else None
+        if name in ("tensor", "as_tensor", "new_tensor") and target == CUDA and not isinstance(source, Tensor):
+            self.operations.let_host_wait(name)
+        is_blocking = not kwargs.get("non_blocking")
+        pins = kwargs.pop("pin_memory", False) or name == "pin_memory"
         if name in ("pin_memory", "cuda"):
             func, args, kwargs = Tensor.clone, args[:1], {}
         else:
             args = [CPU if _is_device(value) else value for value in args]
             kwargs = {key: CPU if _is_device(value) else value for key, value in kwargs.items()}
+        self.operations.makes_on_cuda = target == CUDA
         result = func(*args, **kwargs)
+        self.operations.makes_on_cuda = False
         if isinstance(result, Tensor):
             if is_on_cuda(result) != (target == CUDA) and name != "__deepcopy__" and _shares_memory(result, args):
                 result = result.clone()
             result.untyped_storage().place = target  # type: ignore[attr-defined]
-            result.untyped_storage().is_pinned_memory = bool(is_pinned)  # type: ignore[attr-defined]
+            result.untyped_storage().is_pinned_memory = bool(pins)  # type: ignore[attr-defined]
+            if isinstance(source, Tensor) and is_on_cuda(source) != (target == CUDA):
+                if not is_blocking and target == CPU and CUDAGraph.capturing is None:
+                    result.untyped_storage().is_pinned_memory = True  # type: ignore[attr-defined]
+                with torch.no_grad(), torch._C._DisableTorchDispatch():
+                    self.operations.copy(result, source, is_blocking)
         return result
-
-    def _check_wait(self, name: str, args: Any, kwargs: Any, target: torch.device) -> None:
-        """Refuse copies from one device to the other that the host waits for, where it must not."""
-        if not self.operations.waiting_is_an_error or kwargs.get("non_blocking"):
-            return
-        is_sent = name in ("tensor", "as_tensor") and target == CUDA
-        if is_sent or (name in ("to", "cpu", "cuda") and is_on_cuda(args[0]) != (target == CUDA)):
-            raise DeviceWait(f"{name}: the host would wait for the device")
 
 
 def _attribute(func: Any, args: Any) -> Any:
@@ -196,7 +227,7 @@ def _target(name: str, args: Any, kwargs: Any) -> torch.device | None:
 
 
 def _shares_memory(result: Tensor, args: Any) -> bool:
-    return any(x.untyped_storage()._cdata == result.untyped_storage()._cdata for x in _tensors(args))
+    return any(x.untyped_storage()._cdata == result.untyped_storage()._cdata for x in tensors(args))
 
 
 def _check_generator(name: str, args: Any, kwargs: Any) -> None:
@@ -204,7 +235,7 @@ def _check_generator(name: str, args: Any, kwargs: Any) -> None:
     generator = kwargs.get("generator")
     if generator is None:
         return
-    target = _target(name, args, kwargs) or next((CUDA if is_on_cuda(x) else CPU for x in _tensors(args)), CPU)
+    target = _target(name, args, kwargs) or next((CUDA if is_on_cuda(x) else CPU for x in tensors(args)), CPU)
     if generator.device.type != target.type:
         raise DeviceMismatch(f"{name}: expected a generator on {target.type}, found one on {generator.device.type}")
 
@@ -228,36 +259,26 @@ class Generator(torch.Generator):
         return self.place
 
 
-class Event:
-    """An event of a stream; everything before it has happened."""
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        pass
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 1.0
-
-
 @contextlib.contextmanager
 def second_device() -> Iterator[SecondDevice]:
     """Let `device="cuda"` be usable: replace the modes, `torch.Generator` and what we call of `torch.cuda`."""
-    mode = SecondDevice()
+    mode, pools = SecondDevice(), itertools.count(1)
+    Stream.begin()
+    CUDAGraph.capturing = None
 
     def set_sync_debug_mode(setting: str) -> None:
         mode.operations.waiting_is_an_error = setting == "error"
 
     functions: dict[str, Callable[..., Any] | type] = {
+        "CUDAGraph": CUDAGraph,
         "Event": Event,
-        "current_stream": lambda device=None: None,
+        "Stream": Stream,
+        "current_stream": lambda device=None: Stream.current,
+        "default_stream": lambda device=None: Stream.default,
+        "graph": GraphContext,
+        "graph_pool_handle": lambda: (0, next(pools)),
+        "is_current_stream_capturing": lambda: CUDAGraph.capturing is not None,
+        "stream": StreamContext,
         "device": lambda device: contextlib.nullcontext(),
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
@@ -268,7 +289,7 @@ def second_device() -> Iterator[SecondDevice]:
         "memory_allocated": lambda device=None: 2 * 2**20,
         "memory_reserved": lambda device=None: 4 * 2**20,
         "set_sync_debug_mode": set_sync_debug_mode,
-        "synchronize": lambda device=None: None,
+        "synchronize": lambda device=None: wait(),
     }
     with mock.patch.multiple(torch.cuda, **functions), mock.patch.object(torch, "Generator", Generator), mode:
         yield mode

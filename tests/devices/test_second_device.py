@@ -15,6 +15,7 @@ from rltrainer import types
 from rltrainer.nets import normalizer
 from rltrainer.seeding import make_generator
 from tests.devices.second_device import DeviceMismatch, DeviceWait
+from tests.devices.streams import StreamRace
 from tests.devices.test_runs import run
 
 
@@ -81,6 +82,129 @@ def test_waiting_is_an_error_where_it_is_forbidden(name: str) -> None:
         WAITS[name]()
     torch.cuda.set_sync_debug_mode("default")
     WAITS[name]()
+
+
+# CUDA graphs
+
+
+def captured(function: Callable[[], object], *generators: torch.Generator) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph, torch.cuda.graph_pool_handle(), torch.cuda.Stream()):
+        function()
+    return graph
+
+
+def test_a_graph_reads_and_writes_the_same_memory_at_each_replay() -> None:
+    x, total, outputs = there(2), torch.zeros(2, device="cuda"), []
+    graph = captured(lambda: outputs.append(total.add_(x).mul(10.0).view(2, 1)))
+    assert total.tolist() == [0.0, 0.0]  # a capture changes nothing
+    assert outputs[0].isnan().all()  # and makes nothing
+    graph.replay()
+    assert (total.tolist(), outputs[0].tolist()) == ([1.0, 1.0], [[10.0], [10.0]])
+    x.fill_(2.0)
+    graph.replay()
+    assert (total.tolist(), outputs[0].tolist()) == ([3.0, 3.0], [[30.0], [30.0]])
+
+
+def test_gradients_are_in_a_graph() -> None:
+    x, found = there(1).requires_grad_(), []
+    graph = captured(lambda: found.extend(torch.autograd.grad((x**3).sum(), [x])))
+    for value, gradient in ((2.0, 12.0), (3.0, 27.0)):  # 3 x^2
+        x.detach().fill_(value)
+        graph.replay()
+        assert found[0].tolist() == [gradient]
+
+
+def test_numbers_of_the_host_are_those_of_the_capture() -> None:
+    x, outputs, number, on_host = there(1), [], [2.0], torch.tensor(3.0)
+    graph = captured(lambda: outputs.append(x * number[0] + on_host))
+    number[0], _ = 5.0, on_host.fill_(7.0)
+    graph.replay()
+    assert outputs[0].tolist() == [5.0]
+
+
+def test_replays_draw_what_calls_would_draw() -> None:
+    generator, drawn = make_generator(1, "cuda"), []
+    graph = captured(lambda: drawn.append(torch.randn(3, device="cuda", generator=generator)), generator)
+    again = make_generator(1, "cuda")
+    for _ in range(2):
+        graph.replay()
+        assert torch.equal(drawn[0], torch.randn(3, device="cuda", generator=again))
+
+
+@pytest.mark.parametrize("name", [*WAITS, "synchronize", "memory of the host", "generator"])
+def test_what_cannot_be_captured(name: str) -> None:
+    refused: dict[str, Callable[[], object]] = WAITS | {
+        "synchronize": torch.cuda.synchronize,
+        "memory of the host": lambda: there(2).copy_(here(2), non_blocking=True),
+        "generator": lambda: torch.rand(2, device="cuda", generator=make_generator(1, "cuda")),
+    }
+    with pytest.raises(RuntimeError, match="operation not permitted when stream is capturing|not in capture mode"):
+        captured(refused[name])
+    assert not torch.cuda.is_current_stream_capturing()
+    captured(lambda: there(2))
+
+
+def test_a_graph_that_was_not_captured() -> None:
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        torch.cuda.CUDAGraph().replay()
+
+
+# Pinned memory
+
+
+def test_the_host_sees_a_copy_that_it_waited_for() -> None:
+    x, pinned = there(2), torch.zeros(2).pin_memory()
+    for wait in (torch.cuda.synchronize, torch.cuda.current_stream().synchronize, lambda: x[0].item()):
+        pinned.copy_(x, non_blocking=True)
+        assert pinned.isnan().all()
+        wait()
+        assert pinned.tolist() == [1.0, 1.0]
+    event = torch.cuda.Event()
+    event.record()
+    later = x.to("cpu", non_blocking=True)
+    event.synchronize()
+    assert later.isnan().all()
+    event.record()
+    event.synchronize()
+    assert later.tolist() == [1.0, 1.0]
+
+
+def test_a_copy_in_another_stream() -> None:
+    x, pinned, stream = there(2), torch.zeros(2).pin_memory(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        pinned.copy_(x, non_blocking=True)
+    torch.cuda.current_stream().synchronize()
+    assert pinned.isnan().all()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.current_stream().synchronize()
+    assert pinned.tolist() == [1.0, 1.0]
+
+
+def test_memory_that_is_overwritten_while_it_is_read() -> None:
+    x, pinned = there(2), torch.zeros(2).pin_memory()
+    x.copy_(pinned, non_blocking=True)
+    pinned.fill_(1.0)
+    with pytest.raises(StreamRace, match="pinned memory was overwritten"):
+        torch.cuda.synchronize()
+
+
+def test_copies_in_a_graph() -> None:
+    x, up, down = there(2), torch.zeros(2).pin_memory(), torch.zeros(2).pin_memory()
+
+    def step() -> None:
+        x.copy_(up, non_blocking=True)
+        down.copy_(x + 1.0, non_blocking=True)
+
+    graph = captured(step)
+    for number in (3.0, 4.0):
+        up.fill_(number)
+        graph.replay()
+        assert down.isnan().all()
+        torch.cuda.synchronize()
+        assert down.tolist() == [number + 1.0] * 2
 
 
 # Mistakes planted in rltrainer, each of which passes on the CPU.
