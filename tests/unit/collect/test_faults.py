@@ -228,14 +228,33 @@ def test_the_first_fault_of_a_rollout(changes: Any, text: str | None) -> None:
         check_rollout(rollout, 10, actions, "; a hint")
 
 
+class BlindPolicy(rl.ActorCritic):
+    """Chooses action 0 whatever it sees, so that a bad observation makes no policy fail."""
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+        return rl.Decision(torch.zeros(len(obs), dtype=torch.int64), extra={"log_prob": torch.zeros(len(obs))})
+
+
+class Unknown(gym.vector.VectorWrapper):
+    """Hides the class of its envs, so that they are reset as another library's: by themselves."""
+
+    @property
+    def unwrapped(self) -> Any:
+        return self
+
+
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+@pytest.mark.parametrize("hides", [False, True])
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
 @pytest.mark.parametrize("what", ["obs", "reward", "reset"])
-def test_in_every_autoreset_mode(mode: str, stores: str, what: str) -> None:
+@pytest.mark.parametrize("amount", [{"num_steps": 12}, {"num_episodes": 4}])
+def test_in_every_autoreset_mode(amount: Any, mode: str, hides: bool, stores: str, what: str) -> None:
     makers = [lambda: CountingEnv(length=50), lambda: Faulty(what, 3, length=3)]
     envs: Any = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode[mode])
+    envs = Unknown(envs) if hides else envs
+    one = collector(envs, stores, BlindPolicy.for_envs(envs, hidden_sizes=(4,)))
     with pytest.raises(NonFiniteError, match="^env 1, .*(obs|reward) = nan"):
-        collector(envs, stores).collect(num_steps=12)
+        one.collect(**amount)
 
 
 class FixedPolicy(rl.ActorCritic):

@@ -135,6 +135,7 @@ def test_nothing_changes_before_the_last_of_a_group_and_the_state_continues(name
     update(one, 0)
     update(one, 1)
     assert all(torch.equal(before[key], value) for key, value in trained_parameters(one).items())
+    assert one.accumulation.applies  # outside a step, as for a step that is called by hand
     one.save(tmp_path / "algorithm.safetensors")
     other = accumulating(make(name), 3)
     other.load(tmp_path / "algorithm.safetensors")
