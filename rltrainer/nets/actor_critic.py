@@ -222,6 +222,8 @@ class ContinuousActorCritic(Policy):
         require_floats(name, action_space)
         self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
         self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
+        # A hook and no override of `load_state_dict`, which is called on the outermost module alone.
+        self.register_load_state_dict_pre_hook(_refuse_other_bounds)  # type: ignore[no-untyped-call]  # PyTorch's
         self.num_critics = checked(name, "num_critics", num_critics, PositiveInt)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
@@ -249,12 +251,6 @@ class ContinuousActorCritic(Policy):
                 return f"{prefix}{name}: expected {own.tolist()}, found {saved.tolist()}: actions have other bounds"
         return None
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load as every module does; a `SpaceError` for other bounds of actions, of which the outputs are shares."""
-        if problem := self.other_bounds(state_dict):
-            raise SpaceError(f"{type(self).__name__}.load_state_dict: {problem}. Nothing was loaded.")
-        return super().load_state_dict(state_dict, *args, **kwargs)
-
     def scale(self, action: Tensor) -> Tensor:
         """Map (-1, 1) to the bounds of the action space."""
         return torch.lerp(self.action_low, self.action_high, ((action + 1) * 0.5).to(self.action_low.dtype))
@@ -263,6 +259,12 @@ class ContinuousActorCritic(Policy):
         """Map the bounds of the action space to (-1, 1)."""
         width = self.action_high.to(action.dtype) - self.action_low
         return 2 * (action - self.action_low) / width - 1
+
+
+def _refuse_other_bounds(policy: ContinuousActorCritic, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    """Raise a `SpaceError` for a saved state with other bounds of actions: the actor's outputs are shares of them."""
+    if problem := policy.other_bounds(state, prefix):
+        raise SpaceError(f"{type(policy).__name__}.load_state_dict: {problem}. The policy is unchanged.")
 
 
 def _is_unit_box_like(space: Space) -> TypeGuard[spaces.Box]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, SpaceError
@@ -208,10 +208,15 @@ def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[rl.Polic
     wide = spaces.Box(2 * BOX.low, 2 * BOX.high)
     own, other, same = (cls.for_spaces(OBS, space, hidden_sizes=(4,)) for space in (BOX, wide, BOX))
     before = copy.deepcopy(own.state_dict())
-    text = r"load_state_dict: action_low: expected \[-1.0, 0.0\], found \[-2.0, 0.0\]: actions have other bounds"
-    with pytest.raises(SpaceError, match=f"{cls.__name__}.{text}"):
+    text = r"action_low: expected \[-1.0, 0.0\], found \[-2.0, 0.0\]: actions have other bounds"
+    end = r"\. The policy is unchanged\.$"
+    with pytest.raises(SpaceError, match=rf"^{cls.__name__}\.load_state_dict: {text}{end}"):
         own.load_state_dict(other.state_dict())
     assert all(torch.equal(own.state_dict()[name], before[name]) for name in before)
+    nested = nn.ModuleDict({"policy": copy.deepcopy(own)})
+    with pytest.raises(SpaceError, match=rf"^{cls.__name__}\.load_state_dict: policy\.{text}{end}"):
+        nested.load_state_dict({f"policy.{name}": value for name, value in other.state_dict().items()})
+    assert all(torch.equal(nested["policy"].state_dict()[name], before[name]) for name in before)
     own.load_state_dict(same.state_dict())
     assert all(torch.equal(own.state_dict()[name], same.state_dict()[name]) for name in before)
 
