@@ -16,7 +16,7 @@ from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import named_leaves
-from rltrainer.types import Rollout, Sequences, State, Transitions, UpdateResult
+from rltrainer.types import Load, Rollout, Sequences, Transitions, UpdateResult
 from rltrainer.validation.field_rules import AnyText, Rule, checked
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -52,6 +52,7 @@ class HookRunner(Stateful[HooksState]):
     def __init__(self, owner: str, hooks: Sequence[TrainerHook], is_on_policy: bool = False) -> None:
         self._owner = owner
         self._open: list[TrainerHook] = []
+        self._loads: list[Load] = []  # of the state that was checked last
         self._hooks = _named(owner, hooks)
         # Looked up once: at a point without hooks, a step costs one look into a dict.
         self._at = {
@@ -151,16 +152,14 @@ class HookRunner(Stateful[HooksState]):
         if state.changing != self._changing():
             text = f"{self._owner}.hooks that change what is learned were {state.changing} when it was saved"
             raise CheckpointError(f"{text} and are {self._changing()} now. Only hooks that read may come and go.")
-        for hook, own in self._saved(state):
-            hook.prepare_load(own)
+        named = self._hooks.items()
+        self._loads = [hook.prepare_load(state.states[name]) for name, hook in named if name in state.states]
 
     def set_state(self, state: HooksState) -> None:
         """Restore the hooks that were there when it was saved."""
-        for hook, own in self._saved(state):
-            hook.prepare_load(own)()
-
-    def _saved(self, state: HooksState) -> list[tuple[TrainerHook, State]]:
-        return [(hook, state.states[name]) for name, hook in self._hooks.items() if name in state.states]
+        for load in self._loads:
+            load()
+        self._loads = []  # they hold the state
 
     def _changing(self) -> list[str]:
         return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]

@@ -10,7 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
-from rltrainer.types import State
+from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt
 from tests.resume.runs import digest
 from tests.unit.hooks.fake_run import with_hooks
@@ -74,6 +74,20 @@ def test_each_hook_gets_its_own_state_back(tmp_path: Path) -> None:
     assert [hook.count for hook in resumed] == [9, 2, 7]
     again.run()
     assert [hook.count for hook in resumed] == [13, 6, 11]
+
+
+def test_a_restore_reads_the_state_of_a_hook_once(tmp_path: Path) -> None:
+    class Once(Counting):
+        num_reads = 0
+
+        def prepare_load(self, state: State) -> Load:
+            self.num_reads += 1
+            return super().prepare_load(state)
+
+    saved(tmp_path / "run", Once())
+    hook = Once()
+    with_hooks("ppo", hook).restore(tmp_path / "run")
+    assert (hook.num_reads, hook.count) == (1, 2)
 
 
 def test_a_hook_may_just_load_its_state(tmp_path: Path) -> None:
