@@ -29,7 +29,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
     if (share is None) == (num_episodes is None):
         raise ParamsError(field_error_text(owner, "share", "must be given, or num_episodes, but not both", share))
     finished = np.flatnonzero(episodes.is_finished)
-    # 0.07 * 100 is 7.000000000000001, and shall not be rounded up to 8.
+    # 0.07 * 100 is 7.000000000000001, and must not be rounded up to 8.
     count = num_episodes if share is None else int(np.ceil(round(share * len(finished), 9)))
     best = finished[np.argsort(-episodes.return_[finished], kind="stable")[:count]]
     return _with(owner, buffer, episodes, best)

@@ -237,7 +237,7 @@ def _make_single(env: Any, env_kwargs: dict[str, Any], wrappers: Wrappers) -> En
 
 @contextmanager
 def _translated_errors(env_id: str, entry_point: Any) -> Iterator[None]:
-    """Turn what gymnasium raises for an id into our errors; `entry_point` tells which extra may be missing."""
+    """Turn what gymnasium raises for an id into our errors; `entry_point` names the extra that may be missing."""
     try:
         yield
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:

@@ -114,8 +114,8 @@ class StreamAdapter(EnvAdapter):
 
         Returned are the envs among `waiting` whose next step is the first of an episode [K], or None.
         """
-        # `wanted` [N] bool are the envs that shall begin another episode; None: all. The others stay at their end until
-        # the next `reset`.
+        # `wanted` [N] bool are the envs that begin another episode; None: all. The others stay at their end until the
+        # next `reset`.
         now, begun, stepped, ended = self._now, self._begun, self.stepped, self._ended
         assert now is not None, "a collector resets first"
         self.stepped = self._ended = self._begun = NO_ROWS

@@ -118,9 +118,9 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
     """
 
     std: NonNegativeFloat | Scheduled = 0.2
-    """Of its growth, as a share of half the action's range, or a schedule of it."""
+    """The standard deviation of its growth, as a share of half the action's range, or a schedule of it."""
     theta: NonNegativeFloat = 0.15
-    """How strongly it is drawn back to 0."""
+    """The strength of its pull back to 0."""
     dt: PositiveFloat = 0.01
     """Time between two steps; 0.01 as in Stable-Baselines3, the paper's equation has 1."""
 

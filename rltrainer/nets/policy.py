@@ -161,7 +161,7 @@ class Policy(nn.Module, metaclass=Constructed):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether greedy actions depend on the memory; only algorithms that replay sequences train such policies."""
+        """True if greedy actions depend on the memory; only algorithms that replay sequences train such policies."""
         return not self.use_sde and self.initial_state(1) is not None
 
     @property

@@ -28,7 +28,7 @@ def add_values(*values: Any) -> None:
 
 
 def register(item: T) -> T:
-    """Let files name a class or function of yours: a policy, an algorithm, params, an activation, an encoder.
+    """Let files name your own class or function: a policy, an algorithm, params, an activation, an encoder.
 
     Also a decorator: returns `item`, which `load` and `load_policy` then find by its name.
 

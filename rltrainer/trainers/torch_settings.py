@@ -1,4 +1,4 @@
-"""How a run uses PyTorch: its threads, its flags, which are restored afterwards, and its profiler."""
+"""PyTorch's settings during a run: its threads, its flags, which are restored afterwards, and its profiler."""
 
 import contextlib
 import logging

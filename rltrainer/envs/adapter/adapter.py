@@ -118,22 +118,22 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @property
     def is_away(self) -> bool:
-        """Whether a state was loaded, and the envs are not restored yet; see `resume`."""
+        """True if a state was loaded and the envs are not restored yet; see `resume`."""
         return self._loaded is not None
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no step was taken since the last reset of all envs."""
+        """True if no step was taken since the last reset of all envs."""
         return self._now is not None and self._clock.num_steps == 0
 
     @property
     def can_reset_one(self) -> bool:
-        """Whether single envs can be reset while the others continue."""
+        """True if single envs can be reset while the others continue."""
         return self._autoreset.is_masked
 
     @property
     def is_current(self) -> bool:
-        """Whether no other adapter has reset these envs since this one did: they are still where it left them."""
+        """True if no other adapter has reset these envs since this one did: they are still where it left them."""
         return getattr(self.envs.unwrapped, "rltrainer_last_reset_by", None) is self._key
 
     @property
@@ -214,7 +214,7 @@ class EnvAdapter(Stateful[AdapterState]):
     def advance(self, wanted: Mask | None = None) -> Rows | None:
         """Make the successors the current observations; where an episode ended, the first of the next one.
 
-        `wanted` [N] bool are the envs that shall begin another episode; None: all. Returned are the envs whose next
+        `wanted` [N] bool are the envs that begin another episode; None: all. Returned are the envs whose next
         step is the first of an episode [K]; None if there are none.
         """
         if self._now is None:

@@ -130,7 +130,7 @@ class OfAllAgents(gym.Env[Any, Any]):
         """Return an agent's part of a dict that the env returned."""
         if isinstance(values, dict) and name in values:
             return values[name]
-        of_whom = f"those of {', '.join(map(repr, values)) or 'nobody'}" if isinstance(values, dict) else ""
+        of_whom = f"those of {', '.join(map(repr, values)) or 'no agent'}" if isinstance(values, dict) else ""
         when = f"step {self._num_steps} of the episode" if self._num_steps else "the reset"
         raise EnvError(f"agent {name!r}: missing in the {kind} of {when}; they are {of_whom or describe(values)}")
 

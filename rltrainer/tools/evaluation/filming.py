@@ -214,7 +214,7 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
 
 
 class _Filmed:
-    """What films an env in one video."""
+    """A recorder of an env in one video."""
 
     _wrapped: Any
     _video: VideoFile

@@ -160,7 +160,7 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
         recipe = recommended_recipe(env, algorithm, shape, None)
         return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm}"
     words = f"recipe {found.name} ({found.source})"
-    return found.with_fields(env=env), words if found.env == env else f"{words}, for want of one for {env}"
+    return found.with_fields(env=env), words if found.env == env else f"{words}, as there is none for {env}"
 
 
 def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any) -> AnyRecipe:

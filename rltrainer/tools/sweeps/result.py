@@ -67,7 +67,7 @@ class SweepResult:
     def recipe(self) -> AnyRecipe:
         """The recipe with the fields of the best trial, to train it for longer; a `ParamsError` without `swept`."""
         if self.swept is None:
-            made = "a function made the trainers, or the folder only names an env of yours"
+            made = "a function made the trainers, or the folder only names an env of your own"
             hint = "Call your function, or your recipe's with_fields, with **result.best.fields."
             raise ParamsError(f"SweepResult.recipe: {made}. {hint}")
         return self.swept.with_fields(**self.best.fields)
@@ -83,7 +83,7 @@ STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": 
 def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     """Read the sweep in a folder, which may still be running; unfinished trials are left out.
 
-    A varying class or function, such as one of yours, is returned as its name.
+    A varying class or function, such as one of your own, is returned as its name.
 
     Raises:
         CheckpointError: the folder is missing, no sweep's, or damaged.

@@ -75,7 +75,7 @@ class Study:
             trial.set_user_attr(FIELDS, to_plain(fields))
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
-        """Note the score of a test step, and return whether the trial shall end."""
+        """Note the score of a test step, and return whether the trial must end."""
         optuna = require_optuna()
         # The median pruner waits for a third of a run: early scores say little.
         self._study.pruner = self._pruner or optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)

@@ -114,7 +114,7 @@ def test_what_envs_tell_is_logged(keys: Any, tmp_path: Path) -> None:
 def test_another_version_of_an_env_is_said() -> None:
     recipe, words = choose_recipe("CartPole-v0", None, {})
     assert (recipe.env, recipe.name) == ("CartPole-v0", "ppo/CartPole-v0")
-    assert words == "recipe ppo/CartPole-v1 (RL Zoo), for want of one for CartPole-v0"
+    assert words == "recipe ppo/CartPole-v1 (RL Zoo), as there is none for CartPole-v0"
     recipe, words = choose_recipe("CartPole", None, {})
     assert (recipe.env, words) == ("CartPole-v1", "recipe ppo/CartPole-v1 (RL Zoo)")  # the newest that there is
 
