@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_type_hints
 
 import gymnasium as gym
+import torch
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
@@ -17,6 +18,9 @@ from rltrainer.envs.atari import UNDERSTOOD, AtariVectorEnv, atari_options_of
 from rltrainer.envs.backends.masked_resets import Env
 from rltrainer.envs.backends.native import EnvPoolVectorEnv, NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.envs.tensors import TENSOR_ENVS
+from rltrainer.envs.tensors.tensor_env import TensorEnv
+from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.workers.worker_vector_env import WorkerOptions, WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
@@ -25,7 +29,7 @@ from rltrainer.validation.suggestions import did_you_mean
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Wrappers = Sequence[Callable[[Env], Env]]
 
-Backend = Literal["auto", "native", "sync", "workers", "envpool"]
+Backend = Literal["auto", "native", "sync", "workers", "envpool", "tensor"]
 BACKENDS = get_args(Backend)
 
 ONE_ENV = "It is one env: pass what makes a new one at each call, such as lambda: MyEnv(), or its class."
@@ -44,7 +48,7 @@ _EXTRAS = {
 
 
 def make_vec(
-    env: str | Callable[[], Env],
+    env: str | Callable[[], Env] | Callable[[], TensorEnv],
     num_envs: int,
     *,
     backend: Backend = "auto",
@@ -55,6 +59,7 @@ def make_vec(
     step_timeout: float | None = None,
     on_env_error: Literal["raise", "restart"] = "raise",
     max_restarts: int = 3,
+    device: torch.device | str | None = None,
     **env_kwargs: Any,
 ) -> VectorEnv:
     """Make `num_envs` copies of an env that are stepped together.
@@ -64,7 +69,8 @@ def make_vec(
             called without arguments and returns a new env.
         backend: `"native"`, the env's own vector implementation (gymnasium's CartPole, ALE's Atari); `"sync"`, one
             after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;
-            `"envpool"`, EnvPool's implementation of this id (an extra; other numbers). `"auto"` takes gymnasium's own
+            `"envpool"`, EnvPool's implementation of this id (an extra; other numbers); `"tensor"`, as functions of
+            tensors on `device`, of some ids or of a factory of a `TensorEnv`. `"auto"` takes gymnasium's own
             NumPy implementation if it understands all arguments and `num_envs` is at least 8, ALE's for games with an
             `AtariWrapper` and nothing else that it lacks, and otherwise `"sync"`; it logs its choice.
         seed: the root of the seeds of all episodes; None leaves it to the collector.
@@ -75,6 +81,7 @@ def make_vec(
         on_env_error: of `"workers"`: `"raise"`, or `"restart"` to start the process again of an env that raises, hangs
             or dies; the episodes of its envs are then cut, and the step in which that happened is not trained on.
         max_restarts: of `"workers"`: the number of failures after which `"restart"` raises.
+        device: of `"tensor"`: where the envs are stepped; None is the CPU.
         env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 
     Returns:
@@ -98,6 +105,10 @@ def make_vec(
         options[name] = checked("make_vec", name, value, annotations[name])
         if value != getattr(WorkerOptions, name) and backend != "workers":
             _raise_invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
+    if backend == "tensor":
+        return _make_tensor(env, num_envs, device, seed)
+    if device is not None:
+        _raise_invalid("device", "only backend='tensor' can honour it", device, f"The backend is {backend!r}.")
     if backend == "envpool":
         return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), seed)
     spec = spec_of(env) if isinstance(env, str) else None
@@ -133,7 +144,9 @@ def env_remedy(value: object) -> str:
     """Return what to write where a value is no id and no factory; "" if that is not known."""
     if callable(getattr(value, "observation_space", None)):  # of an agent; gymnasium's is a space
         return MANY_AGENTS
-    return ONE_ENV if isinstance(value, gym.Env) else ""
+    if isinstance(value, type) and issubclass(value, TensorEnv):
+        return "Its rules are functions of tensors: add backend='tensor'."
+    return ONE_ENV if isinstance(value, gym.Env | TensorEnv) else ""
 
 
 def newest_version(env_id: str) -> str:
@@ -147,7 +160,8 @@ def newest_version(env_id: str) -> str:
 
 
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
-    if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, gym.Env))):
+    kind = TensorEnv if backend == "tensor" else gym.Env
+    if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, kind))):
         _raise_invalid("env", "must be a gymnasium id or a factory of envs", env, env_remedy(env))
     if not isinstance(backend, str) or backend not in BACKENDS:
         hint = did_you_mean(str(backend), BACKENDS).strip()
@@ -159,12 +173,15 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
         _raise_invalid("env_kwargs", "must be given each by its name", env_kwargs["env_kwargs"], hint)
     if env_kwargs and not isinstance(env, str):
         _raise_invalid("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
-    if backend in ("native", "envpool"):
-        if not isinstance(env, str):
-            hint = "A factory runs with backend='sync' or 'workers'."
-            _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
-        if wrappers and (backend == "envpool" or not (len(wrappers) == 1 and atari_options_of(wrappers[0]))):
-            _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
+    if env_kwargs and backend == "tensor":
+        hint = "A factory passes them to rules of your own."
+        _raise_invalid("env_kwargs", "'tensor' takes no arguments of an env", env_kwargs, hint)
+    if backend in ("native", "envpool") and not isinstance(env, str):
+        hint = "A factory runs with backend='sync' or 'workers'."
+        _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
+    of_game = backend == "native" and len(wrappers) == 1 and atari_options_of(wrappers[0])
+    if wrappers and backend in ("native", "envpool", "tensor") and not of_game:
+        _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
 
 
 def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoReturn:
@@ -213,6 +230,20 @@ def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers:
             return made
         except (TypeError, ValueError) as error:
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _make_tensor(env: Any, num_envs: int, device: torch.device | str | None, seed: int | None) -> VectorEnv:
+    if callable(env):
+        return TensorVectorEnv(env(), num_envs, device, seed)
+    if (env_id := newest_version(env)) not in TENSOR_ENVS:
+        hint = f"There are {', '.join(TENSOR_ENVS)}; a factory of a rl.TensorEnv makes one of your own rules."
+        _raise_invalid("env", "must be an env with rules as functions of tensors if the backend is 'tensor'", env, hint)
+    rules = TENSOR_ENVS[env_id]
+    made = TensorVectorEnv(rules(), num_envs, device, seed)
+    # Not gymnasium's own: the package that registers it need not be there.
+    entry_point = f"{rules.__module__}:{rules.__qualname__}"
+    made.spec = EnvSpec(env_id, entry_point, max_episode_steps=rules.max_episode_steps)
+    return made
 
 
 def _skips_frames(spec: Any, wrappers: Wrappers) -> bool:

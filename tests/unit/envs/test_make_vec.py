@@ -15,6 +15,9 @@ from rltrainer.envs import make_vec
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.make_vec import newest_version
+from rltrainer.envs.tensors import TENSOR_ENVS
+from rltrainer.envs.tensors.classic_control import CartPole
+from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from rltrainer.seeding import derive_seed
 from tests.unit.envs.scripted import ScriptedEnv
@@ -73,6 +76,53 @@ def test_native_is_the_envs_own() -> None:
     np.testing.assert_array_equal(envs.reset(seed=derive_seed(3, "reset", 0))[0], expected)
 
 
+@pytest.mark.parametrize("env_id", TENSOR_ENVS)
+def test_tensor_takes_ids_that_have_rules(env_id: str) -> None:
+    envs = make_vec(env_id, 3, backend="tensor", seed=3)
+    assert isinstance(envs, TensorVectorEnv)
+    assert (envs.num_envs, envs.base_seed, envs.device.type) == (3, 3, "cpu")
+    assert envs.spec is not None
+    assert (envs.spec.id, envs.spec.max_episode_steps) == (env_id, TENSOR_ENVS[env_id].max_episode_steps)
+
+
+def test_tensor_takes_the_newest_version_or_a_factory() -> None:
+    envs: Any = make_vec("CartPole", 2, backend="tensor", device="cpu")
+    assert envs.spec.id == "CartPole-v1"
+    for factory in (CartPole, lambda: CartPole()):
+        envs = make_vec(factory, 2, backend="tensor")
+        assert isinstance(envs.env, CartPole)
+        assert envs.spec is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"wrappers": [gym.wrappers.FlattenObservation]}, "make_vec.wrappers: 'tensor' has no single envs to wrap"),
+        ({"sutton_barto_reward": True}, "make_vec.env_kwargs: 'tensor' takes no arguments of an env; got {'sutton"),
+        ({"env": "Taxi-v3"}, "make_vec.env: must be an env with rules as functions of tensors if the backend"),
+        ({"env": ScriptedEnv}, "make_vec.env: must be a gymnasium id or a factory of envs; got <class"),
+        ({"env": lambda: 3}, "TensorVectorEnv.env: must be a TensorEnv; got 3 (int)"),
+        ({"env": CartPole()}, "make_vec.env: must be a gymnasium id or a factory of envs; got <rltrainer"),
+        ({"step_timeout": 1.0}, "make_vec.step_timeout: only backend='workers' can honour it; got 1.0 (float)"),
+        ({"device": "cudo"}, "TensorVectorEnv.device: must be a device that PyTorch can use here; got 'cudo' (str)"),
+        ({"device": "cpu", "backend": "sync"}, "make_vec.device: only backend='tensor' can honour it; got 'cpu' (str)"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_of_tensor(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        make_vec(**{"env": "CartPole-v1", "num_envs": 2, "backend": "tensor", **arguments})
+    assert str(caught.value).startswith(text)
+
+
+def test_hints_to_the_backend_tensor() -> None:
+    with pytest.raises(ParamsError, match=r"Its rules are functions of tensors: add backend='tensor'.$"):
+        make_vec(CartPole, 2)  # type: ignore[arg-type]  # refused
+    with pytest.raises(
+        ParamsError, match=r"There are CartPole-v1.*; a factory of a rl.TensorEnv makes one of your own"
+    ):
+        make_vec("Taxi-v3", 2, backend="tensor")
+
+
 def test_wrappers_and_arguments_reach_each_env() -> None:
     wrappers: list[Any] = [gym.wrappers.FlattenObservation, partial(gym.wrappers.TimeLimit, max_episode_steps=3)]
     envs = make_vec("Pendulum-v1", 2, wrappers=wrappers, g=1.0)
@@ -92,8 +142,8 @@ def test_wrappers_and_arguments_reach_each_env() -> None:
         ({"seed": -1}, r"make_vec.seed: must be a non-negative integer or None; got -1 \(int\)"),
         ({"seed": "1"}, r"make_vec.seed: must be a non-negative integer or None; got '1' \(str\)"),
         ({"backend": "snyc"},
-         r"make_vec.backend: must be one of 'auto', .*, 'envpool'; got 'snyc' \(str\). Did you mean 'sync'\?"),
-        ({"backend": "xyz"}, r"make_vec.backend: must be one of .*'workers', 'envpool'; got 'xyz' \(str\)$"),
+         r"make_vec.backend: must be one of 'auto', .*, 'tensor'; got 'snyc' \(str\). Did you mean 'sync'\?"),
+        ({"backend": "xyz"}, r"make_vec.backend: must be one of .*'envpool', 'tensor'; got 'xyz' \(str\)$"),
         ({"backend": None}, r"make_vec.backend: must be one of .*; got None \(NoneType\)"),
         ({"wrappers": [3]}, r"make_vec.wrappers: must be a sequence of callables .*; got \[3\] \(list\)"),
         ({"wrappers": gym.wrappers.FlattenObservation}, r"make_vec.wrappers: must be a sequence of callables"),

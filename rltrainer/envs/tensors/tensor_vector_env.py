@@ -1,0 +1,198 @@
+"""A vector env of tensors: it steps all copies of an env at once by pure functions, and resets those that ended."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from rltrainer.envs.checks import check_obs, describe
+from rltrainer.envs.tensors.tensor_env import TensorEnv
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
+from rltrainer.seeding import check_generator, derive_seed, draw_seed, make_generator, reseed, set_generator
+from rltrainer.spaces import leaf_shape, leaf_spaces
+from rltrainer.state.codec import check_like
+from rltrainer.state.stateful import Stateful
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves, rebuild
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
+
+
+@dataclass(slots=True)
+class TensorEnvState:
+    """Where N envs are: `state` of the rules, a tree [N, ...], and the steps of the running episodes [N] int32."""
+
+    state: Tree
+    num_steps: Tensor
+
+
+@dataclass(slots=True)
+class TensorStep:
+    """Result of one step of N envs.
+
+    Args:
+        obs: tree [N, ...], to act on next: after an episode's end the first observation of the next one.
+        reward: [N] float32.
+        terminated, truncated: [N] bool.
+        final_obs: tree [N, ...], the true successors of all envs, whether their episode ended or not.
+    """
+
+    obs: Tree
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_obs: Tree
+
+
+@dataclass
+class SavedTensorEnvs:
+    """State of a `TensorVectorEnv`, on the CPU."""
+
+    generator: Any
+    leaves: list[Any]  # of the rules' state [N, ...]
+    num_steps: Any
+
+
+class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorEnvs]):
+    """Steps N copies of an env, given as a `TensorEnv`, on a device; `make_vec(..., backend="tensor")` makes one.
+
+    `step` takes and returns tensors on the device, in autoreset mode SAME_STEP: an env whose episode ended returns the
+    first observation of the next one, and `info["final_obs"]` [N, ...] holds the true successors of all envs.
+
+    `advance` is the same as a pure function, of states and random numbers, which can be compiled or recorded.
+    """
+
+    state_class, state_name = SavedTensorEnvs, "adapter.envs"
+
+    def __init__(
+        self, env: TensorEnv, num_envs: int, device: torch.device | str | None = None, seed: int | None = None
+    ) -> None:
+        name = type(self).__name__
+        if not isinstance(env, TensorEnv):
+            rule, hint = "must be a TensorEnv", "rl.make_vec takes a factory of one."
+            raise ParamsError(field_error_text(name, "env", rule, env, hint))
+        self.env, self.metadata = env, {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = checked(name, "num_envs", num_envs, PositiveInt)
+        self.base_seed = checked(name, "seed", seed, NonNegativeInt | None)
+        try:
+            self.device = torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError, TypeError) as error:
+            rule = "must be a device that PyTorch can use here"
+            raise ParamsError(field_error_text(name, "device", rule, device)) from error
+        self.num_uniforms = env.num_first_uniforms + env.num_step_uniforms
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.observation_space = batch_space(env.observation_space, num_envs)
+        self.action_space = batch_space(env.action_space, num_envs)
+        self._spaces = leaf_spaces(env.observation_space)
+        self._action_shape = (num_envs, *leaf_shape(env.action_space))
+        root = draw_seed() if seed is None else seed
+        self.generator = make_generator(derive_seed(root, "reset", 0), self.device)
+        self.current = self._first_state(self.sample_uniforms())
+        self._check_rules()
+
+    def sample_uniforms(self, *leading: int) -> Tensor:
+        """Return the random numbers [*leading, N, num_uniforms] that steps take, from the generator."""
+        shape = (*leading, self.num_envs, self.num_uniforms)
+        return torch.rand(shape, generator=self.generator, device=self.device, dtype=torch.float32)
+
+    def advance(self, state: TensorEnvState, action: Tensor, uniform: Tensor) -> tuple[TensorEnvState, TensorStep]:
+        """Return where the envs are after one step, and its result; a pure function without a wait for the device.
+
+        `action` is [N, ...] and `uniform` [N, num_uniforms]. Observations may share the memory of the states.
+        """
+        env = self.env
+        after, reward, terminated = env.transition(state.state, action, uniform[:, env.num_first_uniforms :])
+        num_steps = state.num_steps + 1
+        if env.max_episode_steps is None:
+            truncated = torch.zeros_like(terminated)
+        else:
+            truncated = num_steps >= env.max_episode_steps
+        done = terminated | truncated
+        first = self._first_state(uniform)
+
+        def choose(first: Tensor, after: Tensor) -> Tensor:
+            return torch.where(done.view(-1, *[1] * (after.ndim - 1)), first, after)
+
+        following = TensorEnvState(map_tree(choose, first.state, after), choose(first.num_steps, num_steps))
+        obs, final_obs = self._observe(following.state), self._observe(after)
+        return following, TensorStep(obs, reward, terminated, truncated, final_obs)
+
+    @torch.no_grad()
+    def step(self, actions: Tensor) -> tuple[Tree, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Step every env with actions [N, ...] on the device; a tensor of another shape is a `SpaceError`."""
+        if not isinstance(actions, Tensor) or actions.shape != self._action_shape:
+            raise SpaceError(f"TensorVectorEnv.step: expected a tensor {self._action_shape}, got {describe(actions)}")
+        self.current, step = self.advance(self.current, actions, self.sample_uniforms())
+        info = {"final_obs": step.final_obs, "_final_obs": step.terminated | step.truncated}
+        return _copied(step.obs), step.reward, step.terminated, step.truncated, info
+
+    @torch.no_grad()
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Begin an episode in every env; a seed is of the generator. `options` are a `ParamsError`."""
+        name = type(self).__name__
+        if options:
+            raise ParamsError(field_error_text(f"{name}.reset", "options", "envs of tensors take none", options))
+        if seed is not None:
+            reseed(self.generator, name, seed)
+        self.current = self._first_state(self.sample_uniforms())
+        return _copied(self._observe(self.current.state)), {}
+
+    def state(self) -> SavedTensorEnvs:
+        """Return where the envs and their generator are; `set_state` takes it."""
+        return self.get_state()
+
+    def get_state(self) -> SavedTensorEnvs:
+        """Return copies of the states and of the generator's, on the CPU."""
+        saved = [leaf.to("cpu", copy=True) for leaf in (*leaves(self.current.state), self.current.num_steps)]
+        return SavedTensorEnvs(self.generator.get_state(), saved[:-1], saved[-1])
+
+    def check_state(self, state: SavedTensorEnvs) -> None:
+        """Raise a `CheckpointError` if the state is of other envs."""
+        check_generator(f"{self.state_name}.generator", self.generator, state.generator)
+        own, hint = list(named_leaves(self.current.state)), "It is the state of other envs."
+        if len(own) != len(state.leaves):
+            raise CheckpointError(f"{self.state_name}.leaves: expected {len(own)}, found {len(state.leaves)}. {hint}")
+        for (name, leaf), saved in zip(own, state.leaves, strict=True):
+            check_like(f"{self.state_name}.state{name}", leaf, saved, hint)
+        check_like(f"{self.state_name}.num_steps", self.current.num_steps, state.num_steps, hint, least=0)
+
+    def set_state(self, state: SavedTensorEnvs) -> None:
+        """Return to where the envs and their generator were; the state of other envs is a `CheckpointError`."""
+        self.check_state(state)
+        set_generator(self.generator, state.generator)
+        *found, num_steps = (leaf.to(self.device, copy=True) for leaf in (*state.leaves, state.num_steps))
+        self.current = TensorEnvState(rebuild(self.current.state, found), num_steps)
+
+    def _first_state(self, uniform: Tensor) -> TensorEnvState:
+        num_steps = torch.zeros(self.num_envs, dtype=torch.int32, device=uniform.device)
+        return TensorEnvState(self.env.first_state(uniform[:, : self.env.num_first_uniforms]), num_steps)
+
+    def _observe(self, state: Tree) -> Tree:
+        """Return observations, Dicts in the order of their space."""
+        return map_tree(lambda _, leaf: leaf, self._spaces, self.env.observe(state))
+
+    @torch.no_grad()
+    def _check_rules(self) -> None:
+        """Raise a `SpaceError` if the rules return another shape or dtype than they must."""
+        state, name, batch = self.current.state, type(self.env).__name__, (self.num_envs,)
+        check_obs(f"{name}.observe", self._spaces, self.env.observe(state), batch)
+        action = torch.as_tensor(self.action_space.sample(), device=self.device)
+        uniform = torch.zeros((self.num_envs, self.env.num_step_uniforms), device=self.device)
+        after, reward, terminated = self.env.transition(state, action, uniform)
+        found = {**_described("state", after), **_described("reward", reward), **_described("terminated", terminated)}
+        expected = {**_described("state", state), "reward": f"float32 {batch}", "terminated": f"bool {batch}"}
+        for what, rule in expected.items():
+            if found.get(what) != rule:
+                raise SpaceError(f"{name}.transition: {what}: expected {rule}, got {found.get(what, 'nothing')}")
+
+
+def _described(name: str, tree: Tree) -> dict[str, str]:
+    """Return dtype and shape of each leaf by its name."""
+    return {f"{name}{path}": describe(leaf) for path, leaf in named_leaves(tree)}
+
+
+def _copied(obs: Tree) -> Tree:
+    # The rules may return their state as the observation, which a caller may change.
+    return map_tree(torch.clone, obs)
