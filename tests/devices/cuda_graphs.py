@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tests.devices.streams import CaptureError, Download, Stream, StreamContext, Upload, spoil
+from tests.devices.streams import CaptureError, Download, Stream, StreamContext, Upload, Uses, note_work, spoil, uses_of
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 MADE_WITHOUT_WORK = ("empty", "new_empty")
@@ -23,6 +23,8 @@ class CUDAGraph:
     """A graph: its operations, with the tensors that they read and write."""
 
     capturing: ClassVar["CUDAGraph | None"] = None
+    pools: ClassVar[dict[Any, Uses]] = {}
+    """The memory of each pool: graphs of one pool cannot run at the same time."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._pool: Any = (0, id(self))
@@ -33,6 +35,7 @@ class CUDAGraph:
         """Forget the operations."""
         self._steps: list[Callable[[], object]] = []
         self._made: dict[int, Tensor] = {}
+        self._read: dict[int, Tensor] = {}
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
         self._is_captured = self.is_broken = False
 
@@ -58,11 +61,13 @@ class CUDAGraph:
     def capture_end(self) -> None:
         """Stop to record, and undo what the operations did."""
         CUDAGraph.capturing = None
-        with torch.inference_mode():
+        with torch._C._DisableTorchDispatch(), torch.inference_mode():
             for memory, before in self._before.values():
                 memory.copy_(before)
             for made in self._made.values():
                 spoil(made)
+                uses_of(made, is_new=True)
+        self._written = [memory for memory, _ in self._before.values()]
         self._before = {}
         if self.is_broken:
             self.reset()
@@ -75,6 +80,10 @@ class CUDAGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if CUDAGraph.capturing is not None:
             raise CaptureError(NOT_PERMITTED)
+        if not Stream.is_alone:
+            pool = CUDAGraph.pools.setdefault(self._pool, Uses())
+            written = [*self._made.values(), *self._written]
+            note_work(map(uses_of, self._read.values()), [pool, *map(uses_of, written)])
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode():
             for step in self._steps:
                 step()
@@ -87,6 +96,7 @@ class CUDAGraph:
     def copy(self, target: Tensor, source: Tensor, is_download: bool) -> None:
         """Record a copy to or from pinned memory."""
         self._keep([target])
+        self._note_read([source])
         target.copy_(source)
         kind, one, other = Download if is_download else Upload, alias(target), alias(source)
         self._steps.append(lambda: kind(one, other))
@@ -100,6 +110,7 @@ class CUDAGraph:
         result = func(*args, **kwargs)
         if generator is not None and state is not None:
             generator.set_state(state)  # a capture draws nothing
+        self._note_read(filter(is_on_cuda, tensors([args, kwargs])))
         known = {storage_id(x) for x in tensors([args, kwargs])}
         results = [*tensors([result])]
         made = [storage_id(x) not in known for x in results]
@@ -130,6 +141,9 @@ class CUDAGraph:
             self.is_broken = True
             raise CaptureError("Attempt to increase offset for a CUDA generator not in capture mode.")
         return generator
+
+    def _note_read(self, read: Iterable[Tensor]) -> None:
+        self._read |= {storage_id(x): alias(x) for x in read if storage_id(x) not in self._made}
 
     def _keep(self, written: Iterable[Tensor]) -> None:
         """Keep the numbers of memory that was there before the capture, before they change for the first time."""

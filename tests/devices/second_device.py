@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.devices.cuda_graphs import CUDAGraph, GraphContext, tensors, written_tensors
-from tests.devices.streams import Download, Event, Stream, StreamContext, Upload, wait
+from tests.devices.streams import Download, Event, Stream, StreamContext, Upload, note_work, uses_of, wait
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -84,11 +84,15 @@ class _Operations(TorchDispatchMode):
             return args[0] if name == "copy_" else None
         if _waits(name, args):
             self.let_host_wait(name)
-        result = func(*args, **kwargs) if graph is None else graph.run(func, args, kwargs, is_on_cuda)
+        if graph is not None:
+            result = graph.run(func, args, kwargs, is_on_cuda)
+        else:
+            _note_work(func, args, kwargs)
+            result = func(*args, **kwargs)
         if name not in CROSSES or name == "_to_copy":
             for x in tensors([result]):
                 if not any(x is given for given in inputs):
-                    x.untyped_storage().place = CUDA  # type: ignore[attr-defined]
+                    _place_on_cuda(x)
         return result
 
     def let_host_wait(self, name: str) -> None:
@@ -107,10 +111,31 @@ class _Operations(TorchDispatchMode):
             self.let_host_wait("copy_")
         if graph is not None:
             graph.copy(target, source, is_download)
-        elif not is_blocking and is_pinned(target if is_download else source):
+            return
+        if not Stream.is_alone:
+            note_work(*([uses_of(source)], []) if is_download else ([], [uses_of(target)]))
+        if not is_blocking and is_pinned(target if is_download else source):
             (Download if is_download else Upload)(target, source)
         else:
             target.copy_(source)
+
+
+def _place_on_cuda(x: Tensor) -> None:
+    """Mark a result's memory as the second device's."""
+    storage: Any = x.untyped_storage()
+    if getattr(storage, "place", CPU) != CUDA:
+        storage.place = CUDA
+        if not Stream.is_alone:
+            note_work([], [uses_of(x, is_new=True)])
+
+
+def _note_work(func: Any, args: Any, kwargs: Any) -> None:
+    """Note what an operation reads and writes, if that is to be noted."""
+    if Stream.is_alone or func.is_view:
+        return
+    written = {id(uses): uses for uses in map(uses_of, filter(is_on_cuda, written_tensors(func, args, kwargs)))}
+    found = map(uses_of, filter(is_on_cuda, tensors([args, kwargs])))
+    note_work([uses for uses in found if id(uses) not in written], written.values())
 
 
 def _is_refused(name: str, func: Any, args: Any, kwargs: Any, places: list[bool]) -> bool:
@@ -182,6 +207,8 @@ class SecondDevice(TorchFunctionMode):
         if isinstance(result, Tensor):
             if is_on_cuda(result) != (target == CUDA) and name != "__deepcopy__" and _shares_memory(result, args):
                 result = result.clone()
+            if target == CUDA:
+                _place_on_cuda(result)
             result.untyped_storage().place = target  # type: ignore[attr-defined]
             result.untyped_storage().is_pinned_memory = bool(pins)  # type: ignore[attr-defined]
             if isinstance(source, Tensor) and is_on_cuda(source) != (target == CUDA):
@@ -264,7 +291,7 @@ def second_device() -> Iterator[SecondDevice]:
     """Let `device="cuda"` be usable: replace the modes, `torch.Generator` and what we call of `torch.cuda`."""
     mode, pools = SecondDevice(), itertools.count(1)
     Stream.begin()
-    CUDAGraph.capturing = None
+    CUDAGraph.capturing, CUDAGraph.pools = None, {}
 
     def set_sync_debug_mode(setting: str) -> None:
         mode.operations.waiting_is_an_error = setting == "error"

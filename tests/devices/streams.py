@@ -1,9 +1,11 @@
-"""Streams and events of the second device, and what pinned memory holds while a copy to or from it is under way.
+"""Streams and events of the second device: which work has to be over before other work begins, and races between them.
 
-The device works at once, in the order in which Python asks for it. Only a copy that the host does not wait for ends
-later: once the host has waited for its stream, by a clock of what is known to be over.
+The device works at once, in the order in which Python asks for it. Only a copy to pinned memory for which the host does
+not wait ends later. Races are found by clocks: every piece of work has a number in its stream, and each stream and the
+host know up to which number the work of the other streams is over.
 """
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -12,11 +14,15 @@ from torch import Tensor
 
 
 class StreamRace(RuntimeError):
-    """Memory was changed while work of a stream still needed it."""
+    """Memory was used while work that was not waited for read or wrote it."""
 
 
 class CaptureError(RuntimeError):
     """What cannot be captured was done during a capture."""
+
+
+Clock = dict["Stream", int]
+"""For each stream the number of the last piece of its work that is over."""
 
 
 class Copy:
@@ -72,10 +78,6 @@ def spoil(target: Tensor, values: Tensor | None = None) -> None:
         target.fill_(torch.iinfo(target.dtype).max if is_integer else torch.nan)
 
 
-Clock = dict["Stream", int]
-"""For each stream the number of its last piece of work that is known to be over."""
-
-
 def _advance(clock: Clock, other: Clock) -> None:
     for stream, time in other.items():
         clock[stream] = max(time, clock.get(stream, 0))
@@ -88,17 +90,25 @@ class Stream:
     default: ClassVar["Stream"]
     host: ClassVar[Clock] = {}
     """What the host has waited for."""
+    made: ClassVar[list["Stream"]] = []
+    is_alone: ClassVar[bool]
+    """Whether there is only the default stream: no work is noted until there is another."""
+    time_alone: ClassVar[int]
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.device = torch.device("cuda", 0)
         self._time = 0
         self._known: Clock = {}
+        Stream.made.append(self)
+        if Stream.is_alone:
+            Stream.is_alone, Stream.time_alone = False, Stream.default.tick()
 
     @classmethod
     def begin(cls) -> None:
         """Forget all streams and copies."""
+        cls.made, cls.is_alone = [], False
         cls.default = cls.current = cls()
-        cls.host, Copy.under_way = {}, []
+        cls.host, cls.is_alone, Copy.under_way = {}, True, []
 
     def tick(self) -> int:
         """Return the number of a new piece of work."""
@@ -108,6 +118,10 @@ class Stream:
     def now(self) -> Clock:
         """Return the clock of everything that is over when the work of this stream is."""
         return self._known | {self: self._time}
+
+    def knows(self, stream: "Stream", time: int) -> bool:
+        """Tell whether work of a stream is over when the next work of this one begins."""
+        return stream is self or time <= max(self._known.get(stream, 0), Stream.host.get(stream, 0))
 
     def wait_stream(self, stream: "Stream") -> None:
         """Begin new work only after all work that another stream has now."""
@@ -133,13 +147,50 @@ class Stream:
         wait(self.now())
 
 
+class Uses:
+    """The last uses of a piece of memory."""
+
+    def __init__(self, written: Clock | None = None) -> None:
+        self._written: Clock = written or {}
+        self._read: Clock = {}
+
+    def note(self, stream: Stream, time: int, is_written: bool) -> None:
+        """Note work, which must begin after the last work that wrote the memory, or that read what is now written."""
+        before = self._written | self._read if is_written else self._written
+        if not all(stream.knows(*use) for use in before.items()):
+            done = "written" if is_written else "read"
+            raise StreamRace(f"memory is {done} in a stream while another stream uses it: wait_stream is missing")
+        if is_written:
+            self._written, self._read = {stream: time}, {}
+        else:
+            self._read[stream] = time
+
+
+def uses_of(x: Tensor, is_new: bool = False) -> Uses:
+    """Return the uses of a tensor's memory."""
+    storage: Any = x.untyped_storage()
+    if is_new or not hasattr(storage, "uses"):
+        storage.uses = Uses({} if is_new else {Stream.default: Stream.time_alone})
+    uses: Uses = storage.uses
+    return uses
+
+
+def note_work(read: Iterable[Uses], written: Iterable[Uses]) -> None:
+    """Note the memory that the current stream reads and writes in a piece of work; raise a `StreamRace`."""
+    stream, time = Stream.current, Stream.current.tick()
+    for uses in read:
+        uses.note(stream, time, False)
+    for uses in written:
+        uses.note(stream, time, True)
+
+
 def wait(clock: Clock | None = None) -> None:
     """Let the host wait for work; for all work of the device if there is no clock."""
     if torch.cuda.is_current_stream_capturing():
         raise CaptureError("CUDA error: operation not permitted when stream is capturing")
-    if clock is not None:
-        _advance(Stream.host, clock)
-    ended = [copy for copy in Copy.under_way if clock is None or copy.time <= Stream.host.get(copy.stream, 0)]
+    for each in [stream.now() for stream in Stream.made] if clock is None else [clock]:
+        _advance(Stream.host, each)
+    ended = [copy for copy in Copy.under_way if copy.time <= Stream.host.get(copy.stream, 0)]
     Copy.under_way = [copy for copy in Copy.under_way if copy not in ended]
     with torch.inference_mode():
         for copy in ended:

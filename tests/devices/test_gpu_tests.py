@@ -27,6 +27,28 @@ def test_an_off_policy_update_waits_for_nothing(name: str) -> None:
     gpu.test_an_off_policy_update_waits_for_nothing(name, "eager")
 
 
+@pytest.mark.parametrize("name", ["dqn", *(pytest.param(name, marks=pytest.mark.full) for name in gpu.MAKERS)])
+def test_updates_as_graphs(name: str) -> None:
+    gpu.test_updates_are_the_eager_ones(name, "eager, graph")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", gpu.OFF_POLICY)
+def test_a_graph_waits_for_nothing(name: str) -> None:
+    gpu.test_an_off_policy_update_waits_for_nothing(name, "eager, graph")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("amp", [None, "fp16"])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "td3", "sac"])
+def test_gathered_limited_and_scaled_steps_as_graphs(name: str, amp: str | None) -> None:
+    gpu.test_gathered_limited_and_scaled_steps_are_the_eager_ones(name, "eager, graph", amp)
+
+
+def test_a_copy_of_graphs_trains_itself() -> None:
+    gpu.test_a_copy_trains_itself()
+
+
 def test_waiting_is_allowed_again() -> None:
     with pytest.raises(RuntimeError, match="the host would wait"), gpu.without_waiting():
         gpu.make("bc", "eager")
@@ -42,8 +64,9 @@ def test_a_buffer_holds_the_same() -> None:
     test_replay_buffer.test_a_buffer_on_cuda_holds_the_same()
 
 
-def test_a_bad_gradient_is_left_out_and_named_a_little_later() -> None:
-    gpu.test_a_bad_gradient_is_left_out_and_named_a_little_later("eager")
+@pytest.mark.parametrize("mode", ["eager", "eager, graph"])
+def test_a_bad_gradient_is_left_out_and_named_a_little_later(mode: str) -> None:
+    gpu.test_a_bad_gradient_is_left_out_and_named_a_little_later(mode)
 
 
 def test_an_adapter() -> None:

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 import rltrainer as rl
+from tests.contract.test_all_algorithms import assert_same_state
 from tests.fakes import counting_envs
 from tests.resume.runs import RUNS, build
 from tests.resume.steered import steered_envs
 
 EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
+GRAPH = rl.RuntimeParams(compile=False, cuda_graph=True)
 FAST = ["ppo", "recurrent_ppo", "dqn", "sac", "tqc", "dqn_prioritized", "sac_mixed", "offline_iql"]
 DRAWS_OTHERWISE = {"a2c_sde", "sac_sde"}
 """Runs that draw more random numbers on CUDA than on the CPU, where they can look at what is due without waiting."""
@@ -53,6 +55,27 @@ def test_a_run_gives_the_numbers_of_the_cpu(name: str) -> None:
     assert trainer.algorithm.policy.obs_normalizer is not None
     if name not in DRAWS_OTHERWISE:
         assert_same_numbers(trainer, run(name, "cpu"))
+
+
+@pytest.mark.parametrize("name", [
+    "ppo", "sac", *(pytest.param(name, marks=pytest.mark.full) for name in (*FAST, *FULL) if name not in ("ppo", "sac"))
+])  # fmt: skip
+def test_a_run_of_graphs_gives_the_same_bits(name: str) -> None:
+    trainer = run(name, "cuda", runtime=GRAPH, max_epochs=2)
+    assert trainer.algorithm.has_cuda_graph
+    assert_same_state(trainer.algorithm, run(name, "cuda", max_epochs=2).algorithm)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo", "td3", "dqn_prioritized", "offline_iql"])
+def test_a_run_of_graphs_is_resumed(name: str, tmp_path: Path) -> None:
+    stopped, resumed = (made(name, "cuda", max_epochs=2, runtime=GRAPH) for _ in range(2))
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    assert resumed.algorithm.has_cuda_graph
+    assert_same_state(resumed.algorithm, run(name, "cuda", max_epochs=2, runtime=GRAPH).algorithm)
 
 
 @pytest.mark.parametrize(("device", "buffer_device"), [("cuda", "cpu"), ("cpu", "cuda")])

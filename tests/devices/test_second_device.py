@@ -3,6 +3,7 @@
 What CUDA does is from a device; here it is written down by hand.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 import rltrainer as rl
 from rltrainer import types
 from rltrainer.nets import normalizer
+from rltrainer.schedules import value_at
 from rltrainer.seeding import make_generator
+from rltrainer.updates import optimizer
+from rltrainer.updates.adam import Adam
+from tests.contract.test_all_algorithms import assert_same_state
 from tests.devices.second_device import DeviceMismatch, DeviceWait
 from tests.devices.streams import StreamRace
-from tests.devices.test_runs import run
+from tests.devices.test_runs import GRAPH, made, run
 
 
 def here(*shape: int) -> Tensor:
@@ -174,6 +179,7 @@ def test_the_host_sees_a_copy_that_it_waited_for() -> None:
 
 def test_a_copy_in_another_stream() -> None:
     x, pinned, stream = there(2), torch.zeros(2).pin_memory(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         pinned.copy_(x, non_blocking=True)
     torch.cuda.current_stream().synchronize()
@@ -207,6 +213,78 @@ def test_copies_in_a_graph() -> None:
         assert down.tolist() == [number + 1.0] * 2
 
 
+# Streams
+
+
+def in_stream(function: Callable[[], object]) -> torch.cuda.Stream:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        function()
+    return stream
+
+
+def recorded(stream: torch.cuda.Stream) -> None:
+    torch.cuda.current_stream().wait_event(stream.record_event())
+
+
+ORDERED: dict[str, Callable[[torch.cuda.Stream], object]] = {
+    "wait_stream": lambda stream: torch.cuda.current_stream().wait_stream(stream),
+    "wait_event": recorded,
+    "host": lambda stream: stream.synchronize(),
+    "host, event": lambda stream: stream.record_event().synchronize(),
+    "host, all": lambda stream: torch.cuda.synchronize(),
+}
+USED_TWICE: dict[str, tuple[Callable[[Tensor], object], Callable[[Tensor], object]]] = {
+    "write, read": (lambda x: x.add_(1.0), lambda x: x + 1.0),
+    "read, write": (lambda x: x + 1.0, lambda x: x[0].add_(1.0)),
+    "write, write": (lambda x: x.add_(1.0), Tensor.zero_),
+    "write, download": (lambda x: x.add_(1.0), Tensor.cpu),
+    "read, upload": (lambda x: x + 1.0, lambda x: x.copy_(here(2))),
+}
+
+
+@pytest.mark.parametrize("name", USED_TWICE)
+def test_streams_that_do_not_wait_for_each_other(name: str) -> None:
+    first, second = USED_TWICE[name]
+    for wait in ORDERED.values():
+        x = there(2)
+        wait(in_stream(lambda x=x: first(x)))
+        second(x)
+    x = there(2)
+    in_stream(lambda: first(x))
+    with pytest.raises(StreamRace, match="memory is (written|read) in a stream while another stream uses it"):
+        second(x)
+
+
+def test_streams_that_read_the_same() -> None:
+    x = there(2)
+    in_stream(lambda: x + 1.0)
+    assert (x + 1.0).tolist() == [2.0, 2.0]
+
+
+def test_a_new_stream_waits_for_what_was_there_before() -> None:
+    x = there(2)
+    with pytest.raises(StreamRace), torch.cuda.stream(torch.cuda.Stream()):
+        x.add_(1.0)
+
+
+@pytest.mark.parametrize("shares_pool", [False, True])
+def test_graphs_of_one_pool_take_turns(shares_pool: bool) -> None:
+    x, y = there(2), there(2)
+    graphs = []
+    for tensor in (x, y):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=graphs[0].pool() if graphs and shares_pool else None):
+            tensor.add_(1.0)
+        graphs.append(graph)
+    in_stream(graphs[0].replay)
+    with pytest.raises(StreamRace):
+        x.sum()
+    with pytest.raises(StreamRace) if shares_pool else contextlib.nullcontext():
+        graphs[1].replay()
+
+
 # Mistakes planted in rltrainer, each of which passes on the CPU.
 
 
@@ -237,3 +315,47 @@ def test_a_batch_that_is_not_copied_is_found(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(rl.Transitions, "to", lambda transitions, device: transitions)
     with pytest.raises(DeviceMismatch):
         run("dqn", "cuda", buffer_device="cpu")
+
+
+# A graph keeps the numbers that Python gave it, and reads memory where it was: another number each time is a mistake.
+
+VALUE = {
+    "a number": lambda scheduled, value: value,
+    "a tensor of the host": lambda scheduled, value: torch.tensor(value),
+    "another tensor": lambda scheduled, value: torch.full_like(scheduled.value, value),
+}
+
+
+def entropy_falls(**params: object) -> object:
+    trainer = made("impala", "cuda", **params)
+    trainer.algorithm.entropy_coef.schedule = rl.LinearSchedule(1.0, 0.0)
+    trainer.run()
+    return trainer.algorithm
+
+
+@pytest.mark.full
+def test_a_scheduled_value_in_a_graph_is_right() -> None:
+    assert_same_state(entropy_falls(runtime=GRAPH), entropy_falls())
+
+
+FULL = ("a tensor of the host", "another tensor")
+
+
+@pytest.mark.parametrize("kind", ["a number", *(pytest.param(kind, marks=pytest.mark.full) for kind in FULL)])
+def test_a_scheduled_value_in_a_graph_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_progress(scheduled: rl.ScheduledValue, progress: float) -> None:
+        if callable(scheduled.schedule):
+            scheduled.value = VALUE[kind](scheduled, float(value_at(scheduled.schedule, progress)))
+
+    monkeypatch.setattr(optimizer.ScheduledValue, "set_progress", set_progress)
+    with pytest.raises(AssertionError, match="actor"):
+        assert_same_state(entropy_falls(runtime=GRAPH), entropy_falls())
+
+
+def test_a_learning_rate_in_a_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_lr(adam: Adam, value: float) -> None:
+        adam._lr, adam._lr_tensor = value, torch.full_like(adam._lr_tensor, value)
+
+    monkeypatch.setattr(Adam, "lr", Adam.lr.setter(set_lr))
+    with pytest.raises(AssertionError, match="actor"):
+        assert_same_state(run("ppo", "cuda", runtime=GRAPH).algorithm, run("ppo", "cuda").algorithm)
