@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Tree = Any
@@ -55,3 +56,14 @@ def rebuild(tree: Tree, new: Iterable[Any]) -> Tree:
 def leaves(tree: Tree) -> list[Any]:
     """Return the leaves in the order of their space."""
     return [leaf for _, leaf in named_leaves(tree)]
+
+
+def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False) -> tuple[Tensor, Tree]:
+    """Return one tensor of bytes for a tree of tensors, to be copied as a whole, and the tree of its views; all are 0.
+
+    Of the given tensors it reads shapes and dtypes.
+    """
+    sizes = [-(-leaf.nbytes // 16) * 16 for leaf in leaves(tree)]  # aligned as the kernels like it
+    whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pin_memory)
+    parts = iter(whole.split(sizes))
+    return whole, map_tree(lambda leaf: next(parts)[: leaf.nbytes].view(leaf.dtype).view(leaf.shape), tree)

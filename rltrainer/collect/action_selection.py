@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rltrainer.collect.acting_graph import MEMORY, ActingGraph
 from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
@@ -17,8 +18,6 @@ from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.state.codec import check_like
 from rltrainer.tree import Tree
 
-# The column of the memory that an action was chosen with.
-MEMORY = "state"
 # Columns that do not depend on how the actions are chosen.
 UNCHOSEN = {MEMORY, *VERSION}
 
@@ -35,7 +34,8 @@ class ActionSelection:
         # Set at the start of every collection.
         self._acting: Exploration | None = None
         self._replacing: Exploration | None = None
-        self._random, self._explore = False, True
+        self._random, self._explore, self._is_recorded = False, True, False
+        self._graph: ActingGraph | None = None
 
     def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
         """Prepare for a collection; a memory that does not continue an episode is the initial one."""
@@ -50,9 +50,18 @@ class ActionSelection:
             if lost:
                 rule = "must hold no column of the policy's own choices, where others replace them"
                 raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
+        self._is_recorded = self.policy.cuda_graph and self._adapter.is_uploaded and not random
+        if self._is_recorded:
+            self._graph = self._graph or ActingGraph(self.policy)
+            self._graph.begin(exploration, explore, self.columns)
 
     def decide(self, obs: Tree, generator: torch.Generator, envs: Tensor | None = None) -> Decision:
         """Decide for observations [N, ...], or of some envs [K], and keep the memory."""
+        if self._is_recorded and self._graph is not None and envs is None:
+            decision = self._graph.decide(obs, self.memory, generator)
+            if decision is not None:
+                self.memory, self._before = decision.state, decision.extra.get(MEMORY)  # type: ignore[assignment]  # tensors
+                return decision
         memory = self._before = self.memory if envs is None or self.memory is None else self.memory[envs]
         if self._random:
             decision = random_decision(self.policy, obs, self._adapter, generator, envs)
@@ -89,6 +98,10 @@ class ActionSelection:
                 raise ParamsError(f"{type(self.policy).__name__}.decide: {rule}")
             columns[name] = value() if callable(value) else value
         return columns
+
+    def saved_memory(self) -> Tensor | None:
+        """Return a copy of the memory, which a graph changes in place."""
+        return None if self.memory is None else self.memory.clone()
 
     def check_memory(self, memory: Tensor | None, exploration: Exploration | None) -> None:
         """Raise a `CheckpointError` unless a saved memory is of this policy, or of what explores instead."""

@@ -304,7 +304,7 @@ class Collector(Stateful[CollectorState]):
             adapter=self.adapter.get_state(continues),
             num_rows=self.num_rows,
             needs_reset=self.needs_reset,
-            memory=self._selection.memory,
+            memory=self._selection.saved_memory(),
             weights=None if self._weights is None else replace(self._weights.state),
             episodes=self._episodes.get_state() if continues else None,
             is_stored=continues and self._token.is_stored(self.rollout_buffer, self.buffer),

@@ -122,6 +122,7 @@ class CopyElsewhere:
         torch._foreach_copy_(self._targets, self._sources)
         mine: Any = self.copy
         mine.version, mine.exploration, mine.progress = version, self._policy.exploration, self._policy.progress
+        mine.cuda_graph = self._policy.cuda_graph
 
 
 def acting_policy(

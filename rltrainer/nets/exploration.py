@@ -88,13 +88,15 @@ class GaussianNoise(Params):
         """Return the numbers to log."""
         return {"exploration_noise": value_at(self.std, progress)}
 
-    def _add(self, action: Tensor, noise: Tensor, scale: float, space: Space) -> Tensor:
+    def _add(self, action: Tensor, noise: Tensor, scale: float | Tensor, space: Space) -> Tensor:
         """Add noise, in shares of half the range, to actions [N, ...] within the bounds of the space."""
         if not isinstance(space, spaces.Box) or not space.is_bounded():
             hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
             name = type(self).__name__
             raise SpaceError(field_error_text(name, "action_space", "must be a bounded Box", space, hint))
         low, high, half_range = self._bounds_of(space, action.device)
+        if isinstance(scale, Tensor):  # see `as_tensors`; PyTorch multiplies in this order, so no bit differs
+            noise, scale = noise * scale, 1.0
         # Few operations: after a large update, the code of each is out of the cache.
         return torch.addcmul(action, noise, half_range, value=scale).clamp_(low, high)
 
@@ -148,10 +150,13 @@ def allowed(action: Tensor, mask: Tensor, space: Space, generator: Generator | N
     """
     sizes = num_choices(space)
     assert sizes is not None  # policies accept masks of choices only
-    start = torch.as_tensor(getattr(space, "start", 0), device=action.device).expand(len(sizes))
-    place = action.reshape(len(action), len(sizes)) - start
+    starts = np.broadcast_to(getattr(space, "start", 0), len(sizes)).tolist()  # numbers, as a graph copies no array
+    choices = action.reshape(len(action), len(sizes)).unbind(1)
     score = torch.rand(mask.shape, generator=generator, device=mask.device).add_(1).mul_(mask)
-    for d, (flags, scores) in enumerate(zip(torch.split(mask, sizes, 1), torch.split(score, sizes, 1), strict=True)):
-        is_allowed = flags.gather(1, place[:, d : d + 1].clamp(min=0)).squeeze(1)
-        place[:, d] = torch.where(is_allowed, place[:, d], scores.argmax(1))
-    return (place + start).reshape(action.shape)
+    parts = zip(choices, starts, torch.split(mask, sizes, 1), torch.split(score, sizes, 1), strict=True)
+    chosen = []
+    for choice, start, flags, scores in parts:
+        place = choice.long() - start
+        is_allowed = flags.gather(1, place.clamp(min=0).unsqueeze(1)).squeeze(1)
+        chosen.append(torch.where(is_allowed, place, scores.argmax(1)) + start)
+    return torch.stack(chosen, 1).reshape(action.shape)

@@ -236,6 +236,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Let the algorithm follow this trainer's plan."""
         plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
         self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.callbacks()))
+        self.algorithm.policy.cuda_graph = self.params.runtime.cuda_graph is not False  # "auto" acts as one on CUDA
         self.state.runtime = self.algorithm.plan.runtime  # "auto" is decided once: a resumed run keeps the decision
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:

@@ -338,7 +338,7 @@ class Fingerprint:
             list(map(_FLAGS, self._tensors)),
         ]
         if self._is_recorded:
-            state += [list(map(_IS_TRAINING, self._tree.modules)), [_plain(vars(self._owner))]]
+            state += [list(map(_IS_TRAINING, self._tree.modules)), [plain(vars(self._owner))]]
         # By identity: an equal object in place of another may change later, and the graph would not see it.
         is_same = len(members) == len(self._members) and not any(map(is_not, members, self._members))
         if seen is not self._seen or state != self._state or not is_same:
@@ -363,7 +363,7 @@ def _is_looked_at(cls: type, owner: Any) -> bool:
     return cls.__module__.partition(".")[0] not in ("builtins", "numpy", "rltrainer", "torch")
 
 
-def _plain(value: Any) -> Hashable:
+def plain(value: Any) -> Hashable:
     """Return the numbers, texts and choices in a value, its items or fields."""
     if value is None or isinstance(value, bool | int | float | str | enum.Enum):
         return type(value), value
@@ -371,9 +371,9 @@ def _plain(value: Any) -> Hashable:
         # Its learning rate is a tensor.
         return *dataclasses.astuple(value.limit), isinstance(value.method, Adam) and value.method.counts_differ
     if isinstance(value, dict):
-        return tuple((key, _plain(item)) for key, item in value.items())
+        return tuple((key, plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return tuple(map(_plain, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple(_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return tuple(plain(getattr(value, field.name)) for field in dataclasses.fields(value))
     return None

@@ -43,14 +43,23 @@ class CudaRecorder:
                     function()
             current.wait_stream(stream)
 
-    def capture(self, function: Callable[[], Any]) -> Callable[[], Any]:
+    def capture(self, function: Callable[[], Any], generators: Sequence[torch.Generator] = ()) -> Callable[[], Any]:
         """Record the kernels of a function without running them, and return a function that replays them.
 
-        Its outputs are the same tensors at each replay.
+        Its outputs are the same tensors at each replay, and it draws from `generators` as it would without a graph.
         """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
-            outputs = function()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        try:
+            with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
+                outputs = function()
+        except Exception:
+            # PyTorch leaves the generators of a capture that failed as if it were still under way: they raise at the
+            # next draw. A copy of their state is not marked so.
+            for generator in (*generators, torch.cuda.default_generators[self._device.index or 0]):
+                generator.graphsafe_set_state(generator.clone_state())
+            raise
 
         def replay() -> Any:
             graph.replay()

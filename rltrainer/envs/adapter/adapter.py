@@ -112,6 +112,11 @@ class EnvAdapter(Stateful[AdapterState]):
         return self._now.tensor  # type: ignore[union-attr]  # there is none before `reset`
 
     @property
+    def is_uploaded(self) -> bool:
+        """Whether `obs_tensor` is memory on a GPU that the envs' arrays are copied to: the same tensors at each step."""
+        return self._now is not None and self._now.packed is not None
+
+    @property
     def resetting(self) -> Rows | None:
         """The envs that will spend the next step on their reset, whatever is done [K]; None if none will."""
         return self._autoreset.resetting
@@ -300,7 +305,8 @@ class EnvAdapter(Stateful[AdapterState]):
             self._env_device = first.device if isinstance(first, torch.Tensor) else None
             self.to_env = ActionConverter(self.action_space, self.num_envs, self._env_device)
             layout = (self._space, self.num_envs, self.device, self._env_device)
-            memory, self._next = ObsMemory.allocate(*layout), ObsMemory.allocate(*layout)
+            memory = ObsMemory.allocate(*layout)
+            self._next = ObsMemory.allocate(*layout, memory)
         memory.write(obs)
         memory.upload()
         self._now, self._starting, self._loaded = memory, None, None

@@ -1,0 +1,219 @@
+"""Acting as a CUDA graph: a policy's choice for all envs is launched at once, and comes down in one copy.
+
+A small policy is dozens of kernels of a few microseconds, and launching one takes as long as running it.
+"""
+
+import copy
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from rltrainer.nets import Exploration, Policy
+from rltrainer.nets.exploration import EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise
+from rltrainer.nets.linear import hooks_of
+from rltrainer.nets.policy import Decision
+from rltrainer.schedules import value_at
+from rltrainer.tree import Tree, packed_like
+from rltrainer.updates.compiled_step import Fingerprint, plain
+from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaRecorder
+
+# The column of the memory that an action was chosen with.
+MEMORY = "state"
+
+
+@dataclass(slots=True)
+class Recording:
+    """A recorded choice: of these observations and numbers of this generator, with a memory that it changes in place."""
+
+    obs: Tree
+    generator: Generator
+    memory: Tensor | None
+    replay: Any
+    chosen: Tensor  # the bytes of all that it returns, on the device
+    received: Tensor  # the same in pinned memory
+    values: dict[str, Tensor]  # views of `received`: the action, and columns of a buffer
+    exploration: Exploration | None
+
+
+class ScheduledExploration:
+    """An exploration (`copy`) whose scheduled numbers are tensors, which a graph reads again at each replay."""
+
+    def __init__(self, exploration: Exploration, device: torch.device) -> None:
+        self.original, self.copy = exploration, copy.copy(exploration)
+        self._schedules = {name: value for name, value in vars(exploration).items() if callable(value)}
+        # Of float64, so that they are rounded where a Python number would be.
+        self._tensors = {name: torch.zeros((), dtype=torch.float64, device=device) for name in self._schedules}
+        self._progress: float | None = None
+        for name, tensor in self._tensors.items():
+            object.__setattr__(self.copy, name, tensor)  # the dataclass is frozen
+
+    def follow(self, progress: float) -> None:
+        """Take the values at this progress."""
+        if progress != self._progress:
+            self._progress = progress
+            for name, schedule in self._schedules.items():
+                self._tensors[name].fill_(value_at(schedule, progress))
+
+
+class _Owner:
+    """Stands for the algorithm that a `Fingerprint` asks: of a policy alone."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def _networks(self) -> list[Policy]:
+        return [self.policy]
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self.policy.parameters(), *self.policy.buffers()]
+
+
+class ActingGraph:
+    """Runs `Policy.select_action` for all envs as a CUDA graph, with the numbers that it returns without one.
+
+    A graph is recorded for each state of the policy, exploration and set of columns, and again after a change that it
+    would not see: other modules, hooks, modes or memory of weights, other attributes of a user's policy. Schedules are
+    followed. A policy that cannot be recorded acts without a graph; the log gives the reason, once.
+    """
+
+    # A user's exploration may look at the progress of the training in any way, and hooks of modules are Python that a
+    # replay would not run: neither is recorded.
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._recorder: CudaRecorder | None = None
+        self._fingerprint = Fingerprint(_Owner(policy), {}, is_recorded=True)
+        self._name, self._own = "", list[dict[str, Any]]()
+        self._explorations: dict[int, ScheduledExploration] = {}
+        self._recordings: dict[Hashable, Recording] = {}
+        self._current: Recording | None = None
+        self._has_given_up = False
+        # Set at the start of every collection.
+        self._key: tuple[Hashable, ...] = ()
+        self._exploration: Exploration | None = None
+        self._explore, self._columns = True, tuple[str, ...]()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy without the graphs, which read the original's networks."""
+        return type(self), (self.policy,)
+
+    def begin(self, exploration: Exploration | None, explore: bool, columns: tuple[str, ...]) -> None:
+        """Prepare for a collection with these columns; `exploration` replaces the policy's own."""
+        if self._has_given_up:
+            return
+        self._exploration, self._explore, self._columns = exploration, explore, columns
+        acting = self._acting_exploration()
+        key = self._state(), explore, exploration is None, id(acting), columns
+        if key != self._key:
+            self._key, self._current = key, None
+        if acting is not None and id(acting) in self._explorations:
+            self._explorations[id(acting)].follow(self.policy.progress())
+
+    def decide(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Decision | None:
+        """Decide for observations [N, ...], the same memory at each step; None if that cannot be recorded.
+
+        The action and the columns are on the host, valid until the next call; the next memory is on the device.
+        """
+        if self._has_given_up:
+            return None
+        current = self._current
+        if current is None or current.obs is not obs or current.generator is not generator:
+            current = self._current = self._find(obs, memory, generator)
+            if current is None:
+                return None
+        if current.memory is not memory and current.memory is not None and memory is not None:
+            current.memory.copy_(memory)
+        current.replay()
+        current.received.copy_(current.chosen)  # the one wait of a step
+        values = current.values
+        return Decision(values["action"], current.memory, values)
+
+    def _acting_exploration(self) -> Exploration | None:
+        exploration = self.policy.exploration if self._exploration is None else self._exploration
+        return exploration if self._explore else None
+
+    def _state(self) -> Hashable:
+        """Return all that a graph would not see change, as far as it can be compared."""
+        if (name := self._fingerprint()) != self._name:
+            modules = [module for module in self.policy.modules() if not _is_of_a_library(module)]
+            self._name, self._own = name, [vars(module) for module in modules]
+        return name, *(plain({**attributes, "version": None}) for attributes in self._own)
+
+    def _find(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Recording | None:
+        key = (*self._key, id(obs), id(generator))  # a recording keeps these objects: their ids are not used again
+        if key not in self._recordings:
+            try:
+                self._recordings[key] = self._record(obs, memory, generator)
+            except Exception as error:  # if it is the policy's own, the call without a graph raises it
+                self._has_given_up = True
+                reason = str(error).strip().partition("\n")[0]
+                text = "%s acts without a CUDA graph, which cannot be recorded: %s"
+                logging.getLogger("rltrainer").info(text, type(self.policy).__name__, reason)
+        return self._recordings.get(key)
+
+    def _record(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Recording:
+        policy, acting = self.policy, self._acting_exploration()
+        if len(self._recordings) == MAX_GRAPHS:
+            raise RuntimeError(f"what it depends on has changed {MAX_GRAPHS} times")
+        if any(map(any, map(hooks_of, policy.modules()))):
+            raise RuntimeError("its modules have hooks")
+        if acting is not None and type(acting) not in (EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise):
+            raise RuntimeError(f"the exploration {type(acting).__name__} is not of rltrainer")
+        exploration = None
+        if acting is not None:
+            scheduled = self._explorations.setdefault(id(acting), ScheduledExploration(acting, policy.device))
+            scheduled.follow(policy.progress())
+            exploration = scheduled.copy
+        own = None if memory is None else memory.clone()
+
+        def choose() -> tuple[dict[str, Any], Tensor | None]:
+            replacing = None if self._exploration is None else exploration
+            decision = policy.select_action(
+                obs, own, explore=self._explore, generator=generator, exploration=replacing
+            )
+            values: dict[str, Any] = {"action": decision.action}
+            for name in self._columns:
+                value = own if name == MEMORY and own is not None else decision.extra.get(name)
+                if value is not None:
+                    values[name] = value() if callable(value) else value
+            return values, decision.state
+
+        def run() -> None:
+            values, state = choose()
+            for name, place in places.items():
+                place.copy_(values[name])
+            if own is not None and state is not None:
+                own.copy_(state)
+
+        attributes, state = [(each, dict(each)) for each in self._own], self._state()
+        buffers = [(buffer, buffer.clone()) for buffer in policy.buffers()]
+        numbers, own_exploration = generator.get_state(), policy.exploration
+        try:
+            if self._exploration is None:
+                policy.exploration = exploration if self._explore else own_exploration
+            like, next_memory = choose()
+            if own is None and next_memory is not None:
+                raise RuntimeError("decide returns a memory, and initial_state none")
+            chosen, places = packed_like(like, policy.device)
+            received, values = packed_like(like, "cpu", pin_memory=True)
+            self._recorder = self._recorder or CudaRecorder(policy.device)
+            self._recorder.warm_up(run)
+            replay = self._recorder.capture(run, [generator])
+        finally:  # the runs of a recording do not count
+            policy.exploration = own_exploration
+            generator.set_state(numbers)
+            for target, source in [*buffers, *([(own, memory)] if own is not None and memory is not None else [])]:
+                target.copy_(source)
+        if self._state() != state:
+            for each, before in attributes:
+                each.update(before)
+            raise RuntimeError("choosing an action changes its attributes")
+        return Recording(obs, generator, own, replay, chosen, received, values, acting)
+
+
+def _is_of_a_library(module: torch.nn.Module) -> bool:
+    return type(module).__module__.partition(".")[0] in ("rltrainer", "torch")
