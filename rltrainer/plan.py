@@ -52,7 +52,7 @@ class RuntimeParams(Params):
     compiling takes, by a fixed rule from planned gradient steps, device and size of the networks."""
     cuda_graph: Literal["auto"] | Flag = "auto"
     """Run the gradient steps of an update as CUDA graphs: the same numbers, without the time between kernels. "auto"
-    does so on CUDA where they are compiled too."""
+    does so on CUDA where they are compiled too. Unless this is False, acting on CUDA is a graph, if it can be."""
     num_threads: Literal["auto"] | PositiveInt | None = "auto"
     """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step, and never
     takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves the setting as it is."""

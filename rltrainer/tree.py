@@ -65,5 +65,5 @@ def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False
     """
     sizes = [-(-leaf.nbytes // 16) * 16 for leaf in leaves(tree)]  # aligned as the kernels like it
     whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pin_memory)
-    parts = iter(whole.split(sizes))
+    parts = iter(torch.split(whole, sizes))
     return whole, map_tree(lambda leaf: next(parts)[: leaf.nbytes].view(leaf.dtype).view(leaf.shape), tree)

@@ -62,6 +62,7 @@ SATELLITES = {
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",
     "collect.async_worker": "the processes, not the data that they bring",
+    "collect.acting_graph": "all that acting knows of CUDA graphs",
     "collect.action_selection": "the choice of actions, not the loop",
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",

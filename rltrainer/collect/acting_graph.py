@@ -210,6 +210,7 @@ class ActingGraph:
                 target.copy_(source)
         if self._state() != state:
             for each, before in attributes:
+                each.clear()
                 each.update(before)
             raise RuntimeError("choosing an action changes its attributes")
         return Recording(obs, generator, own, replay, chosen, received, values, acting)

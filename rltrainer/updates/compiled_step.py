@@ -373,7 +373,7 @@ def plain(value: Any) -> Hashable:
     if isinstance(value, dict):
         return tuple((key, plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
-        return tuple(map(_plain, value))
+        return tuple(map(plain, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return tuple(plain(getattr(value, field.name)) for field in dataclasses.fields(value))
     return None

@@ -25,6 +25,8 @@ class CUDAGraph:
     capturing: ClassVar["CUDAGraph | None"] = None
     pools: ClassVar[dict[Any, Uses]] = {}
     """The memory of each pool: graphs of one pool cannot run at the same time."""
+    left_open: ClassVar[set[int]] = set()
+    """The generators of captures that failed, which raise at the next draw."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._pool: Any = (0, id(self))
@@ -70,6 +72,7 @@ class CUDAGraph:
         self._written = [memory for memory, _ in self._before.values()]
         self._before = {}
         if self.is_broken:
+            CUDAGraph.left_open |= self._generators
             self.reset()
             raise CaptureError("CUDA error: operation failed due to a previous error during capture")
         self._is_captured = True

@@ -262,6 +262,8 @@ def _check_generator(name: str, args: Any, kwargs: Any) -> None:
     generator = kwargs.get("generator")
     if generator is None:
         return
+    if generator._cdata in CUDAGraph.left_open:
+        raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
     target = _target(name, args, kwargs) or next((CUDA if is_on_cuda(x) else CPU for x in tensors(args)), CPU)
     if generator.device.type != target.type:
         raise DeviceMismatch(f"{name}: expected a generator on {target.type}, found one on {generator.device.type}")
@@ -285,22 +287,34 @@ class Generator(torch.Generator):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.place
 
+    def clone_state(self) -> "Generator":
+        """Return a generator with the same numbers."""
+        new = Generator(self.place)
+        new.set_state(self.get_state())
+        return new
+
+    def graphsafe_set_state(self, state: torch.Generator) -> None:
+        """Take over the state of another generator, which is in no capture."""
+        self.set_state(state.get_state())
+        CUDAGraph.left_open.discard(self._cdata)
+
 
 @contextlib.contextmanager
 def second_device() -> Iterator[SecondDevice]:
     """Let `device="cuda"` be usable: replace the modes, `torch.Generator` and what we call of `torch.cuda`."""
     mode, pools = SecondDevice(), itertools.count(1)
     Stream.begin()
-    CUDAGraph.capturing, CUDAGraph.pools = None, {}
+    CUDAGraph.capturing, CUDAGraph.pools, CUDAGraph.left_open = None, {}, set()
 
     def set_sync_debug_mode(setting: str) -> None:
         mode.operations.waiting_is_an_error = setting == "error"
 
-    functions: dict[str, Callable[..., Any] | type] = {
+    functions: dict[str, Any] = {
         "CUDAGraph": CUDAGraph,
         "Event": Event,
         "Stream": Stream,
         "current_stream": lambda device=None: Stream.current,
+        "default_generators": (Generator("cuda"),),
         "default_stream": lambda device=None: Stream.default,
         "graph": GraphContext,
         "graph_pool_handle": lambda: (0, next(pools)),

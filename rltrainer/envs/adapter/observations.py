@@ -20,8 +20,8 @@ class ObsMemory:
     obs: Tree  # [N, ...], arrays or tensors as the env returns
     tensor: Tree  # the same as tensors on the policy's device
     shares: bool  # whether `tensor` is in the memory of `obs`, so that nothing has to be uploaded
-    # The bytes of `obs`, in pinned memory, and of `tensor`, for arrays that are uploaded.
-    packed: tuple[torch.Tensor, torch.Tensor] | None = None
+    # The bytes of `obs`, in pinned memory, and of `tensor`, for arrays that are uploaded; and the end of an upload.
+    packed: tuple[torch.Tensor, torch.Tensor, torch.cuda.Event] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep shared memory shared, and packed memory packed, in a copy."""
@@ -40,14 +40,13 @@ class ObsMemory:
         home = env_device or torch.device("cpu")
         is_packed = env_device is None and device.type == "cuda"
 
-        def empty(leaf: Any) -> torch.Tensor:
+        def zeros(leaf: Any) -> torch.Tensor:
             shape = (num_envs, *leaf_shape(leaf))
-            return torch.empty(shape, dtype=stored_dtype(leaf), device="meta" if is_packed else home)
+            return torch.zeros(shape, dtype=stored_dtype(leaf), device="meta" if is_packed else home)
 
-        tensor = map_tree(empty, space)
+        tensor = map_tree(zeros, space)
         if is_packed:
             return _packed_memory(tensor, device, partner)
-        map_tree(torch.Tensor.zero_, tensor)
         obs = map_tree(torch.Tensor.numpy, tensor) if env_device is None else tensor
         if device == home:
             return cls(obs, tensor, True)
@@ -55,6 +54,7 @@ class ObsMemory:
 
     def write(self, obs: Tree) -> None:
         """Copy the observations of all envs [N, ...]."""
+        self._end_upload()
         if type(self.obs) is np.ndarray:  # the common case without a walk over the tree, at each step
             self.obs[...] = obs
         else:
@@ -66,6 +66,7 @@ class ObsMemory:
         def assign(here: Any, there: Any) -> None:
             here[rows] = there.to(here.dtype) if isinstance(here, torch.Tensor) else there
 
+        self._end_upload()
         map_tree(assign, self.obs, values)
 
     def write_row(self, n: int, value: Tree) -> None:
@@ -77,6 +78,11 @@ class ObsMemory:
                 raise SpaceError(f"env {n} final_obs{name}: expected shape {shape}, got {describe(there)}")
             here[n] = torch.as_tensor(there) if isinstance(here, torch.Tensor) else there
 
+    def _end_upload(self) -> None:
+        """Wait for a copy from the arrays: mostly it is over, as an action was chosen since."""
+        if self.packed is not None:
+            self.packed[2].synchronize()
+
     @property
     def num_changes(self) -> int:
         """The changes that PyTorch made in the memory of an env's arrays: a policy's, as our own are NumPy's."""
@@ -87,10 +93,9 @@ class ObsMemory:
     def upload(self) -> None:
         """Bring `tensor` up to date, where it is in memory of its own."""
         if self.packed is not None:
-            # Nothing waits for the copy: the env's next step, after which the arrays are written again, needs an action,
-            # which comes down after it.
-            here, there = self.packed
+            here, there, event = self.packed
             there.copy_(here, non_blocking=True)
+            event.record()
             return
         for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True) if not self.shares else ():
             here.copy_(torch.as_tensor(there))
@@ -157,7 +162,8 @@ def _packed_memory(like: Tree, device: torch.device, partner: ObsMemory | None =
         there, tensor = partner.packed[1], partner.tensor
     else:
         there, tensor = packed_like(like, device)
-    return ObsMemory(map_tree(torch.Tensor.numpy, pinned), tensor, False, (here, there))
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch ships no type of it
+    return ObsMemory(map_tree(torch.Tensor.numpy, pinned), tensor, False, (here, there, event))
 
 
 def _copied_memory(obs: Tree, tensor: Tree | None, is_packed: bool) -> ObsMemory:

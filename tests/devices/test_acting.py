@@ -1,0 +1,153 @@
+"""Acting as a CUDA graph: the numbers of a run without one, bit for bit, and one wait for each step."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.collect.acting_graph import ActingGraph, ScheduledExploration
+from rltrainer.nets.policy import Decision
+from tests.devices import second_device
+from tests.devices.test_runs import EAGER, made
+from tests.fakes import counting_envs, replay_of, tiny_actor_critic
+from tests.resume.runs import digest
+from tests.resume.steered import steered_envs
+
+AUTO = rl.RuntimeParams(compile=False)
+FAST = ["ppo", "dqn", "sac", "recurrent_ppo_midway"]
+FULL = ["ppo_binary", "a2c", "a2c_sde_midway", "sac_sde", "td3", "ddpg_drifting", "ppo_float64", "dqn_episodes"]
+STEERED = ["ppo_masked", "dqn_masked", "sac_hindsight"]
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ActingGraph]]:
+    """The graphs of all steps that were chosen by one."""
+    found: list[ActingGraph] = []
+    decide = ActingGraph.decide
+
+    def counted(graph: ActingGraph, *args: Any) -> Decision | None:
+        decision = decide(graph, *args)
+        found.extend([graph] * (decision is not None))
+        return decision
+
+    monkeypatch.setattr(ActingGraph, "decide", counted)
+    yield found
+
+
+def result(name: str, runtime: rl.RuntimeParams, **options: Any) -> str:
+    """Return the digest of a short run."""
+    trainer = made(name, "cuda", runtime=runtime, max_epochs=2, **options)
+    policy = trainer.algorithm.policy
+    if isinstance(policy.exploration, rl.EpsilonGreedy):
+        policy.exploration = rl.EpsilonGreedy(rl.LinearSchedule(0.9, 0.1))
+    if type(policy.exploration) is rl.GaussianNoise:
+        policy.exploration = rl.GaussianNoise(rl.LinearSchedule(0.9, 0.1))
+    trainer.run()
+    trainer.state.runtime = EAGER
+    return digest(trainer)
+
+
+@pytest.mark.parametrize("num_envs", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 64))])
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
+def test_a_run_is_the_same_bit_for_bit(name: str, num_envs: int, replays: list[ActingGraph]) -> None:
+    with_graphs = result(name, AUTO, num_envs=num_envs)
+    assert replays
+    replays.clear()
+    assert result(name, EAGER, num_envs=num_envs) == with_graphs
+    assert not replays
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_masks_and_dicts(name: str, replays: list[ActingGraph]) -> None:
+    with_graphs = result(name, AUTO, make_envs=steered_envs)
+    assert replays
+    assert result(name, EAGER, make_envs=steered_envs) == with_graphs
+
+
+def test_each_collection_follows_the_schedule_and_waits_once_a_step(
+    replays: list[ActingGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+    wait = second_device.wait
+    monkeypatch.setattr(second_device, "wait", lambda *clock: waits.append(clock) or wait(*clock))
+    envs = counting_envs(64)
+    policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,)).to("cuda")
+    schedule = rl.LinearSchedule(1.0, 0.0)
+    policy.exploration = rl.EpsilonGreedy(schedule)
+    collector = rl.Collector(policy, envs, replay_of(envs, 1000))
+    shares = []
+    for k in range(5):
+        policy.progress = lambda k=k: k / 4
+        waits.clear()
+        collector.collect(num_steps=192)
+        assert k == 0 or len(waits) == 3
+        greedy = policy.act(torch.as_tensor(collector.rollout().obs).to("cuda").flatten(0, 1)).cpu()
+        shares.append(float((collector.rollout().action.flatten() != greedy).float().mean()))
+    assert len(replays) == 15
+    assert len(replays[0]._recordings) == 1
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.4 and shares[-1] == 0.0
+
+
+def collected(policy: rl.Policy, with_graph: bool, **options: Any) -> tuple[Any, rl.Collector]:
+    """Return what a collector of its own has stored, with and without exploring."""
+    policy.cuda_graph = with_graph
+    envs = counting_envs(3, seed=4, action_space=policy.action_space)
+    buffer = rl.RolloutBuffer(8, 3, policy.observation_space, policy.action_space, extra=options.pop("extra", None))
+    collector = rl.Collector(policy, envs, buffer, **options)
+    collector.seed(6)
+    found = []
+    for explore in (True, True, False, True):
+        collector.collect(num_steps=24, explore=explore and "log_prob" not in buffer.extra or explore)
+        rollout = collector.rollout()
+        found += [rollout.action.clone(), *(rollout.extra[name].clone() for name in rollout.extra)]
+    return found, collector
+
+
+class Looks(rl.ActorCritic):
+    def decide(self, *args: Any) -> Decision:
+        decision = super().decide(*args)
+        if decision.action.sum() > 1e9:
+            raise AssertionError
+        return decision
+
+
+class Counts(rl.ActorCritic):
+    num_calls = 0
+
+    def decide(self, *args: Any) -> Decision:
+        self.num_calls += 1
+        decision = super().decide(*args)
+        decision.action = torch.full_like(decision.action, self.num_calls % 2)
+        return decision
+
+
+def refuses(action: Any, space: Any, progress: float, generator: Any) -> Any:
+    return torch.zeros_like(action)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "reason"),
+    [
+        (Looks, {}, "CUDA error: operation not permitted when stream is capturing"),
+        (Counts, {}, "choosing an action changes its attributes"),
+        (rl.ActorCritic, {"exploration": refuses}, "the exploration function is not of rltrainer"),
+    ],
+)
+def test_a_policy_that_cannot_be_recorded_acts_without_a_graph(
+    cls: Any, options: Any, reason: str, replays: list[ActingGraph], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = []
+    for with_graph in (True, False):
+        rl.seed(1)
+        policy = cls.for_envs(counting_envs(3), hidden_sizes=(8,)).to("cuda")
+        with caplog.at_level(logging.INFO, "rltrainer"):
+            found.append(collected(policy, with_graph, **options)[0])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert not replays
+    lines = [record.getMessage() for record in caplog.records if "CUDA graph" in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{cls.__name__} acts without a CUDA graph, which cannot be recorded: {reason}")
