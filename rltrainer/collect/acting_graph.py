@@ -27,7 +27,7 @@ MEMORY = "state"
 
 @dataclass(slots=True)
 class Recording:
-    """A recorded choice: of these observations and numbers of this generator, with a memory that it changes in place."""
+    """A recorded choice for these observations, with this generator; it changes the memory in place."""
 
     obs: Tree
     generator: Generator
@@ -172,9 +172,7 @@ class ActingGraph:
 
         def choose() -> tuple[dict[str, Any], Tensor | None]:
             replacing = None if self._exploration is None else exploration
-            decision = policy.select_action(
-                obs, own, explore=self._explore, generator=generator, exploration=replacing
-            )
+            decision = policy.select_action(obs, own, explore=self._explore, generator=generator, exploration=replacing)
             values: dict[str, Any] = {"action": decision.action}
             for name in self._columns:
                 value = own if name == MEMORY and own is not None else decision.extra.get(name)

@@ -10,7 +10,7 @@ Python, refuses mixtures and marks results; `SecondDevice` sees every call from 
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 

@@ -1,18 +1,17 @@
 """Acting as a CUDA graph: the numbers of a run without one, bit for bit, and one wait for each step."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect.acting_graph import ActingGraph, ScheduledExploration
+from rltrainer.collect.acting_graph import ActingGraph
 from rltrainer.nets.policy import Decision
 from tests.devices import second_device
 from tests.devices.test_runs import EAGER, made
-from tests.fakes import counting_envs, replay_of, tiny_actor_critic
+from tests.fakes import counting_envs, replay_of
 from tests.resume.runs import digest
 from tests.resume.steered import steered_envs
 
@@ -23,7 +22,7 @@ STEERED = ["ppo_masked", "dqn_masked", "sac_hindsight"]
 
 
 @pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ActingGraph]]:
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[ActingGraph]:
     """The graphs of all steps that were chosen by one."""
     found: list[ActingGraph] = []
     decide = ActingGraph.decide
@@ -34,7 +33,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ActingGraph]]:
         return decision
 
     monkeypatch.setattr(ActingGraph, "decide", counted)
-    yield found
+    return found
 
 
 def result(name: str, runtime: rl.RuntimeParams, **options: Any) -> str:
@@ -70,9 +69,9 @@ def test_masks_and_dicts(name: str, replays: list[ActingGraph]) -> None:
 def test_each_collection_follows_the_schedule_and_waits_once_a_step(
     replays: list[ActingGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = []
+    waits: list[Any] = []
     wait = second_device.wait
-    monkeypatch.setattr(second_device, "wait", lambda *clock: waits.append(clock) or wait(*clock))
+    monkeypatch.setattr(second_device, "wait", lambda clock: (waits.append(clock), wait(clock)))
     envs = counting_envs(64)
     policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,)).to("cuda")
     schedule = rl.LinearSchedule(1.0, 0.0)
@@ -89,7 +88,8 @@ def test_each_collection_follows_the_schedule_and_waits_once_a_step(
     assert len(replays) == 15
     assert len(replays[0]._recordings) == 1
     assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.4 and shares[-1] == 0.0
+    assert shares[0] > 0.4
+    assert shares[-1] == 0.0
 
 
 def collected(policy: rl.Policy, with_graph: bool, **options: Any) -> tuple[Any, rl.Collector]:
@@ -101,7 +101,7 @@ def collected(policy: rl.Policy, with_graph: bool, **options: Any) -> tuple[Any,
     collector.seed(6)
     found = []
     for explore in (True, True, False, True):
-        collector.collect(num_steps=24, explore=explore and "log_prob" not in buffer.extra or explore)
+        collector.collect(num_steps=24, explore=explore)
         rollout = collector.rollout()
         found += [rollout.action.clone(), *(rollout.extra[name].clone() for name in rollout.extra)]
     return found, collector

@@ -113,7 +113,7 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @property
     def is_uploaded(self) -> bool:
-        """Whether `obs_tensor` is memory on a GPU that the envs' arrays are copied to: the same tensors at each step."""
+        """Whether `obs_tensor` is memory on a GPU that arrays are copied to: the same tensors at each step."""
         return self._now is not None and self._now.packed is not None
 
     @property
