@@ -71,7 +71,7 @@ def test_each_collection_follows_the_schedule_and_waits_once_a_step(
 ) -> None:
     waits: list[Any] = []
     wait = second_device.wait
-    monkeypatch.setattr(second_device, "wait", lambda clock: (waits.append(clock), wait(clock)))
+    monkeypatch.setattr(second_device, "wait", lambda *clock: (waits.append(clock), wait(*clock)))
     envs = counting_envs(64)
     policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,)).to("cuda")
     schedule = rl.LinearSchedule(1.0, 0.0)
