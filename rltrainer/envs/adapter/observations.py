@@ -64,7 +64,7 @@ class ObsMemory:
         """Copy values [len(rows), ...] into some envs' rows."""
 
         def assign(here: Any, there: Any) -> None:
-            here[rows] = there.to(here.dtype) if isinstance(here, torch.Tensor) else there
+            here[rows] = torch.as_tensor(there).to(here) if isinstance(here, torch.Tensor) else there
 
         self._end_upload()
         map_tree(assign, self.obs, values)

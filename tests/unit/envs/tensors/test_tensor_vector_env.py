@@ -154,6 +154,16 @@ def test_a_state_continues() -> None:
     torch.testing.assert_close(steps(copied, 5), expected, rtol=0, atol=0)
 
 
+def test_a_state_shares_no_memory_with_the_envs() -> None:
+    envs = rl.TensorVectorEnv(Count(), 3, seed=1)
+    state, expected = envs.state(), envs.current.state[0].clone()
+    envs.current.state[0].zero_()
+    torch.testing.assert_close(state.leaves[0], expected)
+    envs.set_state(state)
+    envs.current.state[0].zero_()
+    torch.testing.assert_close(state.leaves[0], expected)
+
+
 def test_what_was_returned_is_no_memory_of_the_envs() -> None:
     envs = rl.make_vec("CartPole-v1", 3, backend="tensor", seed=1)
     action = torch.zeros(3, dtype=torch.int64)

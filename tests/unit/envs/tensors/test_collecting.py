@@ -1,0 +1,131 @@
+"""Collectors, tests of a policy and checkpoints take envs of tensors like any others."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState
+from rltrainer.errors import CheckpointError
+from tests.unit.envs.tensors.test_tensor_vector_env import Count
+
+N = 4
+
+
+def collector(seed: int = 1, num_steps: int = 6) -> rl.Collector:
+    envs = rl.make_vec(Count, N, backend="tensor", seed=seed)
+    torch.manual_seed(0)
+    policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(4,))
+    buffer = rl.RolloutBuffer(num_steps, N, envs.single_observation_space, envs.single_action_space)
+    return rl.Collector(policy, envs, buffer)
+
+
+def test_a_rollout_is_what_advance_returns() -> None:
+    made = collector()
+    envs: Any = made.envs
+    made.reset()
+    table = envs.generator.get_state()
+    state = TensorEnvState(tuple(leaf.clone() for leaf in envs.current.state), envs.current.num_steps.clone())
+    stats = made.collect(num_steps=6 * N)
+    rollout = made.rollout()
+    envs.generator.set_state(table)
+    returns, running, lengths = [], torch.zeros(N), []
+    for t in range(6):
+        obs, num_steps = envs.env.observe(state.state), state.num_steps + 1
+        state, step = envs.advance(state, rollout.action[t], envs.sample_uniforms())
+        for name in ("number", "half"):
+            assert torch.equal(rollout.obs[name][t], obs[name])
+            assert torch.equal(rollout.next_obs[name][t], step.final_obs[name])
+        assert torch.equal(rollout.reward[t], step.reward)
+        assert torch.equal(rollout.terminated[t], step.terminated)
+        assert torch.equal(rollout.truncated[t], step.truncated)
+        running += step.reward
+        done = step.terminated | step.truncated
+        returns += running[done].tolist()
+        lengths += num_steps[done].tolist()
+        running[done] = 0.0
+    assert rollout.valid.all()  # no step is lost to a reset
+    assert rollout.terminated.any()
+    assert (rollout.truncated & ~rollout.terminated).any()
+    assert stats.num_collected_steps == 6 * N
+    assert stats.returns.tolist() == pytest.approx(returns)
+    assert stats.lengths.tolist() == lengths
+
+
+def test_whole_episodes() -> None:
+    made = collector(num_steps=20)
+    stats = made.collect(num_episodes=10)
+    assert stats.num_collected_episodes == 10
+    assert stats.lengths.max() <= 3
+    assert int(made.rollout().valid.sum()) == stats.lengths.sum() == stats.num_collected_steps
+    assert rl.evaluate_policy(made.policy, made.envs, num_episodes=6).num_collected_episodes == 6
+
+
+def test_seeds_give_the_same_data() -> None:
+    first, same, other = (collector(seed) for seed in (1, 1, 2))
+    for made in (first, same, other):
+        made.collect(num_steps=6 * N)
+    assert torch.equal(first.rollout().obs["number"], same.rollout().obs["number"])
+    assert not torch.equal(first.rollout().obs["number"], other.rollout().obs["number"])
+
+
+def test_a_collector_continues_in_the_middle_of_episodes() -> None:
+    first = collector()
+    first.collect(num_steps=5 * N)
+    saved: Any = first.state_dict()
+    first.collect(num_steps=6 * N)
+    second = collector(seed=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as that of an env that begins a new episode
+        second.load_state_dict(saved)
+    second.collect(num_steps=6 * N)
+    assert torch.equal(first.rollout().obs["number"], second.rollout().obs["number"])
+    assert torch.equal(first.rollout().reward, second.rollout().reward)
+
+
+def test_a_checkpoint_of_other_envs_is_refused() -> None:
+    made = collector()
+    made.collect(num_steps=6 * N)
+    saved = made.state_dict()
+    saved["adapter"]["envs"]["num_steps"] = torch.zeros(N + 1, dtype=torch.int32)
+    with pytest.raises(CheckpointError, match=r"^adapter.envs.num_steps: expected shape \(4,\), found \(5,\)"):
+        collector().load_state_dict(saved)
+
+
+def run(folder: Path, max_epochs: int) -> rl.OnPolicyTrainer:
+    envs = rl.make_vec("CartPole-v1", 4, backend="tensor")
+    rl.seed(1)
+    algorithm = rl.PPO(rl.ActorCritic.for_envs(envs, hidden_sizes=(8,)))
+    params = rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs),
+        test_collector=rl.Collector(algorithm.policy, rl.make_vec("CartPole-v1", 2, backend="tensor")),
+        max_epochs=max_epochs,
+        epoch_num_steps=52,
+        collection_step_num_env_steps=52,
+        batch_size=None,
+        seed=1,
+        runtime=rl.RuntimeParams(compile=False),
+        show_progress=False,
+        verbose=False,
+    )
+    return rl.OnPolicyTrainer(algorithm, params)
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    whole = run(tmp_path, 3)
+    whole.run()
+    broken = run(tmp_path, 1)
+    broken.run()
+    broken.save(tmp_path / "checkpoint")
+    resumed = run(tmp_path, 3)
+    resumed.restore(tmp_path / "checkpoint")
+    resumed.run()
+    for one, other in zip(whole.algorithm.policy.parameters(), resumed.algorithm.policy.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert [epoch.test_stats.returns.tolist() for epoch in whole.state.epochs] == [  # type: ignore[union-attr]  # there are tests
+        epoch.test_stats.returns.tolist()
+        for epoch in resumed.state.epochs  # type: ignore[union-attr]  # there are tests
+    ]
