@@ -53,6 +53,11 @@ class RuntimeParams(Params):
     cuda_graph: Literal["auto"] | Flag = "auto"
     """Run the gradient steps of an update as CUDA graphs: the same numbers, without the time between kernels. "auto"
     does so on CUDA where they are compiled too. Unless this is False, acting on CUDA is a graph, if it can be."""
+    overlap: Flag = False
+    """Off policy, step the envs while the last update runs: a copy of the policy acts, with weights that are always one
+    update old. For a `Collector` whose policy acts on CUDA: there an update is only launched, and no action waits for
+    it. On the CPU an update ends before the next line of Python runs, and a thread for it would run beside your envs'
+    code."""
     num_threads: Literal["auto"] | PositiveInt | None = "auto"
     """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step, and never
     takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves the setting as it is."""

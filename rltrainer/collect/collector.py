@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -16,7 +17,7 @@ from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
 from rltrainer.collect.episode_infos import EpisodeInfos, checked_keys
 from rltrainer.collect.faults import FaultChecker, check_obs
-from rltrainer.collect.weight_sync import Counts, SyncState, acting_policy
+from rltrainer.collect.weight_sync import CopyElsewhere, Counts, OlderWeights, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
@@ -55,6 +56,7 @@ class CollectorState:
     needs_reset: bool
     memory: Any = None  # [N, S], or None
     weights: SyncState | None = None  # of a copy that acts
+    older: Any = None  # the weights of a copy that acts while updates run, by name
     episodes: RunningEpisodes | None = None
     is_stored: bool = False  # whether the buffers hold the steps that led to where the envs are
 
@@ -131,6 +133,8 @@ class Collector(Stateful[CollectorState]):
         self.num_rows, self.needs_reset = 0, True
         self._processed: Rollout | None = None
         self._eval_mode = EvalMode(self._acting)
+        self._older: OlderWeights | None = None
+        self._acted_on: TrajectoryToken | None = None  # what the last collection with older weights continued
         self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
         reader = self.envs.reader if isinstance(self.envs, EpisodeInfos) else None
         self._episodes = EpisodeCounter(self.num_envs, infos=reader, agents=self._agents)
@@ -170,9 +174,25 @@ class Collector(Stateful[CollectorState]):
             self._weights.sync(counts)
 
     @property
+    def can_overlap(self) -> bool:
+        """Tell whether a copy of the policy can act while updates run; see `overlap`."""
+        return type(self) is Collector and self._weights is None and self._acting.device.type == "cuda"
+
+    def overlap(self, is_on: bool = True) -> None:
+        """Act with the present weights, then always with those from before the last update, while that one runs."""
+        if is_on != (self._older is not None):
+            self._older = OlderWeights(CopyElsewhere(self.policy, self._acting.device)) if is_on else None
+            self._acting = self.policy if self._older is None else self._older.copy
+            columns, self.needs_reset = self._selection.columns, True
+            self._selection, self._eval_mode = ActionSelection(self._acting, self.adapter), EvalMode(self._acting)
+            self._selection.columns = columns
+        if self._older is not None:
+            self._older.publish()
+
+    @property
     def has_stale_data(self) -> bool:
         """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
-        return self._weights is not None and self._weights.has_stale_data
+        return self._older is not None or (self._weights is not None and self._weights.has_stale_data)
 
     def collect(
         self,
@@ -226,14 +246,19 @@ class Collector(Stateful[CollectorState]):
         # Until all is stored: the next collection must not continue one that failed half-way.
         self.needs_reset, is_stored = True, False
         try:
-            self._selection.begin(self.exploration, random, explore)
-            try:
-                self._step_envs(num_steps)
-                self._checker.check_policy(self.policy)
-            except Exception as error:
-                self._checker.name_cause(self.rollout_buffer)
-                raise_named(error, self.num_rows)
-                raise
+            older, continues = self._older, self._acted_on is self._token
+            with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
+                self._selection.begin(self.exploration, random, explore)
+                try:
+                    self._step_envs(num_steps)
+                    self._checker.check_policy(self.policy)
+                except Exception as error:
+                    self._checker.name_cause(self.rollout_buffer)
+                    raise_named(error, self.num_rows)
+                    raise
+            if older is not None:
+                older.publish()
+                self._acted_on = self._token
             self._store(process)
             is_stored = True
         finally:
@@ -306,6 +331,7 @@ class Collector(Stateful[CollectorState]):
             needs_reset=self.needs_reset,
             memory=self._selection.saved_memory(),
             weights=None if self._weights is None else replace(self._weights.state),
+            older=None if self._older is None else self._older.get_state(),
             episodes=self._episodes.get_state() if continues else None,
             is_stored=continues and self._token.is_stored(self.rollout_buffer, self.buffer),
         )
@@ -316,6 +342,8 @@ class Collector(Stateful[CollectorState]):
         self._selection.check_memory(state.memory, self.exploration)
         self.adapter.check_state(state.adapter)
         self._episodes.check_state(state.episodes)
+        if self._older is not None:
+            self._older.check_state(state.older)
 
     def set_state(self, state: CollectorState) -> None:
         """Take over a state; the next collection continues the episodes."""
@@ -327,6 +355,8 @@ class Collector(Stateful[CollectorState]):
         self.adapter.set_state(state.adapter)
         if self._weights is not None:
             self._weights.load(state.weights or SyncState())
+        if self._older is not None:
+            self._older.set_state(state.older)
 
     @property
     def num_env_restarts(self) -> int:

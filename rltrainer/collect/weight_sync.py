@@ -21,6 +21,7 @@ from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.interval import Every, as_every
 from rltrainer.nets import Policy
 from rltrainer.processes.shared_arrays import SharedArrays
+from rltrainer.state.codec import check_like
 from rltrainer.validation.field_rules import NonNegativeInt
 
 # A trainer's counters by their unit.
@@ -123,6 +124,55 @@ class CopyElsewhere:
         mine: Any = self.copy
         mine.version, mine.exploration, mine.progress = version, self._policy.exploration, self._policy.progress
         mine.cuda_graph = self._policy.cuda_graph
+
+
+class OlderWeights:
+    """A copy of a policy on CUDA that acts, in a stream of its own, with the weights from before the last update."""
+
+    # `publish`, after a collection, is put behind the update that runs, and before the next one: so the next collection
+    # waits for the former only, and its weights are one update old however long an update takes.
+
+    def __init__(self, source: CopyElsewhere) -> None:
+        self._source, self.copy = source, source.copy
+        self._stream = torch.cuda.Stream(source.copy.device)  # type: ignore[no-untyped-call]  # torch ships no type
+        self._is_published: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy without the stream."""
+        return type(self), (self._source,)
+
+    def publish(self) -> None:
+        """Let the copy act with the present weights from the next collection on."""
+        self._source.publish(0)
+        self._is_published = torch.cuda.current_stream().record_event()
+
+    @contextlib.contextmanager
+    def acting(self, continues: bool) -> Iterator[None]:
+        """Act in this context; `continues` tells that only `publish` has changed anything on the device since."""
+        current = torch.cuda.current_stream()
+        if continues and self._is_published is not None:
+            self._stream.wait_event(self._is_published)
+        else:
+            self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            yield
+        current.wait_stream(self._stream)
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the weights by name."""
+        return {name: tensor.detach().clone() for name, tensor in tensors_of({"policy": self.copy})}
+
+    def check_state(self, state: Any) -> None:
+        """Raise a `CheckpointError` unless these are weights of the policy."""
+        for name, tensor in tensors_of({"policy": self.copy}):
+            check_like(f"collector.older.{name}", tensor, dict(state or {}).get(name), "The policy is another.")
+
+    @torch.no_grad()
+    def set_state(self, state: Any) -> None:
+        """Take over weights that were checked."""
+        self.publish()
+        for name, tensor in tensors_of({"policy": self.copy}):
+            tensor.copy_(state[name])
 
 
 def acting_policy(

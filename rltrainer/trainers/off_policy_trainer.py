@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Self
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
-from rltrainer.collect import CollectStats
+from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer
 from rltrainer.plan import RuntimeParams
@@ -39,6 +39,11 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
         buffer = self.training_collector.buffer
         assert isinstance(buffer, ReplayBuffer), "checked when the params were made"
         return buffer
+
+    @property
+    def can_overlap(self) -> bool:
+        """Return whether a copy of the policy can act while an update runs."""
+        return isinstance(self.training_collector, Collector) and self.training_collector.can_overlap
 
     def parts(self) -> dict[str, Any]:
         """Return the buffer too."""
@@ -81,10 +86,23 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     run_state_class = OffPolicyRunState
     state: OffPolicyRunState
 
+    def __init__(self, algorithm: OffPolicyAlgorithm, params: OffPolicyTrainerParams) -> None:
+        super().__init__(algorithm, params)
+        self._overlap()
+
     @property
     def buffer(self) -> ReplayBuffer:
         """The buffer of the training collector."""
         return self.params.buffer
+
+    def _overlap(self) -> None:
+        """Let a copy of the policy act, which begins with the present weights, or the policy itself."""
+        if isinstance(self.params.training_collector, Collector):
+            self.params.training_collector.overlap(self.params.runtime.overlap)
+
+    def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
+        super()._start_collecting(reset_collectors, reset_buffers)
+        self._overlap()
 
     @property
     def _is_warmup(self) -> bool:

@@ -195,9 +195,20 @@ class TrainerParams(Params):
             parts["hooks"] = HookRunner(type(self).__name__, self.hooks)
         return parts
 
+    @property
+    def can_overlap(self) -> bool:
+        """Return whether data can be collected while an update runs; see `RuntimeParams.overlap`."""
+        return False
+
     def check_fits(self, algorithm: Algorithm) -> None:
         """Raise a `ParamsError` if collectors or device do not fit the algorithm."""
         check_deterministic(self.runtime, algorithm.device)
+        if self.runtime.overlap and not self.can_overlap:
+            rule = (
+                "must be False unless an off-policy trainer has a Collector whose policy acts on CUDA, without a copy"
+            )
+            hint = 'Move the policy, `.to("cuda")`, before its algorithm and collector are made.'
+            self.runtime.raise_invalid("overlap", rule, hint)
         for field, collector in self.collectors().items():
             if collector.policy is not algorithm.policy:
                 hint = "Make it with Collector(algorithm.policy, envs)."
