@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import SpaceError, field_error_text, readable
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import is_int
 
 # More numbers and axes than any observation has: of a Box in a file; of all Boxes of a short file.
@@ -65,6 +65,11 @@ def leaf_shape(space: Space) -> tuple[int, ...]:
     """Return the shape of one value of a leaf space."""
     assert space.shape is not None, "every leaf space has a shape"
     return tuple(space.shape)
+
+
+def has_images(observation_space: Space) -> bool:
+    """Return whether a part of an observation is an image: a Box of three axes."""
+    return any(isinstance(s, spaces.Box) and len(leaf_shape(s)) == 3 for s in leaves(leaf_spaces(observation_space)))
 
 
 def has_action_mask(observation_space: Space) -> bool:

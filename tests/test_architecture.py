@@ -33,7 +33,7 @@ ROOF_FLOOR = 7
 ROOF = {"__init__", "__main__"}
 """Top-level modules on the highest floor; all others are on floor 0."""
 
-WORDS = {"errors", "types", "tree", "spaces", "seeding", "schedules", "interval", "plan"}
+WORDS = {"errors", "types", "tree", "spaces", "seeding", "schedules", "interval", "plan", "device"}
 """The single files at the top level: the words of the domain, which every room may use."""
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "runpy"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rltrainer import errors
 from rltrainer.algorithms.algorithm import Algorithm
-from rltrainer.data.storage import require_device
+from rltrainer.device import require_device, resolve_device
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
 from rltrainer.loggers import RunFolder
 from rltrainer.nets.module_state import IncompatibleKeys
@@ -43,7 +43,7 @@ def load(
     Args:
         path: the file; or the folder of a run, for its best algorithm, or a checkpoint.
         classes: your classes and functions that the file names, or a dict from names to them.
-        device: where the networks live.
+        device: where the networks live, such as "cuda"; "auto" decides as `rl.train` does.
         strict: False loads the parts that fit, if classes have changed since; a warning names the others.
 
     Raises:
@@ -110,7 +110,9 @@ class _File:
             self.path = found
         self._strict = checked(reader, "strict", strict, Flag)
         self._reader = PlainReader(users_names(classes), _remedy, self._make)
-        self._device = self._target = require_device(reader, device)
+        is_auto = isinstance(device, str) and device == "auto"  # until the policy is known
+        self._owner, self._device = reader, device if is_auto else require_device(reader, device)
+        self._target = self._device
         self.state: State = read_state(self.path, "algorithm", CheckpointError, or_kind="policy")
         if "construction" not in self.state:
             hint = "Build the algorithm as it was, and call its `load` with this file."
@@ -155,7 +157,7 @@ class _File:
         if found < (expected if self._strict else expected / 2):  # so a small file asks for little memory
             raise CheckpointError(f"{self.path}: its policy takes {expected} numbers, and it holds {found}")
 
-    def _read(self, plain: Any, kind: type[Any], device: torch.device) -> Any:
+    def _read(self, plain: Any, kind: type[Any], device: torch.device | str) -> Any:
         self._target = device
         try:
             made = self._reader.read(plain, kind.__name__)
@@ -172,7 +174,9 @@ class _File:
         if not isinstance(cls, type) or not issubclass(cls, Policy | Algorithm):
             raise ParamsError(f"{cls!r} is no class of policies or algorithms")
         made = cls(*args, **options)
-        return made.to(self._target) if isinstance(made, Policy) else made
+        if not isinstance(made, Policy):
+            return made
+        return made.to(resolve_device(self._owner, self._target, made, made.observation_space))
 
 
 def _items(plain: Any) -> Iterator[Any]:

@@ -5,8 +5,7 @@ from typing import Any, NotRequired, TypedDict
 import gymnasium as gym
 
 from rltrainer.errors import ParamsError, field_error_text
-from rltrainer.spaces import leaf_shape, leaf_spaces
-from rltrainer.tree import leaves
+from rltrainer.spaces import has_images
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -58,5 +57,4 @@ def look_at(envs: VectorEnv, algorithm: type[Any]) -> tuple[int, bool]:
         hint = "Make one with rl.make_vec(env_id, num_envs=1)."
         owner = f"{algorithm.__name__}.recommended"
         raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
-    spaces = leaves(leaf_spaces(envs.single_observation_space))
-    return envs.num_envs, any(isinstance(s, gym.spaces.Box) and len(leaf_shape(s)) == 3 for s in spaces)
+    return envs.num_envs, has_images(envs.single_observation_space)

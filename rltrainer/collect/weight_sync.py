@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rltrainer.data.storage import require_device
+from rltrainer.device import require_device
 from rltrainer.errors import EnvError, ParamsError, field_error_text
 from rltrainer.interval import Every, as_every
 from rltrainer.nets import Policy

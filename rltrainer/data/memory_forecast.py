@@ -1,6 +1,7 @@
 """The memory that a buffer needs, compared with the free memory before any of it is allocated."""
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 
@@ -21,6 +22,20 @@ def check_fits(owner: str, field: str, value: int, needed: int, device: torch.de
     if available is not None and needed > available:
         rule = f"needs {needed / 1e9:.3g} GB of memory on {device}, {available / 1e9:.3g} GB are available"
         raise ReplayBufferError(field_error_text(owner, field, rule, value, "Make it smaller."))
+
+
+def device_for_data(nbytes: int, device: torch.device) -> torch.device:
+    """Return the device if data of so many bytes takes at most half of its free memory, else the CPU; log the choice.
+
+    The other half is left to networks, optimizers, batches and CUDA graphs.
+    """
+    if device.type == "cpu":
+        return device
+    available = available_bytes(device)
+    chosen = device if available is None or 2 * nbytes <= available else torch.device("cpu")
+    free = "" if available is None else f"; {available / 1e9:.3g} GB are free on {device}, of which it may take half"
+    logging.getLogger("rltrainer").info("replay buffer: %.3g GB on %s%s", nbytes / 1e9, chosen, free)
+    return chosen
 
 
 def available_bytes(device: torch.device) -> int | None:

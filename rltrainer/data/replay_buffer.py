@@ -27,8 +27,9 @@ from rltrainer.data.buffer_state import (
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.ring import FrameStack, Ring
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, Extra, column_specs, require_device, require_extra, slot_nbytes
+from rltrainer.data.storage import Array, Extra, column_specs, require_extra, slot_nbytes
 from rltrainer.data.transition_sources import CHUNK_SIZE, append, transitions_from_arrays
+from rltrainer.device import require_device
 from rltrainer.errors import (
     CheckpointError,
     NonFiniteError,
@@ -121,12 +122,32 @@ class ReplayBuffer:
         )
         specs = column_specs(owner, frames.space if frames else observation_space, action_space, self.extra)
         self._nbytes = slot_nbytes(specs) + 4 + self.sampler_nbytes  # of a transition; 4: of the final observations
-        needed = (self.capacity + self.num_envs) * (self._nbytes + self.saving_nbytes)
+        needed = self.forecast_nbytes(
+            capacity, observation_space, action_space, num_envs, extra, frame_stack=frame_stack
+        )
         check_fits(owner, "capacity", capacity, needed, self.device)
         self._ring = Ring(owner, specs, env_capacity, num_envs, self.device, frames)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self.progress: Callable[[], float] = no_progress
+
+    @classmethod
+    def forecast_nbytes(
+        cls,
+        capacity: int,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        num_envs: int = 1,
+        extra: Extra | None = None,
+        *,
+        frame_stack: int | None = None,
+    ) -> int:
+        """Return the bytes of memory that a buffer made with these arguments needs, saving it included."""
+        owner = cls.__name__
+        space = observation_space if frame_stack is None else FrameStack(owner, observation_space, frame_stack).space
+        of_slot = slot_nbytes(column_specs(owner, space, action_space, require_extra(owner, extra)))
+        num_slots = (-(-capacity // num_envs) + 1) * num_envs
+        return num_slots * (of_slot + 4 + cls.sampler_nbytes + cls.saving_nbytes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer."""
@@ -337,6 +358,21 @@ class ReplayBuffer:
         if mismatch := self._layout.mismatch(other._layout):
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
         append(other._ring, self._ring, "ReplayBuffer.extend")
+
+    def to(self, device: torch.device | str) -> "ReplayBuffer":
+        """Return a buffer with the same data on a device, which samples uniformly; this one if it lies there.
+
+        Raises:
+            ReplayBufferError: the data would not fit into the device's memory.
+        """
+        if (there := require_device("ReplayBuffer.to", device)) == self.device:
+            return self
+        spaces, frame_stack = (self.observation_space, self.action_space), self._layout.frame_stack
+        moved = ReplayBuffer(self.capacity, *spaces, self.num_envs, there, 0, self.extra, frame_stack=frame_stack)
+        append(self._ring, moved._ring, "ReplayBuffer.to")
+        set_generator(moved.generator, self.generator.get_state())
+        moved._has_own_seed = self._has_own_seed
+        return moved
 
     @classmethod
     def from_arrays(

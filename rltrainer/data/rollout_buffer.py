@@ -16,11 +16,11 @@ from rltrainer.data.storage import (
     Storage,
     column_specs,
     matching_leaves,
-    require_device,
     require_extra,
     slot_nbytes,
     to_array,
 )
+from rltrainer.device import require_device
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, map_tree

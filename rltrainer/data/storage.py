@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text, readable
+from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
@@ -43,15 +43,6 @@ def require_extra(owner: str, extra: Extra | None) -> dict[str, tuple[tuple[int,
     declared = {} if extra is None else checked(owner, "extra", extra, AnyExtras)
     items = {name: checked(owner, f"extra[{name!r}]", each, AnyExtra) for name, each in declared.items()}
     return {name: (tuple(as_python(shape)), dtype) for name, (shape, dtype) in items.items()}
-
-
-def require_device(owner: str, device: torch.device | str) -> torch.device:
-    """Return the device; a `ParamsError` unless PyTorch can use it here."""
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
-        rule = "must be a device that PyTorch can use here"
-        raise ParamsError(field_error_text(owner, "device", rule, device)) from error
 
 
 @dataclass(frozen=True, slots=True)

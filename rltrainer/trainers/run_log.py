@@ -72,6 +72,9 @@ class RunLog:
         }
         collectors = self._params.collectors().values()
         specs = [spec for each in collectors if (spec := getattr(getattr(each, "envs", None), "spec", None))]
+        described["devices"] = {"networks": str(self._algorithm.device)}
+        if (buffer := getattr(self._params, "buffer", None)) is not None:
+            described["devices"]["buffer"] = str(buffer.device)
         if specs:  # `make_vec` made the envs of an id
             described["env"] = {"id": specs[0].id, "kwargs": to_plain(dict(specs[0].kwargs))}
         self._logger.log_params(described)

@@ -87,6 +87,8 @@ class CompiledStep:
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+            # On a GPU the compiler recommends TF32, which rounds more: `PrecisionParams.tf32` leaves that to the user.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = _with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
         choice = plan.runtime.cuda_graph

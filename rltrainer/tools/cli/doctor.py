@@ -19,6 +19,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from rltrainer.collect import Collector
+from rltrainer.device import cuda_devices
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import RLTrainerError, readable
@@ -92,7 +93,7 @@ def machine() -> Iterator[tuple[str, str]]:
     yield "bf16", "yes, by AVX-512" if bf16 else "slow: no instructions for it"
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)
     yield "compiler", compiler or "none: gradient steps cannot be compiled, and take longer"
-    yield "CUDA", torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    yield "CUDA", ", ".join(cuda_devices()) or "none"
     yield "ffmpeg", shutil.which("ffmpeg") or ("that of imageio-ffmpeg" if _version("imageio-ffmpeg") else "none")
     for extra, package in EXTRAS.items():
         version = _version(package)

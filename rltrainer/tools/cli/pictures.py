@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rltrainer.algorithms import load_policy
 from rltrainer.errors import CheckpointError, ParamsError, field_error_text
 from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers import RunFolder
@@ -52,11 +53,13 @@ def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/retu
         click.echo(f"{plots.page(only)}")
 
 
-def film(run: Path, env: Any, path: Path | None = None, num_episodes: int = 1, seed: int = 10_001) -> None:
+def film(
+    run: Path, env: Any, path: Path | None = None, num_episodes: int = 1, seed: int = 10_001, device: str = "auto"
+) -> None:
     """Film the best algorithm of a run, or that of a file; None takes `best.mp4` of the run's videos, or its name."""
     if path is None and (folder := run_of(run)) is not None:
         RunFolder(folder).refuse_links()
         path = RunFolder(folder).videos / f"{'best' if folder == run else run.stem}.mp4"
     path = run.with_suffix(".mp4") if path is None else path
-    stats = record(run, env, path, num_episodes=num_episodes, seed=seed)
+    stats = record(load_policy(run, device=device), env, path, num_episodes=num_episodes, seed=seed)
     click.echo(f"{path}: returns {', '.join(f'{each:.6g}' for each in stats.returns)}")

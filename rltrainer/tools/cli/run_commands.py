@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rltrainer.algorithms import load_policy
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import CheckpointError
 from rltrainer.loggers import RunFolder
@@ -25,6 +26,9 @@ from rltrainer.tools.sweeps.result import DESCRIBED
 
 ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
 RUN = click.argument("run", type=click.Path(path_type=Path))
+DEVICE = click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, or a GPU by its number: cuda:1."
+)
 
 
 @click.command()
@@ -33,12 +37,16 @@ RUN = click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--max-epochs", type=int, metavar="N", help="Train for so many epochs in all, for more than were planned."
 )
-def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
+@click.option("--device", metavar="DEVICE", help="Another than the run's: cpu, cuda, or a GPU by its number: cuda:1.")
+def resume(run: Path, env: str | None, max_epochs: int | None, device: str | None) -> None:
     """Resume a run where it ended, bit for bit.
 
-    It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs.
+    It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs. On another
+    device the run continues with other random numbers.
     """
     recipe = _recipe(run, env)
+    if device is not None:
+        recipe = recipe.with_fields(device=device)
     if max_epochs is None and open_run(run).stop_reason == "max_epochs":
         click.echo("rltrainer: the run has come to its end; --max-epochs N trains on")
     if max_epochs is not None:
@@ -56,12 +64,14 @@ def resume(run: Path, env: str | None, max_epochs: int | None) -> None:
 @ENV
 @click.option("--num-episodes", default=20, show_default=True, metavar="N")
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
-def evaluate(run: Path, env: str | None, num_episodes: int, seed: int) -> None:
+@DEVICE
+def evaluate(run: Path, env: str | None, num_episodes: int, seed: int, device: str) -> None:
     """Play episodes with the best algorithm of a run.
 
     RUN is its folder, or a file in it, such as best.safetensors. The algorithm does not explore.
     """
-    stats = evaluate_policy(run, _env(run, env), num_episodes, seed=seed)
+    played = _env(run, env)
+    stats = evaluate_policy(load_policy(run, device=device), played, num_episodes, seed=seed)
     for name, summary in (("return", stats.returns_stat), ("length", stats.lengths_stat)):
         if summary is not None:
             click.echo(f"{name} {summary.mean:.6g} +- {summary.std:.4g} (from {summary.min:.6g} to {summary.max:.6g})")
@@ -77,9 +87,10 @@ def evaluate(run: Path, env: str | None, num_episodes: int, seed: int) -> None:
 @click.option(
     "--path", type=click.Path(path_type=Path), help="An .mp4 or .gif; best.mp4 of the run's videos by default."
 )
-def record(run: Path, env: str | None, num_episodes: int, seed: int, path: Path | None) -> None:
+@DEVICE
+def record(run: Path, env: str | None, num_episodes: int, seed: int, path: Path | None, device: str) -> None:
     """Film the best algorithm of a run."""
-    film(run, _env(run, env, render_mode="rgb_array"), path, num_episodes, seed)
+    film(run, _env(run, env, render_mode="rgb_array"), path, num_episodes, seed, device)
 
 
 @click.command()
@@ -87,9 +98,11 @@ def record(run: Path, env: str | None, num_episodes: int, seed: int, path: Path 
 @ENV
 @click.option("--num-episodes", default=1, show_default=True, metavar="N")
 @click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
-def watch(run: Path, env: str | None, num_episodes: int, seed: int) -> None:
+@DEVICE
+def watch(run: Path, env: str | None, num_episodes: int, seed: int, device: str) -> None:
     """Show the best algorithm of a run in a window."""
-    stats = watch_policy(run, _env(run, env, render_mode="human"), num_episodes=num_episodes, seed=seed)
+    shown = _env(run, env, render_mode="human")
+    stats = watch_policy(load_policy(run, device=device), shown, num_episodes=num_episodes, seed=seed)
     click.echo(f"returns {', '.join(f'{each:.6g}' for each in stats.returns)}")
 
 

@@ -184,7 +184,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         runs, picture = [run_folder.path], run_folder.path / "learning_curve.png"
     if filmed_env is not None:
         for run in runs:
-            film(run, filmed_env)
+            film(run, filmed_env, device=made.device)
     # After the films, which the page shows.
     if is_drawn:
         draw(runs, picture)

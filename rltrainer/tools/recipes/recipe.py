@@ -1,5 +1,6 @@
 """Recipes: all settings of a training as data, in an env or from logged data."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -9,19 +10,24 @@ from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 import gymnasium as gym
+import torch
 
 from rltrainer.algorithms import Algorithm, AlgorithmParams, OffPolicyAlgorithm, OnPolicyAlgorithm, load
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import Keys, checked_keys
 from rltrainer.data import ReplayBuffer
+from rltrainer.data.memory_forecast import device_for_data
+from rltrainer.device import AnyDevice, require_device, resolve_device
 from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env
 from rltrainer.envs.wrappers import wrappers_named
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError
+from rltrainer.loggers import RunFolder
 from rltrainer.nets import Policy
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.state.params import Params
 from rltrainer.tools.datasets import load as load_data
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, algorithms_for, policy_of
+from rltrainer.tools.runs import open_run
 from rltrainer.trainers import (
     OfflineTrainerParams,
     OffPolicyTrainerParams,
@@ -77,6 +83,9 @@ class AnyRecipe(Params):
     """Arguments of the env; only with an id."""
     backend: Backend = "auto"
     """The way envs are stepped; see `make_vec`."""
+    device: AnyDevice = "auto"
+    """Where networks live, and the replay buffer if it fits: "cpu", "cuda", or one GPU of several, "cuda:1". "auto"
+    takes the GPU, if there is one, for images, for networks of at least 50,000 parameters, and for envs of tensors."""
     wrappers: Wrappers = ()
     """Wrappers of each env, by name: `["FlattenObservation", {"wrapper": "TimeLimit", "max_episode_steps": 100}]`."""
     test_wrappers: Wrappers | None = None
@@ -196,9 +205,15 @@ class AnyRecipe(Params):
 
     def make_trainer(self, **live: Any) -> Trainer[Any, Any]:
         """Return the trainer; `live` has further fields of its params: `run_folder`, `logger`, `hooks`, callbacks."""
+        if self.device != "auto":
+            require_device(type(self).__name__, self.device)  # before envs are made
+        earlier: dict[str, str] = {}
+        if isinstance(folder := live.get("run_folder"), RunFolder):
+            with contextlib.suppress(CheckpointError):  # a run that has not begun
+                earlier = open_run(folder.path).devices
         # Before the networks, whose weights are drawn by torch's global generator.
         seed_everything(self.seed)
-        policy, fields = self._parts()
+        policy, fields = self._parts(earlier)
         shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
         shared["initial_test"] = self.start is not None  # an untrained network is never the best
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
@@ -208,8 +223,11 @@ class AnyRecipe(Params):
         return params.create_trainer(algorithm)  # type: ignore[no-any-return]  # of params that may be any
 
     @abstractmethod
-    def _parts(self) -> tuple[Policy, dict[str, Any]]:
-        """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs."""
+    def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
+        """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs.
+
+        `earlier` are the devices of a run that is resumed: see `Run.devices`.
+        """
 
     @abstractmethod
     def _steps(self) -> tuple[int, int, str]:
@@ -218,6 +236,17 @@ class AnyRecipe(Params):
     def _epochs(self) -> dict[str, int]:
         num_steps, collection, _ = self._steps()
         return whole_epochs(math.ceil(num_steps / collection), self.max_epochs, collection)
+
+    def _place(self, policy: Policy, earlier: Mapping[str, str]) -> Policy:
+        """Move a policy to its device; algorithm and collectors follow it."""
+        owner, kept = type(self).__name__, earlier.get("networks")
+        device = resolve_device(owner, self.device, policy, policy.observation_space, self.backend, kept)
+        return policy.to(device)
+
+    def _device_of_buffer(self, nbytes: int, policy: Policy, earlier: Mapping[str, str]) -> torch.device:
+        """Return the policy's device if a buffer of so many bytes fits there, and did so when the run began."""
+        has_no_room = earlier.get("buffer") == "cpu" and earlier.get("networks") == str(policy.device)
+        return torch.device("cpu") if has_no_room else device_for_data(nbytes, policy.device)
 
     def _make_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
         """Return the policy with the recipe's options, or of the saved algorithm that continues."""
@@ -324,14 +353,17 @@ class Recipe(AnyRecipe):
         is_on_policy = issubclass(self._algorithm_class, OnPolicyAlgorithm)
         return OnPolicyTrainerParams if is_on_policy else OffPolicyTrainerParams
 
-    def _parts(self) -> tuple[Policy, dict[str, Any]]:
+    def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
         envs = self.make_envs(self.num_envs)
         test_envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
         spaces = envs.single_observation_space, envs.single_action_space
-        policy, buffer = self._make_policy(*spaces), None
+        policy, buffer = self._place(self._make_policy(*spaces), earlier), None
         if self.trainer_params_class is OffPolicyTrainerParams:
             size = max(self.capacity or min(self.num_env_steps, MAX_CAPACITY), self.num_envs)
-            buffer = ReplayBuffer(size, *spaces, num_envs=self.num_envs, frame_stack=self.frame_stack)
+            options: Any = {"num_envs": self.num_envs, "frame_stack": self.frame_stack}
+            nbytes = ReplayBuffer.forecast_nbytes(size, *spaces, **options)
+            device = self._device_of_buffer(nbytes, policy, earlier)
+            buffer = ReplayBuffer(size, *spaces, device=device, **options)
         collectors = {
             "training_collector": Collector(policy, envs, buffer, info_keys=self.info_keys),
             "test_collector": Collector(policy, test_envs, info_keys=self.info_keys),
@@ -386,14 +418,16 @@ class OfflineRecipe(AnyRecipe):
         """The class of the trainer's params."""
         return OfflineTrainerParams
 
-    def _parts(self) -> tuple[Policy, dict[str, Any]]:
+    def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
         envs, spaces = None, {}
         if self.env is not None:
             envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
             spaces = {"observation_space": envs.single_observation_space, "action_space": envs.single_action_space}
         # The spaces of the test envs are for data that declare none.
         buffer = self.data if isinstance(self.data, ReplayBuffer) else load_data(self.data, **spaces)
-        policy = self._make_policy(buffer.observation_space, buffer.action_space)
+        policy = self._place(self._make_policy(buffer.observation_space, buffer.action_space), earlier)
+        if buffer is not self.data:  # a buffer of the user's lies where the user wants it
+            buffer = buffer.to(self._device_of_buffer(buffer.nbytes, policy, earlier))
         tests = {} if envs is None else {"test_collector": Collector(policy, envs, info_keys=self.info_keys)}
         return policy, {"buffer": buffer, **tests, **self._epochs()}
 

@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
+from rltrainer.device import choose_device
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
@@ -24,7 +26,7 @@ from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
 from rltrainer.tools.recipes.cookbook import START, epochs_of, write_recipe
 from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe
-from rltrainer.trainers import InfoStats
+from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import AnyPath, checked
 
 # Fields that recommended settings depend on.
@@ -64,8 +66,8 @@ def train(
         data: train offline from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
         folder: where the folder is made.
-        fields: changes by name: fields of `Recipe` (`num_env_steps`, `num_envs`, `seed`), of the algorithm's params
-            (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy (`hidden_sizes`).
+        fields: changes by name: fields of `Recipe` (`num_env_steps`, `num_envs`, `seed`, `device`), of the algorithm's
+            params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy (`hidden_sizes`).
 
     Raises:
         ParamsError: an argument breaks its rule, or a field is none of these.
@@ -117,6 +119,8 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
         raise
     # Only now: a folder in which no trainer could be made is removed.
     write_recipe(recipe, folder)
+    if trainer.params.verbose:
+        print(_devices(recipe, trainer))
     try:
         info = trainer.run()
     finally:
@@ -127,6 +131,16 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     elif folder.best.exists():
         trainer.algorithm.load(folder.best)
     return Training(trainer.algorithm, folder, info, recipe)
+
+
+def _devices(recipe: AnyRecipe, trainer: Trainer[Any, Any]) -> str:
+    """Return a line that says where networks and replay buffer are, and why."""
+    policy = trainer.algorithm.policy
+    choice, why = choose_device(policy, policy.observation_space, recipe.backend)
+    why = why if torch.device(choice).type == policy.device.type else "the run began there"
+    buffer = getattr(trainer.params, "buffer", None)
+    words = f"networks on {policy.device}{f', as {why}' if recipe.device == 'auto' else ''}"
+    return words if buffer is None else f"{words}; replay buffer on {buffer.device}"
 
 
 def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rltrainer.algorithms import Algorithm, load
 from rltrainer.checkpoint.store import checkpoints_in
 from rltrainer.errors import CheckpointError, readable
@@ -32,6 +34,7 @@ class Run:
         runtime: those of its runtime params, with a value for each "auto".
         algorithm_class: the name of the algorithm's class.
         versions: the versions of the packages that ran.
+        devices: where the run began, of its "networks" and its replay "buffer": such as "cpu", "cuda:0".
         command: the command that began the run.
         git: `commit`, and `dirty` if tracked files differed from it; None outside a repository.
         env_id: the gymnasium id of the env; None where a factory or wrappers made it. None also for an id with a module
@@ -47,6 +50,7 @@ class Run:
     runtime: dict[str, Any] = field(init=False, repr=False)
     algorithm_class: str | None = field(init=False, repr=False)
     versions: dict[str, str | None] = field(init=False, repr=False)
+    devices: dict[str, str] = field(init=False, repr=False)
     command: str | None = field(init=False, repr=False)
     git: dict[str, Any] | None = field(init=False, repr=False)
     env_id: str | None = field(init=False, repr=False)
@@ -66,6 +70,7 @@ class Run:
             name=self.folder.path.name, versions=part(params.get("versions")), git=part(params.get("git")) or None,
             env_id=env_id if isinstance(env_id, str) and ":" not in env_id else None,
             env_kwargs=part(part(env.get("kwargs")).get("dict")),
+            devices={name: found for name, found in part(params.get("devices")).items() if isinstance(found, str)},
         )  # fmt: skip
 
     @cached_property
@@ -86,9 +91,9 @@ class Run:
         """
         return columns(self.log, kind)
 
-    def load_best(self, *, classes: Named = ()) -> Algorithm:
+    def load_best(self, *, classes: Named = (), device: str | torch.device = "cpu") -> Algorithm:
         """Return the algorithm of the best test step; arguments and errors are those of `rl.load`."""
-        return load(self.folder.best, classes=classes)
+        return load(self.folder.best, classes=classes, device=device)
 
     @property
     def newest_checkpoint(self) -> Path | None:

@@ -44,6 +44,7 @@ def sweep(
     pruner: "optuna.pruners.BasePruner | None" = None,
     sampler: "Callable[..., optuna.samplers.BaseSampler] | None" = None,
     num_processes: int | None = None,
+    device: str | None = None,
     show_progress: bool = True,
 ) -> SweepResult:
     """Train with many choices of some fields, and return which scored best.
@@ -66,6 +67,7 @@ def sweep(
             `optuna.pruners.NopPruner()` prunes none.
         sampler: called with `seed=`, such as `optuna.samplers.GPSampler`; None takes `TPESampler`.
         num_processes: trials at a time; None takes one per core. With 1 the trials are reproducible, even after a kill.
+        device: of a recipe's trials, in place of its own; a later call on the folder may name another.
 
     Raises:
         ParamsError: an argument breaks its rule, a name is no field, or a field refuses a value of its range.
@@ -83,10 +85,17 @@ def sweep(
     is_shown = checked(OWNER, "show_progress", show_progress, Flag)
     checked(OWNER, "sampler", sampler, AnySampler | None)
     made = _as_make(make)
+    if device is not None:
+        if not isinstance(made, AnyRecipe):
+            hint = "Let the function move its policy."
+            raise ParamsError(field_error_text(OWNER, "device", "must be None with a function", device, hint))
+        made = made.with_fields(device=device)
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
     check_program(OWNER, made)
     with open_study(folder, sampler, pruner, seed) as study:
         trained = made.to_plain()["fields"] if isinstance(made, AnyRecipe) else to_plain(made)
+        if isinstance(made, AnyRecipe):
+            del trained["device"]  # it may change
         described = {"make": trained, "space": searched.to_plain(), "num_seeds": num_seeds, "seed": seed}
         _check_same(folder / DESCRIBED, described)
         with Bar("trials", num_trials, is_shown) as bar:

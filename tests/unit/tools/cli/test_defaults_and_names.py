@@ -31,9 +31,9 @@ def test_defaults_are_those_that_the_help_shows() -> None:
     assert found == {
         "train --seed": "0", "train --folder": "runs",
         "sweep --trials": 20, "sweep --seeds": 1, "sweep --seed": 0,
-        "evaluate --num-episodes": 20, "evaluate --seed": 10_001,
-        "watch --num-episodes": 1, "watch --seed": 10_001,
-        "record --num-episodes": 1, "record --seed": 10_001,
+        "evaluate --num-episodes": 20, "evaluate --seed": 10_001, "evaluate --device": "auto",
+        "watch --num-episodes": 1, "watch --seed": 10_001, "watch --device": "auto",
+        "record --num-episodes": 1, "record --seed": 10_001, "record --device": "auto",
         "plot --value": "test/return",
     }  # fmt: skip
 
@@ -91,6 +91,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.path
 
 
+def noted_loads(module: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str]]:
+    """Return a list to which paths and devices of the policies that a module loads are added."""
+    loaded: list[tuple[Path, str]] = []
+
+    def load_policy(path: Path, device: str) -> Any:
+        loaded.append((path, device))
+        return rl.load_policy(path)
+
+    monkeypatch.setattr(module, "load_policy", load_policy)
+    return loaded
+
+
 @pytest.mark.parametrize("saved", ["", "best.safetensors", "checkpoints/checkpoint-*"])
 def test_a_run_is_evaluated_by_its_folder_or_a_file(
     saved: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
@@ -103,9 +115,10 @@ def test_a_run_is_evaluated_by_its_folder_or_a_file(
         return rl.evaluate_policy(args[0], args[1], 2, **options)
 
     monkeypatch.setattr(run_commands, "evaluate_policy", evaluate)
+    loaded = noted_loads(run_commands, monkeypatch)
     assert main(["evaluate", str(path)]) == 0
-    (of, make_env, episodes), options = asked
-    assert (of, episodes, options) == (path, 20, {"seed": 10_001})
+    (_, make_env, episodes), options = asked
+    assert (loaded, episodes, options) == ([(path, "auto")], 20, {"seed": 10_001})
     assert make_env().spec.id == "CartPole-v1"
     assert re.match(r"return [\d.]+ \+-", capsys.readouterr().out)
 
@@ -132,13 +145,15 @@ def test_a_film_lies_beside_what_it_shows(
     shutil.copy(run / "best.safetensors", "agent.safetensors")
     asked: list[Any] = []
 
-    def record(policy: Path, env: Any, path: Path, **options: Any) -> rl.CollectStats:
-        asked.extend((policy, path, options))
+    def record(policy: Any, env: Any, path: Path, **options: Any) -> rl.CollectStats:
+        asked.extend((path, options))
         return rl.evaluate_policy(policy, env, 1, seed=1)
 
     monkeypatch.setattr(pictures, "record", record)
-    assert main(["record", *filmed.split()]) == 0
-    assert asked == [Path(filmed.split()[0]), Path(film), {"num_episodes": 1, "seed": 10_001}]
+    loaded = noted_loads(pictures, monkeypatch)
+    assert main(["record", *filmed.split(), "--device", "cuda:1"]) == 0
+    assert asked == [Path(film), {"num_episodes": 1, "seed": 10_001}]
+    assert loaded == [(Path(filmed.split()[0]), "cuda:1")]
     assert capsys.readouterr().out.startswith(f"{film}: returns ")
 
 
