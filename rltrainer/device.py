@@ -50,15 +50,17 @@ def cuda_devices() -> list[str]:
     return [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
 
 
-def choose_device(network: nn.Module, observation_space: gym.Space[Any], backend: str = "auto") -> tuple[str, str]:
+def choose_device(
+    network: nn.Module | None, observation_space: gym.Space[Any] | None, backend: str = "auto"
+) -> tuple[str, str]:
     """Return the device that "auto" stands for, and the reason: a rule of the program and the kind of machine."""
-    num_parameters = sum(parameter.numel() for parameter in network.parameters())
     if not torch.cuda.is_available():
         return "cpu", "PyTorch sees no CUDA device"
     if backend == "tensor":
         return "cuda", "envs return tensors"
-    if has_images(observation_space):
+    if observation_space is not None and has_images(observation_space):
         return "cuda", "observations are images"
+    num_parameters = 0 if network is None else sum(parameter.numel() for parameter in network.parameters())
     if num_parameters >= LARGE:
         return "cuda", f"networks have {num_parameters:,} parameters, at least {LARGE:,}"
     return "cpu", f"networks have {num_parameters:,} parameters, fewer than {LARGE:,}"
@@ -67,8 +69,8 @@ def choose_device(network: nn.Module, observation_space: gym.Space[Any], backend
 def resolve_device(
     owner: str,
     device: torch.device | str,
-    network: nn.Module,
-    observation_space: gym.Space[Any],
+    network: nn.Module | None,
+    observation_space: gym.Space[Any] | None,
     backend: str = "auto",
     earlier: str | None = None,
 ) -> torch.device:
@@ -77,8 +79,8 @@ def resolve_device(
     Args:
         owner: for error texts.
         device: as the user wrote it.
-        network: all networks that are trained or that act.
-        observation_space: of one env.
+        network: all networks that are trained or that act; None where they are made later.
+        observation_space: of one env; None where it is not known yet.
         backend: the way envs are stepped; see `make_vec`.
         earlier: the choice of the run that is resumed, as a file holds it.
     """

@@ -369,9 +369,7 @@ class ReplayBuffer:
             return self
         spaces, frame_stack = (self.observation_space, self.action_space), self._layout.frame_stack
         moved = ReplayBuffer(self.capacity, *spaces, self.num_envs, there, 0, self.extra, frame_stack=frame_stack)
-        append(self._ring, moved._ring, "ReplayBuffer.to")
-        set_generator(moved.generator, self.generator.get_state())
-        moved._has_own_seed = self._has_own_seed
+        moved._prepare(decoded(self._state_class, self.state_dict(), self.nbytes), is_exact=False)()
         return moved
 
     @classmethod

@@ -164,6 +164,20 @@ def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[st
     assert not counters["graph_break"]
 
 
+def test_the_compiler_recommends_no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it does so once in a process."""
+    from torch._inductor import compile_fx
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    compile_fx._warn_tf32_disabled.cache_clear()
+    with pytest.raises(UserWarning, match="^TensorFloat32 tensor cores"):
+        compile_fx._warn_tf32_disabled()
+    rl.BC(rl.Actor.for_spaces(OBS, DISCRETE, hidden_sizes=(8,)), rl.BCParams()).attach(COMPILED)
+    compile_fx._warn_tf32_disabled()
+    compile_fx._warn_tf32_disabled.cache_clear()
+
+
 @pytest.mark.filterwarnings("ignore:PrecisionParams.amp")
 def test_the_ratio_is_one_before_the_first_compiled_step_in_bf16() -> None:
     class Measures(rl.PPO):

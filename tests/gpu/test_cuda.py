@@ -20,10 +20,8 @@ from tests.unit.updates.test_cuda_graph import tensors_in
 
 ON_A_GPU = [
     pytest.mark.gpu, pytest.mark.timeout(600),
-    # PyTorch says each of these once in a process; as an error it would end whichever test comes first.
+    # PyTorch says this once in a process; as an error it would end whichever test comes first.
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
-    pytest.mark.filterwarnings("ignore:.*Profiler clears events"),
 ]  # fmt: skip
 pytestmark = ON_A_GPU
 

@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from rltrainer.device import require_device
 from rltrainer.envs.checks import check_obs, describe
 from rltrainer.envs.tensors.tensor_env import TensorEnv
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
@@ -76,11 +77,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         self.env, self.metadata = env, {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = checked(name, "num_envs", num_envs, PositiveInt)
         self.base_seed = checked(name, "seed", seed, NonNegativeInt | None)
-        try:
-            self.device = torch.empty(0, device=device).device
-        except (RuntimeError, AssertionError, TypeError) as error:
-            rule = "must be a device that PyTorch can use here"
-            raise ParamsError(field_error_text(name, "device", rule, device)) from error
+        self.device = require_device(name, "cpu" if device is None else device)
         self.num_uniforms = env.num_first_uniforms + env.num_step_uniforms
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, num_envs)

@@ -124,7 +124,7 @@ class AnyRecipe(Params):
             if (data := getattr(self, field)) is not None:
                 wrappers_named(type(self).__name__, field, data)
                 object.__setattr__(self, field, tuple(data))
-        if taken := sorted(self.env_kwargs.keys() & {"env", "num_envs", "backend", "seed", "wrappers"}):
+        if taken := sorted(self.env_kwargs.keys() & {"env", "num_envs", "backend", "device", "seed", "wrappers"}):
             hint = f"The recipe has a field for it: {taken[0]}=..." if hasattr(self, taken[0]) else ""
             self.raise_invalid("env_kwargs", f"must be arguments of the env, and have no {taken[0]!r}", hint)
         keys = (self.info_keys,) if isinstance(self.info_keys, str) else self.info_keys
@@ -211,6 +211,9 @@ class AnyRecipe(Params):
         if isinstance(folder := live.get("run_folder"), RunFolder):
             with contextlib.suppress(CheckpointError):  # a run that has not begun
                 earlier = open_run(folder.path).devices
+        if self.backend == "tensor" and self.device == "auto":  # before the networks: envs of tensors have a device
+            device = resolve_device(type(self).__name__, "auto", None, None, "tensor", earlier.get("networks"))
+            return dataclasses.replace(self, device=str(device)).make_trainer(**live)
         # Before the networks, whose weights are drawn by torch's global generator.
         seed_everything(self.seed)
         policy, fields = self._parts(earlier)
@@ -270,6 +273,8 @@ class AnyRecipe(Params):
     def make_envs(self, num_envs: int, *, for_tests: bool = False, seed: int | None = None) -> Any:
         """Return a vector env of training, or of test steps."""
         options: Any = {"seed": seed, "wrappers": self._wrappers(for_tests), **self.env_kwargs}
+        if self.backend == "tensor" and self.device != "auto":
+            options["device"] = self.device
         return make_vec(cast(Any, self.env), num_envs, backend=self.backend, **options)
 
     def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:

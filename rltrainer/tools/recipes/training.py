@@ -120,7 +120,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     # Only now: a folder in which no trainer could be made is removed.
     write_recipe(recipe, folder)
     if trainer.params.verbose:
-        print(_devices(recipe, trainer))
+        print(devices_line(recipe, trainer))
     try:
         info = trainer.run()
     finally:
@@ -133,7 +133,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     return Training(trainer.algorithm, folder, info, recipe)
 
 
-def _devices(recipe: AnyRecipe, trainer: Trainer[Any, Any]) -> str:
+def devices_line(recipe: AnyRecipe, trainer: Trainer[Any, Any]) -> str:
     """Return a line that says where networks and replay buffer are, and why."""
     policy = trainer.algorithm.policy
     choice, why = choose_device(policy, policy.observation_space, recipe.backend)

@@ -339,8 +339,9 @@ def test_a_file_of_a_newer_release(tmp_path: Path) -> None:
 
 
 def test_a_device(tmp_path: Path) -> None:
-    for device in ("cpu", torch.device("cpu")):
+    for device in ("cpu", torch.device("cpu"), "auto"):  # of small networks
         assert rl.load(saved(tmp_path), device=device).device.type == "cpu"
+        assert rl.load_policy(saved(tmp_path), device=device).device.type == "cpu"
     with pytest.raises(ParamsError, match="^load.device: must be a device that PyTorch can use here; got 'gpu'"):
         rl.load(saved(tmp_path), device="gpu")
 

@@ -1,5 +1,6 @@
 """How much memory there is, in and out of groups of processes, and what is said when it is too little."""
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.data import memory_forecast
-from rltrainer.data.memory_forecast import available_bytes, check_fits
+from rltrainer.data.memory_forecast import available_bytes, check_fits, device_for_data
 from rltrainer.errors import ReplayBufferError
 
 CPU = torch.device("cpu")
@@ -109,3 +110,33 @@ def test_a_buffer_needs_what_its_saving_takes(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device, n=needed - 1: n)
         with pytest.raises(ReplayBufferError, match="Buffer.capacity: needs"):
             cls(100, space, action)
+
+
+@pytest.mark.parametrize(("nbytes", "free", "place", "words"), [
+    (2 * 10**9, 4 * 10**9, "cuda:0", "2 GB on cuda:0; 4 GB are free on cuda:0, of which it may take half"),
+    (2 * 10**9 + 1, 4 * 10**9, "cpu", "2 GB on cpu; 4 GB are free on cuda:0, of which it may take half"),
+    (5 * 10**7, None, "cuda:0", "0.05 GB on cuda:0"),
+])  # fmt: skip
+def test_data_lies_on_a_device_if_it_leaves_half_of_it_free(
+    nbytes: int, free: int | None, place: str, words: str, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(memory_forecast, "available_bytes", lambda device: free)
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        assert device_for_data(nbytes, torch.device("cuda", 0)) == torch.device(place)
+    assert caplog.messages == [f"replay buffer: {words}"]
+
+
+def test_data_of_networks_on_the_cpu_lies_there(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        assert device_for_data(10**20, CPU) == CPU
+    assert caplog.messages == []
+
+
+def test_a_forecast_is_what_a_buffer_takes() -> None:
+    """11 rows of three envs; of frames only one of a stack is stored: 4 numbers of 4 bytes, not 8."""
+    space, action = gym.spaces.Box(-1, 1, (2, 4)), gym.spaces.Discrete(2)
+    assert rl.ReplayBuffer.forecast_nbytes(30, space, action, 3) == 33 * (8 * 4 + 8 + 4 + 2 + 4)
+    extra = {"log_prob": ((2,), torch.float64)}
+    assert rl.ReplayBuffer.forecast_nbytes(28, space, action, 3, extra) == 33 * (8 * 4 + 8 + 4 + 2 + 4 + 16)
+    assert rl.ReplayBuffer.forecast_nbytes(30, space, action, 3, frame_stack=2) == 33 * (4 * 4 + 8 + 4 + 2 + 4)

@@ -357,6 +357,13 @@ def test_a_buffer_on_cuda_holds_the_same() -> None:
     assert found(batch.to("cpu")) == found(buffers[0].sample(2000, n_step=2))
 
 
+def test_a_buffer_that_is_there_is_not_copied() -> None:
+    buffer = make_buffer(8)
+    assert buffer.to("cpu") is buffer
+    with pytest.raises(ParamsError, match=r"^ReplayBuffer\.to\.device: must be a device that PyTorch can use here"):
+        buffer.to("nowhere")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.profiler
 
 import rltrainer as rl
 from tests.resume.runs import build
@@ -39,6 +41,20 @@ def test_a_trace_and_a_table_of_the_steps_that_were_asked_for(tmp_path: Path) ->
     one = tmp_path / "one"
     profiled("offline_bc", one, wait=1, warmup=1, active=1).run()
     assert num_calls(folder, "aten::addmm") == 2 * num_calls(one, "aten::addmm") > 0
+
+
+def test_pytorch_has_nothing_to_warn_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 2.11 warns at each recording, unless it is asked to keep its events."""
+    asked, profile = [], torch.profiler.profile
+
+    def noted(**options: Any) -> Any:
+        asked.append(options["acc_events"])
+        return profile(**options)
+
+    monkeypatch.setattr(torch.profiler, "profile", noted)
+    profiled("offline_bc", tmp_path / "profile", max_epochs=1, wait=0, warmup=1, active=1).run()
+    assert asked == [True]
+    assert steps_in(tmp_path / "profile") == ["ProfilerStep#1"]
 
 
 def test_no_test_step_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

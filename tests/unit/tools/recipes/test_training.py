@@ -19,8 +19,9 @@ SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_
 
 def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = rl.train("CartPole-v1", folder=tmp_path, **SHORT)
-    first = capsys.readouterr().out.splitlines()[0]
+    first, second = capsys.readouterr().out.splitlines()[:2]
     assert first == f"rl.train: recipe ppo/CartPole-v1 (RL Zoo); 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
+    assert second.startswith("networks on cpu, as ")
     assert (type(result.algorithm), result.info.env_step) == (rl.PPO, 1024)
     assert result.recipe.params == rl.recipes.get("ppo", "CartPole-v1").params
     files = sorted(path.name for path in result.folder.path.iterdir())

@@ -423,3 +423,27 @@ def test_usual_ranges_fit_every_recipe() -> None:
     impala = rl.recipes.for_env("CartPole-v1", "impala")
     text = r"^sweep.space: must say what varies, as there are no usual ranges for impala"
     refuses(ParamsError, text, default_ranges, impala)
+
+
+class Reached(Exception):
+    """Ends a sweep where its trials would begin."""
+
+
+def test_a_device(tmp_path: Path, monkeypatch: Patch) -> None:
+    text = error_text(ParamsError, sweep_quietly, make_trainer, {"height": [1]}, folder=tmp_path, device="cuda")
+    assert text == "sweep.device: must be None with a function; got 'cuda' (str). Let the function move its policy."
+    lr = {"lr": [1e-3, 1e-2]}
+    text = error_text(ParamsError, sweep_quietly, "ppo/CartPole-v1", lr, folder=tmp_path, device="gpu")
+    assert text.startswith("Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number")
+    seen: list[str] = []
+
+    def run(self: Processes, jobs: Any) -> None:
+        seen.append(next(jobs)[1].make.device)
+        raise Reached
+
+    monkeypatch.setattr(Processes, "run", run)
+    for device in (None, "cuda:1", "cpu"):  # a later call may be on another machine
+        with pytest.raises(Reached):
+            sweep_quietly("ppo/CartPole-v1", lr, folder=tmp_path, device=device)
+    assert seen == ["auto", "cuda:1", "cpu"]
+    assert "device" not in json.loads((tmp_path / "sweep.json").read_text())["make"]
