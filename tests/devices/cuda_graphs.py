@@ -5,6 +5,7 @@ end: what they changed is restored, and what they made is filled with numbers th
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar
@@ -75,6 +76,8 @@ class CUDAGraph:
             CUDAGraph.left_open |= self._generators
             self.reset()
             raise CaptureError("CUDA error: operation failed due to a previous error during capture")
+        if not self._steps:
+            warnings.warn("The CUDA Graph is empty.", stacklevel=3)
         self._is_captured = True
 
     def replay(self) -> None:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.devices.cuda_graphs import CUDAGraph, GraphContext, tensors, written_tensors
-from tests.devices.streams import Download, Event, Stream, StreamContext, Upload, note_work, uses_of, wait
+from tests.devices.streams import CaptureError, Download, Event, Stream, StreamContext, Upload, note_work, uses_of, wait
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -185,6 +185,8 @@ class SecondDevice(TorchFunctionMode):
             return is_pinned(args[0])
         if name in ("numpy", "__array__") and is_on_cuda(args[0]):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+        if name == "record_stream":  # memory is never given to another tensor here
+            return None
         if name == "tolist" and is_on_cuda(args[0]):
             self.operations.let_host_wait(name)
         _check_generator(name, args, kwargs)
@@ -287,6 +289,27 @@ class Generator(torch.Generator):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.place
 
+    def get_state(self) -> Tensor:
+        """Return the state, which a capture does not allow; nor does it allow another one."""
+        self._refuse_in_capture("get_state")
+        return super().get_state()
+
+    def set_state(self, state: Tensor) -> "Generator":
+        """Take another state."""
+        self._refuse_in_capture("set_state")
+        super().set_state(state)
+        return self
+
+    def manual_seed(self, seed: int) -> "Generator":
+        """Begin again with a seed."""
+        self._refuse_in_capture("manual_seed")
+        super().manual_seed(seed)
+        return self
+
+    def _refuse_in_capture(self, name: str) -> None:
+        if self.place == CUDA and CUDAGraph.capturing is not None:
+            raise CaptureError(f"Cannot call CUDAGeneratorImpl::{name} during CUDA graph capture.")
+
     def clone_state(self) -> "Generator":
         """Return a generator with the same numbers."""
         new = Generator(self.place)
@@ -334,3 +357,4 @@ def second_device() -> Iterator[SecondDevice]:
     }
     with mock.patch.multiple(torch.cuda, **functions), mock.patch.object(torch, "Generator", Generator), mode:
         yield mode
+        wait()  # for copies whose memory was overwritten

@@ -216,19 +216,23 @@ class Event:
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.clock: Clock = {}
+        self._was_asked = False
 
     def record(self, stream: Stream | None = None) -> None:
         """Take the work that a stream has now."""
-        self.clock = (stream or Stream.current).now()
+        self.clock, self._was_asked = (stream or Stream.current).now(), False
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let a stream wait for the event."""
         (stream or Stream.current).wait_event(self)
 
     def query(self) -> bool:
-        """Tell whether the work is over, as it is when the host looks."""
-        wait(self.clock)
-        return True
+        """Tell whether the work is over: not yet when the host looks for the first time, unless it has waited."""
+        is_over = self._was_asked or all(time <= Stream.host.get(stream, 0) for stream, time in self.clock.items())
+        self._was_asked = True
+        if is_over:
+            wait(self.clock)
+        return is_over
 
     def synchronize(self) -> None:
         """Let the host wait for the work."""

@@ -139,17 +139,30 @@ def test_replays_draw_what_calls_would_draw() -> None:
         assert torch.equal(drawn[0], torch.randn(3, device="cuda", generator=again))
 
 
-@pytest.mark.parametrize("name", [*WAITS, "synchronize", "memory of the host", "generator"])
+NOT_CAPTURED: dict[str, Callable[[], object]] = WAITS | {
+    "synchronize": lambda: torch.cuda.synchronize(),
+    "memory of the host": lambda: there(2).copy_(here(2), non_blocking=True),
+    "pinned memory that is not there before": lambda: there(2).to("cpu", non_blocking=True),
+    "index of the host": lambda: there(2)[index("cpu")],
+    "generator": lambda: torch.rand(2, device="cuda", generator=make_generator(1, "cuda")),
+    "state of a generator": lambda: torch.Generator("cuda").get_state(),
+    "seed of a generator": lambda: torch.Generator("cuda").manual_seed(1),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CAPTURED)
 def test_what_cannot_be_captured(name: str) -> None:
-    refused: dict[str, Callable[[], object]] = WAITS | {
-        "synchronize": torch.cuda.synchronize,
-        "memory of the host": lambda: there(2).copy_(here(2), non_blocking=True),
-        "generator": lambda: torch.rand(2, device="cuda", generator=make_generator(1, "cuda")),
-    }
-    with pytest.raises(RuntimeError, match="operation not permitted when stream is capturing|not in capture mode"):
-        captured(refused[name])
+    NOT_CAPTURED[name]()
+    text = "operation not permitted when stream is capturing|not in capture mode|during CUDA graph capture"
+    with pytest.raises(RuntimeError, match=text):
+        captured(NOT_CAPTURED[name])
     assert not torch.cuda.is_current_stream_capturing()
     captured(lambda: there(2))
+
+
+def test_an_empty_graph() -> None:
+    with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
+        captured(lambda: here(2))
 
 
 def test_a_graph_that_was_not_captured() -> None:
@@ -173,7 +186,8 @@ def test_the_host_sees_a_copy_that_it_waited_for() -> None:
     event.synchronize()
     assert later.isnan().all()
     event.record()
-    event.synchronize()
+    assert not event.query()  # the host is ahead of the device
+    assert event.query()
     assert later.tolist() == [1.0, 1.0]
 
 
