@@ -30,6 +30,7 @@ NUM_WARM_UPS = 20
 
 MODES = {
     "eager": rl.RuntimeParams(compile=False, cuda_graph=False),
+    "CUDA graph": rl.RuntimeParams(compile=False),
     "compiled": rl.RuntimeParams(compile=True, cuda_graph=False),
     "compiled, CUDA graph": rl.RuntimeParams(compile=True),
 }
@@ -46,16 +47,27 @@ class Case:
     hidden_sizes: tuple[int, ...]
     batch_size: int
     goal: int | None = None
+    at_once: int = 1
+    """Gradient steps of an update."""
 
 
 CASES = (
     Case("PPO", rl.PPO, rl.ActorCritic, CARTPOLE, (64, 64), 256, 8000),
-    Case("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (64, 64), 64, 8000),
-    Case("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (256, 256), 256, 8000),
-    Case("TD3", rl.TD3, rl.DeterministicActorCritic, HALF_CHEETAH, (256, 256), 256),
-    Case("SAC", rl.SAC, rl.SquashedActorCritic, HALF_CHEETAH, (256, 256), 256, 5000),
+    *(
+        Case(*case, at_once=at_once)
+        for case in (
+            ("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (64, 64), 64, 12_000),
+            ("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (256, 256), 256, 8000),
+            ("TD3", rl.TD3, rl.DeterministicActorCritic, HALF_CHEETAH, (256, 256), 256, 6000),
+            ("SAC", rl.SAC, rl.SquashedActorCritic, HALF_CHEETAH, (256, 256), 256, 5000),
+            ("IQL", rl.IQL, rl.GaussianActorCritic, HALF_CHEETAH, (256, 256), 256, 5000),
+        )
+        for at_once in (32, 1)
+    ),
 )
-PROFILED = CASES[-1]
+PROFILED = Case("SAC", rl.SAC, rl.SquashedActorCritic, HALF_CHEETAH, (256, 256), 256)
+OFFLINE = Case("IQL", rl.IQL, rl.GaussianActorCritic, HALF_CHEETAH, (256, 256), 256, 3000)
+"""Trained by an `OfflineTrainer` with the settings that it has by default."""
 
 
 def modes(device: str) -> list[str]:
@@ -74,7 +86,22 @@ def make(case: Case, mode: str, device: str) -> tuple[Any, Callable[[], int]]:
         data = rollout(policy, device)
         return algorithm, lambda: algorithm.update(data, case.batch_size, REPEAT).num_gradient_steps
     buffer = filled_buffer(case, device)
-    return algorithm, lambda: algorithm.update(buffer.sample(case.batch_size)).num_gradient_steps
+    return algorithm, lambda: algorithm.update_from(buffer, case.batch_size, case.at_once).num_gradient_steps
+
+
+def offline_by_default(num_steps: int, device: str) -> str:
+    """Return the gradient steps per second of an offline run by the defaults, recording included, as text."""
+    rl.seed(1)
+    algorithm = OFFLINE.algorithm(OFFLINE.policy(*OFFLINE.spaces, hidden_sizes=OFFLINE.hidden_sizes).to(device))
+    params = rl.OfflineTrainerParams(
+        buffer=filled_buffer(OFFLINE, device), batch_size=OFFLINE.batch_size, epoch_num_steps=num_steps, max_epochs=1,
+        verbose=False, show_progress=False, seed=1,
+    )  # fmt: skip
+    wait(device)
+    started = time.perf_counter()
+    algorithm.run_training(params)
+    wait(device)
+    return f"{num_steps / (time.perf_counter() - started):,.0f}"
 
 
 def has_fallen_back(algorithm: Any, mode: str) -> bool:
@@ -160,13 +187,16 @@ def report(args: argparse.Namespace) -> list[str]:
         f"Printed by `python benchmarks/gpu.py` on {datetime.date.today()}: {name}; rltrainer "
         f"{rl.__version__}, torch {torch.__version__}, device {args.device}. Gradient steps per second, sampling "
         f"included; the median of {args.runs} runs of {args.steps} steps.", "",
-        f"| | networks | batch | {' | '.join(shown)} | goal |", f"|---|---|---|{'---|' * len(shown)}---|",
+        f"| | networks | batch | at once | {' | '.join(shown)} | goal |", f"|---|---|---|---|{'---|' * len(shown)}---|",
     ]  # fmt: skip
     for case in CASES:
         figures = " | ".join(measure(case, args.steps, args.runs, args.device))
         sizes, goal = "-".join(map(str, case.hidden_sizes)), "" if case.goal is None else f"{case.goal:,}"
-        lines.append(f"| {case.name} | {sizes} | {case.batch_size} | {figures} | {goal} |")
+        lines.append(f"| {case.name} | {sizes} | {case.batch_size} | {case.at_once} | {figures} | {goal} |")
         print(lines[-1], flush=True)
+    figure = offline_by_default(min(args.steps, 9000), args.device)
+    text = f"{OFFLINE.name} by an offline trainer with its defaults, buffer on the device: {figure} gradient steps/s"
+    lines += ["", f"{text}, recording included; aimed at: {OFFLINE.goal:,}."]
     lines += [
         "", f"## One update of {PROFILED.name}", "",
         "What a profiler saw, sampling included. No way of launching kernels is faster than their time.", "",

@@ -51,8 +51,10 @@ class RuntimeParams(Params):
     """Run each gradient step as one compiled graph. "auto" does so where the run is long enough to earn the time that
     compiling takes, by a fixed rule from planned gradient steps, device and size of the networks."""
     cuda_graph: Literal["auto"] | Flag = "auto"
-    """Run the gradient steps of an update as CUDA graphs: the same numbers, without the time between kernels. "auto"
-    does so on CUDA where they are compiled too. Unless this is False, acting on CUDA is a graph, if it can be."""
+    """Run the gradient steps of an update as CUDA graphs, compiled or not: the same numbers, without the time between
+    kernels. Off policy with a buffer on the device, a graph holds the sampling too. "auto" does so on CUDA, except with
+    an optimizer or a function of yours between the operations. Unless this is False, acting on CUDA is a graph, too, if
+    it can be."""
     overlap: Flag = False
     """Off policy, step the envs while the last update runs: a copy of the policy acts, with weights that are always one
     update old. For a `Collector` whose policy acts on CUDA: there an update is only launched, and no action waits for

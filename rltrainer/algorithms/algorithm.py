@@ -363,11 +363,14 @@ class Algorithm(metaclass=Constructed):
             if isinstance(follower, (Optimizer, ScheduledValue)):  # a union takes twice as long
                 follower.set_progress(progress)
 
-    def _end_update(self, results: list[UpdateResult]) -> None:
+    def _check_results(self, results: list[UpdateResult]) -> None:
         for result in results:
             if not isinstance(result, UpdateResult):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
                 raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
+
+    def _end_update(self, results: list[UpdateResult]) -> None:
+        self._check_results(results)
         for optimizer in self._optimizers():
             optimizer.unused.report(type(self).__name__)
         self.check_faults(wait=False)

@@ -2,7 +2,12 @@
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
@@ -48,6 +53,13 @@ class OffPolicyAlgorithm(Algorithm):
         """
         return None
 
+    def next_turn(self) -> bool | None:
+        """Count the next gradient step, and return `is_actors_turn` of its noise; None leaves the noise as it is.
+
+        It runs at each step on the host, where a CUDA graph may repeat the rest.
+        """
+        return None
+
     @property
     def begins_step(self) -> bool:
         """True if the next batch begins a step of the optimizers; False if its gradient is only added to one."""
@@ -73,6 +85,63 @@ class OffPolicyAlgorithm(Algorithm):
         buffer.progress = self.plan.progress
         return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
 
+    def update_from(self, buffer: ReplayBuffer, batch_size: int, num_steps: int = 1) -> UpdateResult:
+        """Take gradient steps on samples of a buffer, and report the errors to it.
+
+        Up to `buffer.max_num_batches(batch_size)` batches are sampled at once. With CUDA graphs, and a buffer on the
+        device that can be recorded, sampling, steps and report of such a number are one graph, of the same numbers.
+
+        Returns:
+            metrics averaged over the gradient steps; no `td_error`.
+
+        Raises:
+            NonFiniteError: as `update`.
+        """
+        results = []
+        while num_steps > 0:
+            num_batches = min(num_steps, buffer.max_num_batches(batch_size))
+            results.append(self._update_from(buffer, batch_size, num_batches))
+            num_steps -= num_batches
+        return UpdateResult.mean(results)
+
+    def _update_from(self, buffer: ReplayBuffer, batch_size: int, num_batches: int) -> UpdateResult:
+        if not self._records(buffer):
+            transitions = self.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
+            result = self.update(transitions)
+            buffer.update_priorities(transitions.index, result.td_error)
+            result.td_error = None
+            return result
+        self._begin_update()
+        buffer.progress = self.plan.progress
+        arguments = batch_size, tuple(self._turns(num_batches))
+        update = partial(self._sample_and_step, buffer)
+        results = self._compiled_step.run_sampled(
+            (buffer, *buffer.refresh()), update, buffer.sampler_tensors, (buffer.generator, self.generator), *arguments
+        )
+        self._end_update(results)
+        return UpdateResult.mean(results)
+
+    def _records(self, buffer: ReplayBuffer) -> bool:
+        """Return whether updates from a buffer can be recorded as CUDA graphs, sampling included."""
+        if not self._compiled_step.records_sampling or buffer.device != self.device or not buffer.can_be_recorded:
+            return False
+        # A graph would repeat the numbers that a user's own function takes on the host.
+        functions = (self.sample, self.sample_noise, self.update)
+        return all(function.__module__.startswith("rltrainer.") for function in functions)
+
+    def _sample_and_step(
+        self, buffer: ReplayBuffer, run: Callable[[Any], list[UpdateResult]], batch_size: int, turns: tuple[Any, ...]
+    ) -> list[UpdateResult]:
+        """Sample batches, take their steps by `run`, and report the errors; see `CompiledStep.run_sampled`."""
+        transitions = self.sample(buffer, batch_size, len(turns) if len(turns) > 1 else None)
+        results = run(self._steps(transitions, turns))
+        self._check_results(results)
+        errors = [self._priorities(result.td_error) for result in results if result.td_error is not None]
+        are_whole = len(errors) == len(results)
+        found = errors[0] if len(errors) == 1 else torch.stack(errors) if are_whole else None
+        buffer.update_priorities(transitions.index, found)
+        return [dataclasses.replace(result, td_error=None) for result in results]
+
     def update(self, transitions: Transitions) -> UpdateResult:
         """Update from sampled transitions: [B] for one gradient step, [K, B] for K in order.
 
@@ -85,15 +154,32 @@ class OffPolicyAlgorithm(Algorithm):
         self._begin_update()
         transitions = transitions.to(self.device)
         is_single = transitions.reward.dim() == transitions.num_axes
-        batches = [transitions] if is_single else [transitions[k] for k in range(len(transitions.reward))]
-        steps = ((batch, self.sample_noise(batch)) for batch in batches)
-        results = self._compiled_step.run(steps if self.accumulation is None else self.accumulation.grouped(steps))
+        turns = self._turns(1 if is_single else len(transitions.reward))
+        results = self._compiled_step.run(self._steps(transitions, turns))
         self._end_update(results)
         result = results[0] if is_single else UpdateResult.mean(results)
-        if result.td_error is not None and self.plan.skips_steps:
-            # A priority that is not finite would outweigh all others.
-            result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
+        if result.td_error is not None:
+            result.td_error = self._priorities(result.td_error)
         return result
+
+    def _turns(self, num_steps: int) -> Iterator[tuple[Any, ...]]:
+        """Yield whose turn each step is, and with accumulation whether it is the last of its group."""
+        turns = ((self.next_turn(),) for _ in range(num_steps))
+        return turns if self.accumulation is None else self.accumulation.grouped(turns)
+
+    def _steps(self, transitions: Transitions, turns: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of each gradient step."""
+        is_single = transitions.reward.dim() == transitions.num_axes
+        for k, (turn, *applies) in enumerate(turns):
+            batch = transitions if is_single else transitions[k]
+            noise = self.sample_noise(batch)
+            if turn is not None:
+                noise.is_actors_turn = turn
+            yield batch, noise, *applies
+
+    def _priorities(self, td_error: Tensor) -> Tensor:
+        # A priority that is not finite would outweigh all others.
+        return td_error.nan_to_num(0.0, 0.0, 0.0) if self.plan.skips_steps else td_error
 
     def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
         obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)

@@ -1,5 +1,6 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
@@ -46,6 +47,24 @@ class PrioritySampler:
         self.alpha, self.beta = alpha, beta
         self.tree = SumTree(num_slots, device)
         self.largest = torch.ones((), dtype=torch.float64, device=device)  # leaf that there ever was
+        # The exponent of the weights. A device reads it there: a CUDA graph would repeat a number of the host.
+        self._exponent: float | Tensor = 0.0 if device.type == "cpu" else torch.zeros_like(self.largest)
+        self._beta: float | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that `update` changes."""
+        return [self.largest, *self.tree.tensors]
+
+    def refresh(self, progress: float) -> None:
+        """Take the beta of this progress for the next draws."""
+        beta = value_at(self.beta, progress)
+        if beta != self._beta:
+            self._beta = beta
+            if isinstance(self._exponent, Tensor):
+                self._exponent.fill_(-beta)
+            else:
+                self._exponent = -beta
 
     def stored(self, slots: Tensor) -> None:
         """Give new transitions the largest priority: their errors are not known yet (algorithm 1, line 6)."""
@@ -60,20 +79,22 @@ class PrioritySampler:
         if isinstance(other, PrioritySampler) and other.alpha == self.alpha:
             old, new = self.tree.leaves[slots], other.tree.leaves[source].to(slots.device)
             self.tree.set(slots, torch.where((old > 0) & (new > 0), new, old))  # 0: never drawn
-            self.largest = torch.maximum(self.largest, other.largest.to(slots.device))
+            self.largest.copy_(torch.maximum(self.largest, other.largest.to(slots.device)))
 
     def draw(
         self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Draw a slot from each of B equal shares of the priorities' sum, with weights up to 1."""
         # Stratified as in appendix B.2.1: a batch holds rare and frequent transitions in proportion.
+        self.refresh(progress)
         device, total = self.tree.leaves.device, self.tree.total
         share = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
         share += torch.arange(shape[-1], device=device)
         slots = self.tree.find((share * (total / shape[-1])).flatten())
         probability = (self.tree.leaves.index_select(0, slots) / total).view(shape)
-        # w_i = (N P_i)^-beta / max_j w_j (section 3.4): dividing by the largest only ever makes an update smaller.
-        weight = (num_drawable * probability).pow_(-value_at(self.beta, progress))
+        # w_i = (N P_i)^-beta / max_j w_j (section 3.4): dividing by the largest only ever makes an update smaller, and
+        # makes N cancel out.
+        weight = probability.pow_(self._exponent)
         return slots.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
@@ -86,7 +107,7 @@ class PrioritySampler:
         new = torch.where((old > 0) & new.isfinite(), new, old)
         self.tree.leaves.scatter_reduce_(0, slots, new, "amax", include_self=False)
         self.tree.set(slots, self.tree.leaves.index_select(0, slots))
-        self.largest = torch.maximum(self.largest, new.max())
+        self.largest.copy_(torch.maximum(self.largest, new.max()))
 
     def state_dict(self, slots: Tensor) -> State:
         """Return a `PriorityState`."""
@@ -108,7 +129,7 @@ class PrioritySampler:
     def set_state(self, state: State, slots: Tensor) -> None:
         """Take over a checked state."""
         self.tree.set(slots, state["leaves"].to(slots.device))
-        self.largest = torch.full_like(self.largest, state["largest"])
+        self.largest.fill_(state["largest"])
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -162,6 +183,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return cls._load(path, device, capacity, num_envs, alpha=alpha, beta=beta)
 
+    @property
+    def can_be_recorded(self) -> bool:
+        """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
+        return type(self) is PrioritizedReplayBuffer and type(self.sampler) is PrioritySampler
+
+    @property
+    def sampler_tensors(self) -> list[Tensor]:
+        """The priorities and their sums."""
+        return self.sampler.tensors if isinstance(self.sampler, PrioritySampler) else []
+
+    def refresh(self) -> tuple[Hashable, ...]:
+        """Bring beta on the device up to date, too."""
+        if isinstance(self.sampler, PrioritySampler):
+            self.sampler.refresh(self.progress())
+        return super().refresh()
+
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].
 
@@ -202,6 +239,11 @@ class SumTree:
     def leaves(self) -> Tensor:
         """All leaves [size]; write them by `set`."""
         return self._levels[0].view(-1)[: self.size]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All leaves and sums."""
+        return [*self._levels, self._top]
 
     @property
     def total(self) -> Tensor:

@@ -1,6 +1,6 @@
 """The replay buffer: the data of off-policy and offline algorithms."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict
@@ -251,6 +251,22 @@ class ReplayBuffer:
         if weight is not None:
             batch.weight = weight
         return batch
+
+    @property
+    def can_be_recorded(self) -> bool:
+        """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
+        # Only of the classes that are known to take no number from the host: `HindsightReplayBuffer` asks the user's
+        # functions for arrays, `MixedBuffer` splits a batch by how much is stored, and a subclass may do anything.
+        return type(self) is ReplayBuffer and self.sampler is None
+
+    @property
+    def sampler_tensors(self) -> list[Tensor]:
+        """The tensors that `update_priorities` changes."""
+        return []
+
+    def refresh(self) -> tuple[Hashable, ...]:
+        """Bring the numbers on the device up to date that a recorded sample reads; return where the data lies."""
+        return self._ring.refresh()
 
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Return slots [B] or [K, B], and their weights in a loss if they are not 1."""

@@ -8,8 +8,9 @@ index is row * N + env.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import gymnasium as gym
@@ -102,12 +103,18 @@ class Ring:
         self.written = np.zeros(num_envs, np.int64)
         self._level: int | None = 0
         self._envs = np.arange(num_envs)
-        self._table: Tensor | None = None
+        self._table = torch.zeros(4 if self.num_frameless == 0 else 7, num_envs, dtype=torch.int64, device=device)
+        self._is_table_old = True
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
+
+    @property
+    def _counts_on_device(self) -> bool:
+        """Whether a draw reads there how much is stored."""
+        return self.device.type != "cpu"
 
     def __len__(self) -> int:
         return int(self.sizes().sum()) if self._level is None else self.num_envs * min(self._level, self.env_capacity)
@@ -171,7 +178,7 @@ class Ring:
             self.sampler.forgotten(self.on_device(self._lost(self.written + 1)))
         level = None if self._level is None else self._level + 1
         # In one statement without a call: no handler of a signal runs between its parts.
-        self.written, self._level, self._table = self.written + 1, level, None
+        self.written, self._level, self._is_table_old = self.written + 1, level, True
 
     def add_rollout(self, rollout: Rollout, token: object | None) -> None:
         """Store the valid steps of a rollout; see `ReplayBuffer.add_rollout`."""
@@ -286,18 +293,31 @@ class Ring:
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Return the flat indices of transitions [B] or [K, B], drawn uniformly with replacement."""
-        if len(shape) > 1:
-            # One call per batch: the numbers of K batches are those of K times one batch, on every device.
-            return torch.stack([self.draw(shape[1:], generator) for _ in range(shape[0])])
-        # A position counts the drawable transitions, so none is rejected, whatever has been forgotten or is invalid.
-        position = torch.randint(self.num_drawable, shape, generator=generator, device=self.device)
-        if self._level is None:
-            return self._at(position, *(self._lookup()[-2:] if self.num_frameless else self._lookup()[:2]))
-        # Where all envs hold the same rows, their transitions are one stretch of the flat memory.
-        forgotten = max(self._level - self.env_capacity, 0)
-        if forgotten == 0:
-            return position
-        return position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_slots)
+        # One call per batch: the numbers of K batches are those of K times one batch, on every device.
+        batches = [self._position(shape[-1:], generator) for _ in range(prod(shape[:-1]))]
+        position = batches[0] if len(batches) == 1 else torch.cat(batches)
+        if self._level is None or self._counts_on_device:
+            slots = self._at(position, *self._drawable_lookup())
+        elif (forgotten := max(self._level - self.env_capacity, 0)) == 0:
+            # Where all envs hold the same rows, their transitions are one stretch of the flat memory.
+            slots = position
+        else:
+            slots = position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_slots)
+        return slots.view(shape)
+
+    def _position(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draw positions [B] among the drawable transitions: none is rejected, whatever is forgotten or invalid."""
+        if not self._counts_on_device:
+            return torch.randint(self.num_drawable, shape, generator=generator, device=self.device)
+        # A CUDA graph would repeat the number of transitions of the host: take the rest of a large number by that of
+        # the device. Of n transitions none is more likely than another by more than n / 2^62.
+        large = torch.randint(2**62, shape, generator=generator, device=self.device)
+        return large.remainder_(self._drawable_lookup()[0][-1])
+
+    def refresh(self) -> tuple[Hashable, ...]:
+        """Bring the table of the envs up to date, and return where the data lies, as far as that changes."""
+        self._lookup()
+        return (self.final.num_places,)
 
     @property
     def num_drawable(self) -> int:
@@ -433,11 +453,14 @@ class Ring:
 
     def _note_written(self, written: Array) -> None:
         level = int(written[0]) if (written == written[0]).all() else None
-        self.written, self._level, self._table = written, level, None
+        self.written, self._level, self._is_table_old = written, level, True
+
+    def _drawable_lookup(self) -> Tensor:
+        return self._lookup()[-2:] if self.num_frameless else self._lookup()[:2]
 
     def _lookup(self) -> Tensor:
-        """Return a table of the envs [4, N], with stacked frames [7, N]."""
-        if self._table is None:
+        """Return a table of the envs [4, N], with stacked frames [7, N]; always the same memory, which graphs read."""
+        if self._is_table_old:
             written, sizes = self.written, self.sizes()
             # The end of an env's positions, its oldest row less their begin, its newest, its oldest slot; with stacked
             # frames also the oldest slot, end and row of the transitions to be drawn.
@@ -445,7 +468,9 @@ class Ring:
             if self.num_frameless:
                 sizes = self.drawable_sizes(written)
                 table += [self._slots_at(written - sizes), *self._positions(sizes)]
-            self._table = self.on_device(np.stack(table))
+            # Nothing waits: pageable memory has been read when the call returns.
+            self._table.copy_(torch.from_numpy(np.stack(table)), non_blocking=True)
+            self._is_table_old = False
         return self._table
 
     def _positions(self, sizes: Array) -> tuple[Array, Array]:

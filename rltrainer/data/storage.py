@@ -271,6 +271,11 @@ class FinalObservations:
         """Bytes of the store and the index."""
         return self._store.nbytes + self.index.nbytes
 
+    @property
+    def num_places(self) -> int:
+        """The size of the store, which lies elsewhere after it has grown."""
+        return self._store.shape[0]
+
     def put(self, slots: Array, values: Tree, source: Array | None = None) -> None:
         """End a trajectory at each slot [K]; the successors are values [S, ...], at `source` [K] or all."""
         size, num_missing = self._store.shape[0], len(slots) - len(self._free)

@@ -116,20 +116,13 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return self.params.training_collector.rollout() if is_seen else None
 
     def _update(self, batch: Rollout | None) -> UpdateResult | None:
-        algorithm, buffer, batch_size = self.algorithm, self.buffer, self.params.batch_size
-        num_due, results = self._num_due(self._collected), []
+        num_due, result = self._num_due(self._collected), None
         if num_due:
             self._hooks.act("pre_optim_steps")
-        while num_due > 0:
-            num_batches = min(num_due, buffer.max_num_batches(batch_size))
-            transitions = algorithm.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
-            results.append(algorithm.update(transitions))
-            buffer.update_priorities(transitions.index, results[-1].td_error)
-            results[-1].td_error = None
-            num_due -= num_batches
-        if algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
-            algorithm.observe(self.params.training_collector.rollout())
-        return UpdateResult.mean(results) if results else None
+            result = self.algorithm.update_from(self.buffer, self.params.batch_size, num_due)
+        if self.algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
+            self.algorithm.observe(self.params.training_collector.rollout())
+        return result
 
     def _num_due(self, stats: CollectStats) -> int:
         """Count the samples that make gradient steps due; return how many are due and not taken yet."""

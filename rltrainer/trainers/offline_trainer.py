@@ -88,15 +88,19 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         super()._set_up()
         self.algorithm.prepare(self.params.buffer)
 
-    def _collect(self, record: EpochRecord) -> Transitions:
+    def _collect(self, record: EpochRecord) -> Transitions | None:
+        if not any(map(self._hooks.has, ("batch_process", "pre_steps_log", "post_steps_log"))):
+            return None  # no hook is given the batch, so that the update may sample it by itself
         began = time.perf_counter()
         transitions = self.algorithm.sample(self.params.buffer, self.params.batch_size)
         record.timing.update += time.perf_counter() - began
         processed: Transitions = self._hooks.replaced("batch_process", transitions)
         return processed
 
-    def _update(self, batch: Transitions) -> UpdateResult:
+    def _update(self, batch: Transitions | None) -> UpdateResult:
         self._hooks.act("pre_optim_steps")
+        if batch is None:
+            return self.algorithm.update_from(self.params.buffer, self.params.batch_size)
         result = self.algorithm.update(batch)
         self.params.buffer.update_priorities(batch.index, result.td_error)
         return result

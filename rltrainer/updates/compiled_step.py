@@ -8,7 +8,7 @@ import logging
 import platform
 import re
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, is_not
 from typing import Any
 
@@ -24,8 +24,9 @@ from rltrainer.updates.adam import Adam
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
 from rltrainer.updates.optimizer import Optimizer
 
-# From this many gradient steps on, compiling saves more time than it takes: for any networks, and for large ones.
-LONG_RUN, LONG_RUN_OF_LARGE, LARGE = 100_000, 20_000, 50_000
+# From this many gradient steps on, compiling saves more time than it takes: for any networks, for large ones, and of
+# steps that are recorded as CUDA graphs, whose launches cost nothing without it (estimated: 30 s at 0.3 ms a step).
+LONG_RUN, LONG_RUN_OF_LARGE, LARGE, LONG_RUN_OF_RECORDED = 100_000, 20_000, 50_000, 100_000
 STEPS_PER_CUDA_GRAPH = 32
 """Largest number of gradient steps in one CUDA graph: a longer one gains nothing and takes memory."""
 TESTED = ("2.11.", "2.12.", "2.13.")
@@ -49,9 +50,11 @@ class CompiledStep:
         self._compiled: Step | None = None
         self._layout: list[Any] = []
         self._graph: CudaGraphs | None = None
+        self._sampled: tuple[Any, CudaGraphs] | None = None
         self._fingerprint: Fingerprint | None = None
         self._states: dict[Hashable, tuple[str, Any]] = {}
         self._callbacks = UpdateCallbacks()
+        self._recorder: CudaRecorder | None = None
         self.is_compiled = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,7 +86,11 @@ class CompiledStep:
         if layout != self._layout:
             self._layout, self._compiled, self._states = layout, None, {}
             self._eager = _with_plan(self._owner, plan, device)
-        self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()))
+        is_recorded = plan.runtime.cuda_graph
+        if is_recorded == "auto":
+            # Launching the kernels of an uncompiled step takes several times as long as running them.
+            is_recorded = device.type == "cuda" and is_ours and not _leaves_graph(plan)
+        self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()), is_recorded)
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
@@ -91,14 +98,12 @@ class CompiledStep:
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = _with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
-        choice = plan.runtime.cuda_graph
-        if choice == "auto":
-            choice = device.type == "cuda" and self.is_compiled and is_ours and not _leaves_graph(plan)
-        self._record_with(CudaRecorder(device) if choice else None)
+        self._record_with(CudaRecorder(device) if is_recorded else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
         """Record the steps if there is a recorder; have a fingerprint of compiled or recorded ones."""
         is_recorded = recorder is not None
+        self._recorder, self._sampled = recorder, None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
         is_watched = self.is_compiled or is_recorded
         self._fingerprint = Fingerprint(self._owner, self._states, is_recorded) if is_watched else None
@@ -112,13 +117,54 @@ class CompiledStep:
         """True if gradient steps run as CUDA graphs."""
         return self._graph is not None and self._graph.is_on
 
+    @property
+    def records_sampling(self) -> bool:
+        """True if CUDA graphs may hold the sampling of the batches, too: no callback is given one."""
+        is_on = self.has_cuda_graph and (self._sampled is None or self._sampled[1].is_on)
+        return is_on and not self._has_callbacks
+
+    def run_sampled(
+        self,
+        key: Any,
+        update: Callable[..., list[UpdateResult]],
+        tensors: Sequence[Tensor],
+        generators: Sequence[torch.Generator],
+        *args: Any,
+    ) -> list[UpdateResult]:
+        """Return the results of an update that samples its batches, recorded as one CUDA graph for each `args`.
+
+        It is called as `update(run, *args)`, where `run` takes the arguments of each gradient step. Beside the
+        algorithm's own it may change `tensors`, and draw from `generators`. With another `key` than before it is
+        recorded again.
+        """
+        assert self._recorder is not None, "asked for by `records_sampling`"
+        assert self._fingerprint is not None, "made with the recorder"
+        if self._sampled is None or self._sampled[0] != key:
+
+            def update_from(state: str, *args: Any) -> list[UpdateResult]:
+                return update(lambda steps: self._run_compiled(state, self._in_weight_dtype(steps)), *args)
+
+            def changed() -> list[Tensor]:
+                return [*self._owner._tensors(), *tensors]
+
+            self._sampled = key, CudaGraphs(update_from, changed, self._recorder, generators)
+        results: list[UpdateResult] = self._sampled[1](self._fingerprint(), *args)
+        return results
+
+    @property
+    def _has_callbacks(self) -> bool:
+        return self._callbacks.before is not None or self._callbacks.after is not None
+
+    def _in_weight_dtype(self, steps: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
+        dtype = self._owner.policy.weight_dtype
+        return steps if dtype is torch.float32 else (cast(args, dtype) for args in steps)
+
     def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
         """Take the gradient steps of an update, given the arguments of each, and return their results."""
         results: list[Any] = []
-        if has_callbacks := self._callbacks.before is not None or self._callbacks.after is not None:
+        if has_callbacks := self._has_callbacks:
             steps = self._with_callbacks(steps, results)
-        if (dtype := self._owner.policy.weight_dtype) is not torch.float32:
-            steps = (cast(args, dtype) for args in steps)
+        steps = self._in_weight_dtype(steps)
         if self._fingerprint is None:
             for args in steps:
                 results.append(self._eager(*args))  # no comprehension: it would be one more frame to read through
@@ -174,11 +220,12 @@ def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int) -> bool:
+def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int, is_recorded: bool) -> bool:
     """Return whether to compile; log the choice of "auto" in one line."""
     choice = plan.runtime.compile
     if choice == "auto":
         long_run = LONG_RUN_OF_LARGE if num_parameters >= LARGE else LONG_RUN
+        long_run = LONG_RUN_OF_RECORDED if is_recorded else long_run
         num_steps = plan.num_gradient_steps
         choice = num_steps is not None and num_steps >= long_run
         text = "compile='auto': %s (%s gradient steps planned, %d parameters on %s; compiled from %d steps on)"

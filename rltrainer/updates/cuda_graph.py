@@ -74,12 +74,17 @@ class CudaGraphs:
     # Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
     # recorded for each combination of shapes, dtypes and values that are no tensors. The results are those of the
     # function itself, bit for bit. Its Python code runs only while it is recorded, so it has no branch on a tensor's
-    # value and samples no random numbers. `state` returns all tensors that it may change, except those that it makes.
+    # value and samples random numbers from `generators` only. `state` returns all tensors that it may change, except
+    # those that it makes.
 
     def __init__(
-        self, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]], recorder: CudaRecorder
+        self,
+        function: Callable[..., Any],
+        state: Callable[[], Sequence[Tensor]],
+        recorder: CudaRecorder,
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
-        self._function, self._state, self._recorder = function, state, recorder
+        self._function, self._state, self._recorder, self._generators = function, state, recorder, generators
         self._graphs: dict[Hashable, tuple[list[Tensor], Callable[[], Any]]] = {}
         self.is_on = True
 
@@ -114,16 +119,19 @@ class CudaGraphs:
     def _record(self, key: Hashable, args: Any, inputs: list[Tensor]) -> None:
         state = [tensor.detach() for tensor in self._state()]
         before = [tensor.clone() for tensor in state]
+        drawn_before = [generator.get_state() for generator in self._generators]
         static_inputs = [tensor.detach().clone() for tensor in inputs]
         call = partial(self._function, *_with_tensors(args, static_inputs))
         try:
             self._recorder.warm_up(call)  # errors of the function itself are raised here
             try:
-                self._graphs[key] = static_inputs, self._recorder.capture(call)
+                self._graphs[key] = static_inputs, self._recorder.capture(call, self._generators)
             except Exception as error:
                 self._give_up(error)
         finally:
             _copy(state, before)  # the runs before the recording do not count
+            for generator, drawn in zip(self._generators, drawn_before, strict=True):
+                generator.set_state(drawn)
 
     def _give_up(self, error: Exception) -> None:
         self.is_on = False

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.data.ring import Ring
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.fakes import counting_envs
 from tests.resume.runs import RUNS, build
@@ -23,6 +24,12 @@ FULL = [name for name in RUNS if name not in FAST and not name.endswith("_midway
 CONTINUED = ["tqc", *(pytest.param(name, marks=pytest.mark.full) for name in (
     "ppo", "a2c_sde", "dqn_prioritized", "recurrent_ppo", "offline_iql",
 ))]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _draws_as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let buffers on the CPU draw the transitions of those on the device, which cannot use the host's numbers."""
+    monkeypatch.setattr(Ring, "_counts_on_device", True)
 
 
 def made(name: str, device: str, **params: Any) -> Any:

@@ -56,14 +56,16 @@ class REDQ(SAC):
         return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
 
     def sample_noise(self, batch: Transitions) -> REDQNoise:
-        """Sample the noise of the actions and the members of the target, and decide on the actor's turn."""
+        """Sample the noise of the actions and the members of the target."""
         noise = super().sample_noise(batch)
         members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
+        members = members[: self.params.num_target_critics]
+        return REDQNoise(action=noise.action, next_action=noise.next_action, members=members)
+
+    def next_turn(self) -> bool:
+        """Count a step of the critics, and decide on the actor's turn."""
         self.num_critic_steps += self.begins_step
-        return REDQNoise(
-            action=noise.action, next_action=noise.next_action, members=members[: self.params.num_target_critics],
-            is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
-        )  # fmt: skip
+        return int(self.num_critic_steps) % self.params.actor_update_interval == 0
 
     def target_value(self, q: Tensor, noise: REDQNoise) -> Tensor:
         """Return the lowest value of the sampled critics [B] (algorithm 1)."""

@@ -37,7 +37,7 @@ class TD3Noise:
     """Random numbers of one gradient step."""
 
     target_noise: Tensor  # added to the target's action [B, A]
-    is_actors_turn: bool  # train the actor too, and let the target networks follow
+    is_actors_turn: bool = True  # train the actor too, and let the target networks follow
 
 
 class TD3(OffPolicyAlgorithm):
@@ -64,13 +64,14 @@ class TD3(OffPolicyAlgorithm):
         self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: Python reads it
 
     def sample_noise(self, batch: Transitions) -> TD3Noise:
-        """Sample the noise on the target's action, and decide on the actor's turn."""
+        """Sample the noise on the target's action."""
         noise = torch.empty_like(batch.action).normal_(generator=self.generator) * self.params.target_noise
+        return TD3Noise(target_noise=noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip))
+
+    def next_turn(self) -> bool:
+        """Count a step of the critic, and decide on the actor's turn."""
         self.num_critic_steps += self.begins_step
-        return TD3Noise(
-            target_noise=noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip),
-            is_actors_turn=int(self.num_critic_steps) % self.params.actor_update_interval == 0,
-        )
+        return int(self.num_critic_steps) % self.params.actor_update_interval == 0
 
     def gradient_step(self, batch: Transitions, noise: TD3Noise) -> UpdateResult:
         """Train the critics; at every `actor_update_interval`-th step the actor too."""

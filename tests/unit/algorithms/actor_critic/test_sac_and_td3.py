@@ -69,7 +69,8 @@ def test_td3s_noise_on_the_targets_action_is_clipped() -> None:
 
 def test_td3s_actor_has_its_turn_at_every_third_step() -> None:
     td3, data = make("td3", actor_update_interval=3), batch([0.0], [0.9])
-    assert [td3.sample_noise(data).is_actors_turn for _ in range(6)] == [False, False, True] * 2
+    assert [td3.next_turn() for _ in range(3)] == [False, False, True]
+    assert ["actor_loss" in td3.update(data).metrics for _ in range(6)] == [False, False, True] * 2
 
 
 def test_sac_without_its_actors_turn_trains_the_critics_only() -> None:
