@@ -266,7 +266,8 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
         recipe = recipe if env is None else recipe.with_fields(env=env_named(env))
         return recipe, f"recipe {name} ({recipe.source})"
     num_envs = _value_of("--num-envs", args) or ""
-    shape = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
+    shape: dict[str, Any] = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
+    shape["backend"] = _value_of("--backend", args)
     return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import click
 import gymnasium as gym
 
+from rltrainer.envs import TensorEnv
 from rltrainer.envs.make_vec import spec_of
 from rltrainer.errors import EnvError
 from rltrainer.interval import Every, Unit
@@ -105,6 +106,6 @@ def env_named(name: str) -> str | Callable[[], Any]:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise click.BadParameter(f"{name!r}: {error}", param_hint="--env") from error
-    if not callable(found) or (inspect.isclass(found) and not issubclass(found, gym.Env)):
+    if not callable(found) or (inspect.isclass(found) and not issubclass(found, gym.Env | TensorEnv)):
         raise click.BadParameter(f"{name!r} is no env, and makes none", param_hint="--env")
     return found  # type: ignore[no-any-return]  # callable, as looked at

@@ -12,7 +12,7 @@ import torch
 from rltrainer.algorithms.load_file import Player, policy_of
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.episode_infos import checked_keys, with_success
-from rltrainer.envs import AgentsAsEnvs, make_vec
+from rltrainer.envs import AgentsAsEnvs, TensorEnv, make_vec
 from rltrainer.envs.agents.agents_as_envs import AGENT
 from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
 from rltrainer.errors import EnvError, ParamsError, field_error_text
@@ -195,6 +195,9 @@ def vector_of(
         spaces = player.observation_space, first.observation_space(first.possible_agents[0])
         has_agent = [AGENT in getattr(space, "spaces", ()) for space in spaces]
         envs: VectorEnv = AgentsAsEnvs(lambda: wrap(make()), num_envs, agent_id=has_agent == [True, False])
+    elif isinstance(first, TensorEnv) and not env_kwargs:  # it cannot be rendered
+        with torch.random.fork_rng(devices=[]):  # the envs draw a seed until they have one
+            envs = make_vec(factory, num_envs, backend="tensor", device=player.device)
     else:
         options = env_kwargs if isinstance(env, str) else {}
         envs = make_vec(make, num_envs, backend="sync", wrappers=[wrap], **options)

@@ -18,6 +18,7 @@ from rltrainer.collect.episode_infos import Keys, checked_keys
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.memory_forecast import device_for_data
 from rltrainer.device import AnyDevice, require_device, resolve_device
+from rltrainer.envs import TensorEnv
 from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError
@@ -50,7 +51,7 @@ from rltrainer.validation.field_rules import (
 from rltrainer.validation.suggestions import argument_names, did_you_mean, nearest
 
 AnyEnv = Annotated[
-    str | Callable[[], gym.Env[Any, Any]],
+    str | Callable[[], gym.Env[Any, Any] | TensorEnv],
     Rule(
         "a gymnasium id or a factory of envs",
         lambda v: callable(v) or (isinstance(v, str) and v.strip() != ""),

@@ -30,7 +30,7 @@ from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import AnyPath, checked
 
 # Fields that recommended settings depend on.
-SHAPES = {"num_envs", "env_kwargs", "wrappers"}
+SHAPES = {"num_envs", "env_kwargs", "wrappers", "backend"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +182,8 @@ def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], d
     kwargs, wrappers, num_envs = shape.get("env_kwargs") or {}, shape.get("wrappers", ()), shape.get("num_envs")
     owner = (Recipe if data is None else OfflineRecipe).__name__
     options: Any = {"wrappers": wrappers_named(owner, "wrappers", wrappers), **kwargs}
+    if shape.get("backend") == "tensor":  # the others make the same spaces
+        options["backend"] = "tensor"
     if algorithm is None:
         if env is not None:  # data may say less, and take long to read
             with contextlib.closing(make_vec(env, 1, **options)) as one:

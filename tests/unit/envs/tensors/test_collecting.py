@@ -129,3 +129,21 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
         epoch.test_stats.returns.tolist()
         for epoch in resumed.state.epochs  # type: ignore[union-attr]  # there are tests
     ]
+
+
+def test_a_policy_is_evaluated_by_a_factory_of_rules() -> None:
+    policy = collector().policy
+    before = torch.get_rng_state()
+    first, same = (rl.evaluate_policy(policy, Count, num_episodes=6, seed=1) for _ in range(2))
+    assert first.num_collected_episodes == 6
+    assert first.returns.tolist() == same.returns.tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", Count])
+def test_train_takes_ids_and_rules(env: Any, tmp_path: Path) -> None:
+    options: Any = {"num_env_steps": 64, "num_envs": 8, "max_epochs": 1, "verbose": False, "show_progress": False}
+    training = rl.train(env, "ppo", backend="tensor", folder=tmp_path, batch_size=None, lr=1e-3, **options)
+    assert training.info.env_step >= 64
+    assert training.recipe.backend == "tensor"
+    assert rl.load(training.folder.path / "best.safetensors").policy.observation_space is not None

@@ -78,6 +78,12 @@ def test_recommended_settings_are_of_as_many_envs_as_are_named(monkeypatch: pyte
     assert one.num_envs == 3
 
 
+def test_own_rules_of_tensors_are_named_like_an_own_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "tests.unit.envs.tensors.test_tensor_vector_env:Count"
+    recipe = recipe_of(f"train ppo --env {name} --backend tensor", monkeypatch)
+    assert (recipe.env.__name__, recipe.backend) == ("Count", "tensor")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a short run."""
