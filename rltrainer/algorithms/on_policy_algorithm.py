@@ -109,14 +109,15 @@ class OnPolicyAlgorithm(Algorithm):
 
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
         """
+        num_steps = int(samples.weight.count_nonzero())  # once: the host waits for the device
         if self.standardizes():
-            self.check_batch_size(batch_size, int(samples.weight.count_nonzero()))
+            self.check_batch_size(batch_size, num_steps)
         flat, size = samples.flatten(), samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
-            size = 1 << (max(int(samples.weight.count_nonzero()), 1) - 1).bit_length()
+            size = 1 << (max(num_steps, 1) - 1).bit_length()
         size = size if batch_size is None else min(batch_size, size)
-        yield from minibatches(flat, size, self.generator, repeat)
+        yield from minibatches(flat, num_steps, size, self.generator, repeat)
 
     def continues(self, batch: OnPolicyBatch) -> bool:
         """Return whether to take this step and those after it; an algorithm may end an update step early."""
@@ -165,11 +166,10 @@ class OnPolicyAlgorithm(Algorithm):
 
 
 def minibatches(
-    flat: OnPolicyBatch, batch_size: int, generator: torch.Generator, repeat: int = 1
+    flat: OnPolicyBatch, num_steps: int, batch_size: int, generator: torch.Generator, repeat: int = 1
 ) -> Iterator[OnPolicyBatch]:
-    """Yield all steps [M] with a weight in random order, in minibatches whose sizes differ by at most one."""
+    """Yield the `num_steps` steps of [M] with a weight in random order, in minibatches that differ by at most one."""
     # Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
-    num_steps = int(flat.weight.count_nonzero())
     if num_steps == 0:
         return
     if len(flat.weight) == batch_size:  # a mean over everything needs no order and no padding

@@ -366,6 +366,7 @@ def test_a_scheduled_value_in_a_graph_is_found(kind: str, monkeypatch: pytest.Mo
         assert_same_state(entropy_falls(runtime=GRAPH), entropy_falls())
 
 
+@pytest.mark.full
 def test_a_learning_rate_in_a_graph_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def set_lr(adam: Adam, value: float) -> None:
         adam._lr, adam._lr_tensor = value, torch.full_like(adam._lr_tensor, value)

@@ -292,7 +292,8 @@ def make_samples(weight: torch.Tensor) -> Marked:
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(23, 8), (24, 8), (3, 8), (17, 4), (8, 8)])
 def test_minibatches_hold_each_sample_once_with_extras_and_in_their_class(num_samples: int, batch_size: int) -> None:
     seen = []
-    for batch in minibatches(make_samples(torch.ones(num_samples)), batch_size, torch.Generator().manual_seed(1)):
+    samples, generator = make_samples(torch.ones(num_samples)), torch.Generator().manual_seed(1)
+    for batch in minibatches(samples, num_samples, batch_size, generator):
         assert isinstance(batch, Marked)
         assert len(batch.weight) == batch_size
         assert torch.equal(batch.extra["version"], 10 * batch.obs)
@@ -305,14 +306,14 @@ def test_minibatches_hold_each_sample_once_with_extras_and_in_their_class(num_sa
 @pytest.mark.parametrize(("batch_size", "sizes"), [(4, [3, 3]), (8, [6]), (10, [6])])
 def test_minibatches_leave_out_what_weighs_nothing(batch_size: int, sizes: list[int]) -> None:
     samples = make_samples(torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1]))
-    batches = list(minibatches(samples, batch_size, torch.Generator().manual_seed(1)))
+    batches = list(minibatches(samples, 6, batch_size, torch.Generator().manual_seed(1)))
     assert all(len(batch.weight) == batch_size for batch in batches)
     padding = torch.cat([batch.obs[batch.weight == 0] for batch in batches]).tolist()
     assert padding == [0.0, 3.0] if batch_size == 8 else {1, 2, 4, 5, 6, 7}.issuperset(padding)  # 8: taken as it is
     seen = [batch.obs[batch.weight == 1].tolist() for batch in batches]
     assert [len(cells) for cells in seen] == sizes
     assert sorted(itertools.chain.from_iterable(seen)) == [1, 2, 4, 5, 6, 7]
-    assert not list(minibatches(make_samples(torch.zeros(8)), batch_size, torch.Generator()))
+    assert not list(minibatches(make_samples(torch.zeros(8)), 0, batch_size, torch.Generator()))
 
 
 def test_a_rollouts_extras_reach_the_gradient_step() -> None:
