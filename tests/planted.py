@@ -48,6 +48,7 @@ ORDER = f"{UNIT}/trainers/test_order_and_counts.py"
 WRITES = "tests/faults/test_order_of_writes.py"
 RESUME = "tests/resume/test_resume.py::test_resume_in_process"
 COMMANDS = f"{UNIT}/tools/cli/test_defaults_and_names.py"
+TENSOR_ENVS = f"{UNIT}/envs/tensors/test_tensor_vector_env.py"
 
 MUTANTS = [
     # Returns and advantages
@@ -147,6 +148,11 @@ MUTANTS = [
            "explore=False)", "explore=True)", ORDER),
     mutant("intervals: due once more at each multiple", "interval.py",
            "now // self.n > before // self.n", "now // self.n >= before // self.n", f"{UNIT}/test_interval.py"),
+    # Envs of tensors
+    mutant("envs of tensors: an episode is truncated a step late", "envs/tensors/tensor_vector_env.py",
+           "num_steps >= env.max_episode_steps", "num_steps > env.max_episode_steps", TENSOR_ENVS),
+    mutant("envs of tensors: the successor is of the next episode", "envs/tensors/tensor_vector_env.py",
+           "self._observe(after)", "self._observe(following.state)", TENSOR_ENVS),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",
            "part.seed(derive_seed(self.params.seed, name))", "part.seed(self.params.seed)", ORDER),

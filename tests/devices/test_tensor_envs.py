@@ -39,7 +39,7 @@ def test_advance_is_that_of_the_cpu_and_does_not_wait(env_id: str) -> None:
     assert (table.device.type, after.num_steps.device.type) == ("cuda", "cuda")
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "MinAtar/Breakout-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", pytest.param("MinAtar/Breakout-v1", marks=pytest.mark.full)])
 def test_a_collector_on_the_device(env_id: str) -> None:
     envs: Any = made(env_id, "cuda")
     net = rl.NetParams(encoder=rl.SmallConvEncoder) if "MinAtar" in env_id else None

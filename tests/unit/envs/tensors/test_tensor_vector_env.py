@@ -101,7 +101,12 @@ def copied(state: TensorEnvState) -> TensorEnvState:
     return TensorEnvState(map_tree(torch.clone, state.state), state.num_steps.clone())
 
 
-@pytest.mark.parametrize("env_id", [*TENSOR_ENVS, None])
+DEAR = {"Pendulum-v1", "Acrobot-v1"}
+
+
+@pytest.mark.parametrize(
+    "env_id", [None, *(pytest.param(name, marks=[pytest.mark.full] * (name in DEAR)) for name in TENSOR_ENVS)]
+)
 def test_advance_is_pure_and_one_graph(env_id: str | None) -> None:
     rules = Count() if env_id is None else TENSOR_ENVS[env_id]()
     envs = rl.TensorVectorEnv(rules, 6, seed=1)
