@@ -204,12 +204,12 @@ class ActingGraph:
         finally:  # the runs of a recording do not count
             policy.exploration = own_exploration
             generator.set_state(numbers)
-            for target, source in [*buffers, *([(own, memory)] if own is not None and memory is not None else [])]:
-                target.copy_(source)
+            for buffer, before in buffers:
+                buffer.copy_(before)
         if self._state() != state:
-            for each, before in attributes:
+            for each, values_before in attributes:
                 each.clear()
-                each.update(before)
+                each.update(values_before)
             raise RuntimeError("choosing an action changes its attributes")
         return Recording(obs, generator, own, replay, chosen, received, values, acting)
 

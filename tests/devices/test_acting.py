@@ -1,17 +1,21 @@
 """Acting as a CUDA graph: the numbers of a run without one, bit for bit, and one wait for each step."""
 
+import contextlib
+import copy
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import rltrainer as rl
 from rltrainer.collect.acting_graph import ActingGraph
 from rltrainer.nets.policy import Decision
 from tests.devices import second_device
 from tests.devices.test_runs import EAGER, made
-from tests.fakes import counting_envs, replay_of
+from tests.fakes import counting_envs, replay_of, rollouts_of
 from tests.resume.runs import digest
 from tests.resume.steered import steered_envs
 
@@ -151,3 +155,123 @@ def test_a_policy_that_cannot_be_recorded_acts_without_a_graph(
     lines = [record.getMessage() for record in caplog.records if "CUDA graph" in record.getMessage()]
     assert len(lines) == 1
     assert lines[0].startswith(f"{cls.__name__} acts without a CUDA graph, which cannot be recorded: {reason}")
+
+
+@pytest.mark.parametrize("name", ["recurrent_ppo_midway", pytest.param("a2c_sde_midway", marks=pytest.mark.full)])
+def test_a_run_is_resumed_bit_for_bit(name: str, tmp_path: Path, replays: list[ActingGraph]) -> None:
+    whole, stopped, resumed = (made(name, "cuda", runtime=AUTO, max_epochs=3) for _ in range(3))
+    whole.run()
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
+    resumed.restore(tmp_path / "checkpoint")
+    replays.clear()
+    resumed.run()
+    assert replays
+    assert digest(resumed) == digest(whole)
+
+
+def recurrent() -> tuple[rl.Policy, rl.Collector]:
+    rl.seed(1)
+    envs = counting_envs(3)
+    policy = rl.RecurrentActorCritic.for_envs(envs, hidden_sizes=(8,)).to("cuda")
+    collector = rl.Collector(policy, envs, rollouts_of(envs, 4, extra={"state": policy.columns["state"]}))
+    collector.seed(2)
+    return policy, collector
+
+
+def test_a_saved_memory_and_a_copy_are_not_changed_by_later_steps() -> None:
+    _, collector = recurrent()
+    collector.collect(num_steps=6)
+    state = collector.state_dict()
+    before, twin = state["memory"].clone(), copy.deepcopy(collector)
+    collector.collect(num_steps=6)
+    assert torch.equal(state["memory"], before)
+    twin.collect(num_steps=6)
+    assert torch.equal(twin.rollout().action, collector.rollout().action)
+    assert torch.equal(twin.rollout().extra["state"], collector.rollout().extra["state"])
+
+
+class Chooses(rl.ActorCritic):
+    """Takes the action of an attribute, or of a method."""
+
+    choice = 0
+
+    def decide(self, *args: Any) -> Decision:
+        decision = super().decide(*args)
+        decision.action = torch.full_like(decision.action, self.choice)
+        return decision
+
+
+def replaced_module(policy: Any) -> None:
+    policy.actor[2].linear = nn.Linear(8, 2).to("cuda")
+
+
+def moved_weights(policy: Any) -> None:
+    for parameter in policy.parameters():
+        parameter.data = parameter.data.clone().neg()
+
+
+def changed_attribute(policy: Any) -> None:
+    policy.choice = 1
+
+
+def replaced_method(policy: Any) -> None:
+    def decide(self: Any, *args: Any) -> Decision:
+        decision = rl.ActorCritic.decide(self, *args)
+        decision.action = 1 - decision.action
+        return decision
+
+    type(policy).decide = decide
+
+
+def added_noise(policy: Any) -> None:
+    policy.exploration = rl.EpsilonGreedy(1.0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "change"),
+    [
+        (rl.ActorCritic, replaced_module), (rl.ActorCritic, moved_weights), (Chooses, changed_attribute),
+        (Chooses, replaced_method), (rl.QNetwork, added_noise),
+    ],
+)  # fmt: skip
+def test_a_policy_that_changed_is_recorded_again(cls: Any, change: Any, replays: list[ActingGraph]) -> None:
+    found = []
+    for with_graph in (True, False):
+        rl.seed(1)
+        envs = counting_envs(3)
+        policy = type("Own", (cls,), {}).for_envs(envs, hidden_sizes=(8,)).to("cuda")
+        policy.cuda_graph = with_graph
+        collector = rl.Collector(policy, envs, rollouts_of(envs, 20))
+        collector.seed(3)
+        collector.collect(num_steps=30, explore=cls is rl.QNetwork)
+        actions = collector.rollout().action.clone()
+        change(policy)
+        collector.collect(num_steps=60, explore=cls is rl.QNetwork)
+        found.append((actions, collector.rollout().action.clone()))
+    assert len(replays) == 30
+    assert len(replays[-1]._recordings) == 2
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_after_many_changes_it_acts_without_a_graph(caplog: pytest.LogCaptureFixture) -> None:
+    envs = counting_envs(2)
+    policy = Chooses.for_envs(envs, hidden_sizes=(4,)).to("cuda")
+    collector = rl.Collector(policy, envs, rollouts_of(envs, 4))
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        for policy.choice in range(100, 134):
+            with contextlib.suppress(rl.errors.SpaceError):
+                collector.collect(num_steps=2)
+    text = "Chooses acts without a CUDA graph, which cannot be recorded: what it depends on has changed 32 times"
+    assert caplog.messages == [text]
+
+
+def test_a_module_with_hooks_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    _, collector = recurrent()
+    calls = []
+    collector.policy.actor.register_forward_hook(lambda *args: calls.append(args))
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        collector.collect(num_steps=6)
+        collector.collect(num_steps=6)
+    assert len(calls) == 4
+    assert [text.rpartition(": ")[2] for text in caplog.messages] == ["its modules have hooks"]

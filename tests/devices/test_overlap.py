@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rltrainer as rl
 from benchmarks.one_update_old import OneUpdateOld
+from rltrainer.collect.weight_sync import CopyElsewhere, OlderWeights
 from rltrainer.errors import CheckpointError, ParamsError
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.devices.streams import Stream
@@ -124,3 +126,14 @@ def test_weights_of_another_policy_are_refused() -> None:
     one.collect(num_steps=4)
     with pytest.raises(CheckpointError, match=r"^collector.older.policy.critic.1.* expected shape"):
         other.prepare_load(one.state_dict())
+
+
+def test_streams_wait_for_each_other() -> None:
+    policy = rl.QNetwork.for_envs(counting_envs(2), hidden_sizes=(4,)).to("cuda")
+    older, obs = OlderWeights(CopyElsewhere(policy, torch.device("cuda"))), torch.zeros(2, 2, device="cuda")
+    torch.cuda.synchronize()
+    with older.acting(continues=False):
+        older.copy.act(obs)
+    older.publish()  # after they were read
+    with older.acting(continues=True):
+        older.copy.act(obs)  # after they were written
