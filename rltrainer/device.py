@@ -62,8 +62,8 @@ def choose_device(
         return "cuda", "observations are images"
     num_parameters = 0 if network is None else sum(parameter.numel() for parameter in network.parameters())
     if num_parameters >= LARGE:
-        return "cuda", f"networks have {num_parameters:,} parameters, at least {LARGE:,}"
-    return "cpu", f"networks have {num_parameters:,} parameters, fewer than {LARGE:,}"
+        return "cuda", f"{num_parameters:,} parameters are at least {LARGE:,}"
+    return "cpu", f"{num_parameters:,} parameters are fewer than {LARGE:,}"
 
 
 def resolve_device(

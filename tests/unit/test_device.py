@@ -76,8 +76,8 @@ def test_a_device_that_is_there() -> None:
 
 
 @pytest.mark.parametrize(("network", "space", "backend", "expected"), [
-    (SMALL, VECTOR, "auto", ("cpu", "networks have 49,990 parameters, fewer than 50,000")),
-    (LARGE, VECTOR, "auto", ("cuda", "networks have 50,000 parameters, at least 50,000")),
+    (SMALL, VECTOR, "auto", ("cpu", "49,990 parameters are fewer than 50,000")),
+    (LARGE, VECTOR, "auto", ("cuda", "50,000 parameters are at least 50,000")),
     (SMALL, IMAGE, "auto", ("cuda", "observations are images")),
     (SMALL, gym.spaces.Dict(a=VECTOR, b=gym.spaces.Tuple((IMAGE,))), "sync", ("cuda", "observations are images")),
     (SMALL, VECTOR, "tensor", ("cuda", "envs return tensors")),
