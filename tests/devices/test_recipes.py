@@ -69,6 +69,14 @@ def test_a_buffer_that_takes_more_than_half_stays_on_the_host(
     assert str(anew.params.buffer.device) == "cuda:0"
 
 
+@pytest.mark.parametrize(("earlier", "place"), [
+    ({}, "cuda:0"), ({"networks": "cuda:0", "buffer": "cpu"}, "cpu"), ({"networks": "cpu", "buffer": "cpu"}, "cuda:0"),
+])  # fmt: skip
+def test_a_buffer_follows_networks_to_another_device(earlier: dict[str, str], place: str) -> None:
+    recipe = rl.recipes.get("dqn/CartPole-v1").with_fields(device="cuda", capacity=128)
+    assert str(recipe._parts(earlier)[1]["training_collector"].buffer.device) == place
+
+
 def interrupted(algorithm: str, folder: Path, device: str, verbose: bool = False) -> rl.RunFolder:
     """Return the folder of a training that ended in its second epoch."""
 
