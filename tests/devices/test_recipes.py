@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.data.ring import Ring
 from rltrainer.tools.recipes import recipe_of, run_recipe
 from tests.fakes import CountingEnv
 
@@ -22,6 +23,12 @@ ON_POLICY: dict[str, Any] = SHORT | {"update_step_num_repetitions": 1}
 # Without exploration, as DQN draws more random numbers on a GPU, where it cannot look at which of them are due.
 OFF_POLICY: dict[str, Any] = SHORT | {"warmup_num_env_steps": 0, "capacity": 128, "epsilon": 0.0}
 Capture, Log = pytest.CaptureFixture[str], pytest.LogCaptureFixture
+
+
+@pytest.fixture(autouse=True)
+def _draws_as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let buffers on the CPU draw the transitions of those on the device, which cannot use the host's numbers."""
+    monkeypatch.setattr(Ring, "_counts_on_device", True)
 
 
 def train(algorithm: str, folder: Path, env: Any = "CartPole-v1", **fields: Any) -> rl.Training:
@@ -37,7 +44,8 @@ def assert_same_weights(one: rl.Algorithm, other: rl.Algorithm) -> None:
         torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_training_gives_the_numbers_of_the_cpu(algorithm: str, tmp_path: Path, capsys: Capture) -> None:
     there = train(algorithm, tmp_path, device="cuda")
     buffer = "; replay buffer on cuda:0" * (algorithm == "dqn")
