@@ -12,12 +12,48 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.devices.streams import CaptureError, Download, Stream, StreamContext, Upload, Uses, note_work, spoil, uses_of
+from tests.devices.streams import (
+    CaptureError,
+    Download,
+    Stream,
+    StreamContext,
+    Upload,
+    Uses,
+    alias,
+    note_work,
+    spoil,
+    uses_of,
+)
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 MADE_WITHOUT_WORK = ("empty", "new_empty")
 """How operations begin that take memory without writing it."""
+
+
+class FreedMemory(RuntimeError):
+    """A graph reads or writes memory that was freed since its capture."""
+
+
+class Outside:
+    """A tensor of memory that a graph does not own: between replays it does not keep the memory alive."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.tensor = alias(x)
+        self._memory = StorageWeakRef(x.untyped_storage())
+        self._place = x.storage_offset(), x.size(), x.stride()
+
+    def bind(self) -> None:
+        """Find the memory, where it was."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self._memory.cdata)
+        if storage is None:
+            raise FreedMemory(f"a CUDA graph uses memory {self._place[1]} that was freed since its capture")
+        torch.ops.aten.set_.source_Storage_storage_offset(self.tensor, storage, *self._place)
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        torch.ops.aten.set_.source_Storage(self.tensor, torch.UntypedStorage())
 
 
 class CUDAGraph:
@@ -38,7 +74,9 @@ class CUDAGraph:
         """Forget the operations."""
         self._steps: list[Callable[[], object]] = []
         self._made: dict[int, Tensor] = {}
-        self._read: dict[int, Tensor] = {}
+        self._outside: dict[Any, Outside] = {}
+        self._read: dict[int, Uses] = {}
+        self._written: list[Uses] = []
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
         self._is_captured = self.is_broken = False
 
@@ -70,8 +108,10 @@ class CUDAGraph:
             for made in self._made.values():
                 spoil(made)
                 uses_of(made, is_new=True)
-        self._written = [memory for memory, _ in self._before.values()]
-        self._before = {}
+            self._written = [uses_of(memory) for memory, _ in self._before.values()]
+            self._before = {}
+            for outside in self._outside.values():
+                outside.release()
         if self.is_broken:
             CUDAGraph.left_open |= self._generators
             self.reset()
@@ -88,11 +128,14 @@ class CUDAGraph:
             raise CaptureError(NOT_PERMITTED)
         if not Stream.is_alone:
             pool = CUDAGraph.pools.setdefault(self._pool, Uses())
-            written = [*self._made.values(), *self._written]
-            note_work(map(uses_of, self._read.values()), [pool, *map(uses_of, written)])
+            note_work(self._read.values(), [pool, *map(uses_of, self._made.values()), *self._written])
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode():
+            for outside in self._outside.values():
+                outside.bind()
             for step in self._steps:
                 step()
+            for outside in self._outside.values():
+                outside.release()
 
     def refuse(self, name: str) -> None:
         """Raise the error of what cannot be captured, which ends the capture."""
@@ -104,7 +147,7 @@ class CUDAGraph:
         self._keep([target])
         self._note_read([source])
         target.copy_(source)
-        kind, one, other = Download if is_download else Upload, alias(target), alias(source)
+        kind, one, other = Download if is_download else Upload, self._alias(target), self._alias(source)
         self._steps.append(lambda: kind(one, other))
 
     def run(self, func: Any, args: Any, kwargs: Any, is_on_cuda: Callable[[Tensor], bool]) -> Any:
@@ -127,7 +170,7 @@ class CUDAGraph:
             return result
 
         # A number of the host is read now: CUDA passes it to the kernel by value.
-        args, kwargs = replaced((args, kwargs), lambda x: alias(x) if is_on_cuda(x) else x.clone())
+        args, kwargs = replaced((args, kwargs), lambda x: self._alias(x) if is_on_cuda(x) else x.clone())
 
         def step() -> None:
             found = tensors([func(*args, **kwargs)])
@@ -148,8 +191,15 @@ class CUDAGraph:
             raise CaptureError("Attempt to increase offset for a CUDA generator not in capture mode.")
         return generator
 
+    def _alias(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same memory for the replays."""
+        if (memory := storage_id(x)) in self._made:
+            return alias(x)
+        key = memory, x.storage_offset(), x.size(), x.stride(), x.dtype
+        return self._outside.setdefault(key, Outside(x)).tensor
+
     def _note_read(self, read: Iterable[Tensor]) -> None:
-        self._read |= {storage_id(x): alias(x) for x in read if storage_id(x) not in self._made}
+        self._read |= {storage_id(x): uses_of(x) for x in read if storage_id(x) not in self._made}
 
     def _keep(self, written: Iterable[Tensor]) -> None:
         """Keep the numbers of memory that was there before the capture, before they change for the first time."""
@@ -163,12 +213,6 @@ class CUDAGraph:
 def storage_id(x: Tensor) -> int:
     """Return what is the same for tensors of the same memory."""
     return x.untyped_storage()._cdata
-
-
-def alias(x: Tensor) -> Tensor:
-    """Return a tensor of the same memory, without its gradient."""
-    made: Tensor = torch.ops.aten.detach.default(x)
-    return made
 
 
 def tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -82,7 +82,7 @@ class _Operations(TorchDispatchMode):
                 else:
                     self.copy(target, source, is_blocking)
             return args[0] if name == "copy_" else None
-        if _waits(name, args):
+        if _waits(name, args, kwargs):
             self.let_host_wait(name)
         if graph is not None:
             result = graph.run(func, args, kwargs, is_on_cuda)
@@ -151,11 +151,13 @@ def _is_refused(name: str, func: Any, args: Any, kwargs: Any, places: list[bool]
     return any(x.dim() > 0 for x, there in zip(inputs, places, strict=True) if not there)
 
 
-def _waits(name: str, args: Any) -> bool:
+def _waits(name: str, args: Any, kwargs: Any) -> bool:
     """Tell whether the host waits for the second device in this operation."""
     if name in INDEXES:
         indices = [*tensors(args[1:2])]
         return any(x.dtype in (torch.bool, torch.uint8) or (x.dim() > 0 and not is_on_cuda(x)) for x in indices)
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
     return name in WAITS
 
 
@@ -189,6 +191,10 @@ class SecondDevice(TorchFunctionMode):
             return None
         if name == "tolist" and is_on_cuda(args[0]):
             self.operations.let_host_wait(name)
+        if name == "one_hot" and is_on_cuda(args[0]):
+            return _one_hot(*args, **kwargs)
+        if name == "__setitem__" and is_on_cuda(args[0]) and isinstance(args[2], bool | int | float):
+            args = *args[:2], args[0].new_full((), args[2])  # CUDA makes it on the device
         _check_generator(name, args, kwargs)
         target = _target(name, args, kwargs)
         if target is None:
@@ -219,6 +225,12 @@ class SecondDevice(TorchFunctionMode):
                 with torch.no_grad(), torch._C._DisableTorchDispatch():
                     self.operations.copy(result, source, is_blocking)
         return result
+
+
+def _one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
+    """Return what `torch.nn.functional.one_hot` makes on CUDA, where it looks at no number if it knows how many."""
+    num_classes = int(index.max()) + 1 if num_classes == -1 else num_classes
+    return index.new_zeros((*index.shape, num_classes)).scatter_(-1, index.unsqueeze(-1), 1)
 
 
 def _attribute(func: Any, args: Any) -> Any:

@@ -31,7 +31,7 @@ class Copy:
     under_way: ClassVar[list["Copy"]] = []
 
     def __init__(self, pinned: Tensor, values: Tensor) -> None:
-        self.pinned, self.values = pinned, values
+        self.pinned, self.values = alias(pinned), values
         self.stream, self.time = Stream.current, Stream.current.tick()
         Copy.under_way.append(self)
 
@@ -67,6 +67,12 @@ class Upload(Copy):
 
 def _as_bytes(x: Tensor) -> Tensor:
     return x.contiguous().view(-1).view(torch.uint8)
+
+
+def alias(x: Tensor) -> Tensor:
+    """Return a tensor of the same memory, without its gradient."""
+    made: Tensor = torch.ops.aten.detach.default(x)
+    return made
 
 
 def spoil(target: Tensor, values: Tensor | None = None) -> None:

@@ -19,6 +19,7 @@ from rltrainer.seeding import make_generator
 from rltrainer.updates import optimizer
 from rltrainer.updates.adam import Adam
 from tests.contract.test_all_algorithms import assert_same_state
+from tests.devices.cuda_graphs import FreedMemory
 from tests.devices.second_device import DeviceMismatch, DeviceWait
 from tests.devices.streams import StreamRace
 from tests.devices.test_runs import GRAPH, made, run
@@ -76,6 +77,10 @@ WAITS: dict[str, Callable[[], object]] = {
     "nonzero": lambda: there(2).nonzero(),
     "a mask": lambda: there(2)[there(2) > 0],
     "copy_": lambda: there(2).copy_(here(2)),
+    "tolist": lambda: there(2).tolist(),
+    "list as index": lambda: there(2)[[0, 1]],
+    "repeat_interleave": lambda: there(2).repeat_interleave(index("cuda")),
+    "one_hot of any size": lambda: nn.functional.one_hot(index("cuda")),
 }
 
 
@@ -158,6 +163,15 @@ def test_what_cannot_be_captured(name: str) -> None:
         captured(NOT_CAPTURED[name])
     assert not torch.cuda.is_current_stream_capturing()
     captured(lambda: there(2))
+
+
+def test_a_graph_does_not_keep_what_it_reads() -> None:
+    x, others = there(2), [there(2)]
+    graph = captured(lambda: x.add_(others[0][1:]))
+    graph.replay()
+    others.clear()
+    with pytest.raises(FreedMemory, match="freed since its capture"):
+        graph.replay()
 
 
 def test_an_empty_graph() -> None:
@@ -297,6 +311,18 @@ def test_graphs_of_one_pool_take_turns(shares_pool: bool) -> None:
         x.sum()
     with pytest.raises(StreamRace) if shares_pool else contextlib.nullcontext():
         graphs[1].replay()
+
+
+def test_what_the_device_does_without_the_host() -> None:
+    x = there(2)
+    torch.cuda.set_sync_debug_mode("error")
+    x[0] = 5.0
+    x[index("cuda")] *= 2.0
+    x.repeat_interleave(index("cuda") + 1, output_size=2)
+    one_hot = nn.functional.one_hot(index("cuda"), 3)
+    torch.cuda.set_sync_debug_mode("default")
+    assert x.tolist() == [10.0, 1.0]
+    assert one_hot.tolist() == [[1, 0, 0]] * 2
 
 
 # Mistakes planted in rltrainer, each of which passes on the CPU.
