@@ -75,8 +75,8 @@ def read_run(
     state.phase = "restored" if state.has_begun else "new"
     if state.stop_reason == SIGNAL:
         state.stop_reason = None
-    if algorithm.device.type != "cuda":  # the run may have moved; a CUDA graph changes no number
-        state.runtime = dataclasses.replace(state.runtime, cuda_graph=params.runtime.cuda_graph)
+    # It is chosen again: the run may have moved to another device, and a CUDA graph changes no number.
+    state.runtime = dataclasses.replace(state.runtime, cuda_graph=params.runtime.cuda_graph)
     return state, loads
 
 

@@ -85,7 +85,7 @@ def test_a_buffer_follows_networks_to_another_device(earlier: dict[str, str], pl
     assert str(recipe._parts(earlier)[1]["training_collector"].buffer.device) == place
 
 
-def interrupted(algorithm: str, folder: Path, device: str, verbose: bool = False) -> rl.RunFolder:
+def interrupted(algorithm: str, folder: Path, device: str, verbose: bool = False, **fields: Any) -> rl.RunFolder:
     """Return the folder of a training that ended in its second epoch."""
 
     def interrupt(epoch: int, env_step: int) -> None:
@@ -93,17 +93,18 @@ def interrupted(algorithm: str, folder: Path, device: str, verbose: bool = False
             raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        train(algorithm, folder, device=device, training_fn=interrupt, verbose=verbose)
+        train(algorithm, folder, device=device, training_fn=interrupt, verbose=verbose, **fields)
     return rl.RunFolder(folder / f"{algorithm}_CartPole-v1")
 
 
 @pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), pytest.param("cpu", "cuda", marks=pytest.mark.full)])
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.full)])
 def test_a_run_resumes_on_another_device(algorithm: str, first: str, second: str, tmp_path: Path) -> None:
-    folder = interrupted(algorithm, tmp_path, first)
+    folder = interrupted(algorithm, tmp_path, first, runtime=rl.RuntimeParams(compile=False))
     resumed = run_recipe(recipe_of(folder).with_fields(device=second, verbose=False), folder)
     assert resumed.info.env_step == 128
     assert {torch.device(place).type for place in places(resumed.algorithm)} == {second}
+    assert resumed.algorithm.has_cuda_graph is (second == "cuda")
 
 
 @pytest.mark.full
