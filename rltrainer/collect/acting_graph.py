@@ -7,6 +7,7 @@ import copy
 import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -59,19 +60,6 @@ class ScheduledExploration:
                 self._tensors[name].fill_(value_at(schedule, progress))
 
 
-class _Owner:
-    """Stands for the algorithm that a `Fingerprint` asks: of a policy alone."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def _networks(self) -> list[Policy]:
-        return [self.policy]
-
-    def _tensors(self) -> list[Tensor]:
-        return [*self.policy.parameters(), *self.policy.buffers()]
-
-
 class ActingGraph:
     """Runs `Policy.select_action` for all envs as a CUDA graph, with the numbers that it returns without one.
 
@@ -86,7 +74,10 @@ class ActingGraph:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._recorder: CudaRecorder | None = None
-        self._fingerprint = Fingerprint(_Owner(policy), {}, is_recorded=True)
+        owner = SimpleNamespace(  # the part of an algorithm that is a policy
+            policy=policy, _networks=lambda: [policy], _tensors=lambda: [*policy.parameters(), *policy.buffers()]
+        )
+        self._fingerprint = Fingerprint(owner, {}, is_recorded=True)
         self._name, self._own = "", list[dict[str, Any]]()
         self._explorations: dict[int, ScheduledExploration] = {}
         self._recordings: dict[Hashable, Recording] = {}

@@ -144,12 +144,12 @@ class OlderWeights:
     def publish(self) -> None:
         """Let the copy act with the present weights from the next collection on."""
         self._source.publish(0)
-        self._is_published = torch.cuda.current_stream().record_event()
+        self._is_published = torch.cuda.current_stream(self.copy.device).record_event()
 
     @contextlib.contextmanager
     def acting(self, continues: bool) -> Iterator[None]:
         """Act in this context; `continues` tells that only `publish` has changed anything on the device since."""
-        current = torch.cuda.current_stream()
+        current = torch.cuda.current_stream(self.copy.device)
         if continues and self._is_published is not None:
             self._stream.wait_event(self._is_published)
         else:

@@ -49,11 +49,12 @@ class CudaRecorder:
         Its outputs are the same tensors at each replay, and it draws from `generators` as it would without a graph.
         """
         graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
         try:
-            with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._capture_stream):
-                outputs = function()
+            with torch.cuda.device(self._device):
+                for generator in generators:
+                    graph.register_generator_state(generator)
+                with torch.cuda.graph(graph, self._pool, self._capture_stream):
+                    outputs = function()
         except Exception:
             # PyTorch leaves the generators of a capture that failed as if it were still under way: they raise at the
             # next draw. A copy of their state is not marked so.

@@ -275,3 +275,19 @@ def test_a_module_with_hooks_is_not_recorded(caplog: pytest.LogCaptureFixture) -
         collector.collect(num_steps=6)
     assert len(calls) == 4
     assert [text.rpartition(": ")[2] for text in caplog.messages] == ["its modules have hooks"]
+
+
+def test_all_leaves_of_an_observation_go_up_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads: list[Any] = []
+    upload = second_device.Upload
+    monkeypatch.setattr(second_device, "Upload", lambda *args: uploads.append(args) or upload(*args))
+    envs = steered_envs(4, None, kind="masked")
+    policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,)).to("cuda")
+    collector = rl.Collector(policy, envs, replay_of(envs, 100))
+    collector.collect(num_steps=4)
+    uploads.clear()
+    collector.collect(num_steps=40)
+    assert len(uploads) == 10
+    now, after = collector.adapter._now, collector.adapter._next
+    assert now.tensor is after.tensor  # one place on the device
+    assert torch.equal(collector.adapter.obs_tensor["state"].cpu(), torch.from_numpy(collector.adapter.obs["state"]))

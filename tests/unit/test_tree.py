@@ -1,8 +1,9 @@
 """Trees of arrays."""
 
 import pytest
+import torch
 
-from rltrainer.tree import leaves, map_tree, named_leaves
+from rltrainer.tree import leaves, map_tree, named_leaves, packed_like
 
 TREE = {"cam": {"left": 1, "right": 2}, "pair": (3, {"x": 4})}
 
@@ -30,3 +31,17 @@ def test_leaves_are_named_as_a_user_would_write_them() -> None:
     assert list(named_leaves(TREE)) == list(zip(names, [1, 2, 3, 4], strict=True))
     assert list(named_leaves(5)) == [("", 5)]
     assert leaves(TREE) == [1, 2, 3, 4]
+
+
+def test_packed_tensors_are_copied_as_a_whole() -> None:
+    tree = {"flags": torch.tensor([True, False, True]), "rest": (torch.tensor(1.5), torch.tensor([[7, -8]]))}
+    whole, views = packed_like(tree, "cpu")
+    assert whole.dtype == torch.uint8
+    assert len(whole) == 16 + 16 + 16
+    assert views["flags"].tolist() == [False, False, False]
+    map_tree(torch.Tensor.copy_, views, tree)
+    other_whole, other = packed_like(map_tree(lambda x: x.to("meta"), tree), "cpu")
+    other_whole.copy_(whole)
+    assert other["flags"].tolist() == [True, False, True]
+    assert other["rest"][0].item() == 1.5
+    assert other["rest"][1].tolist() == [[7, -8]]

@@ -95,7 +95,7 @@ class ObsMemory:
         if self.packed is not None:
             here, there, event = self.packed
             there.copy_(here, non_blocking=True)
-            event.record()
+            event.record(torch.cuda.current_stream(there.device))
             return
         for here, there in zip(leaves(self.tensor), leaves(self.obs), strict=True) if not self.shares else ():
             here.copy_(torch.as_tensor(there))
