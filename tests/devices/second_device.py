@@ -16,11 +16,23 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.devices.cuda_graphs import CUDAGraph, GraphContext, tensors, written_tensors
-from tests.devices.streams import CaptureError, Download, Event, Stream, StreamContext, Upload, note_work, uses_of, wait
+from tests.devices.streams import (
+    CaptureError,
+    Download,
+    Event,
+    Stream,
+    StreamContext,
+    Upload,
+    note_new,
+    note_work,
+    uses_of,
+    wait,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -49,9 +61,19 @@ def is_on_cuda(x: Tensor) -> bool:
     return getattr(x.untyped_storage(), "place", CPU) == CUDA
 
 
+_PINNED: list[tuple[StorageWeakRef, int, int]] = []
+"""Pinned memory, with its first address and the one after its last."""
+
+
 def is_pinned(x: Tensor) -> bool:
-    """Tell whether a tensor's memory is of the host and pinned."""
-    return getattr(x.untyped_storage(), "is_pinned_memory", False)
+    """Tell whether a tensor's memory is of the host and pinned, even if it came here by way of an array."""
+    _PINNED[:] = [each for each in _PINNED if not each[0].expired()]
+    return any(first <= x.data_ptr() < end for _, first, end in _PINNED)
+
+
+def _pin(x: Tensor) -> None:
+    memory = x.untyped_storage()
+    _PINNED.append((StorageWeakRef(memory), memory.data_ptr(), memory.data_ptr() + memory.nbytes()))
 
 
 class _Operations(TorchDispatchMode):
@@ -125,8 +147,8 @@ def _place_on_cuda(x: Tensor) -> None:
     storage: Any = x.untyped_storage()
     if getattr(storage, "place", CPU) != CUDA:
         storage.place = CUDA
-        if not Stream.is_alone:
-            note_work([], [uses_of(x, is_new=True)])
+        if not Stream.is_alone and CUDAGraph.capturing is None:
+            note_new(x)
 
 
 def _note_work(func: Any, args: Any, kwargs: Any) -> None:
@@ -187,8 +209,6 @@ class SecondDevice(TorchFunctionMode):
             return is_pinned(args[0])
         if name in ("numpy", "__array__") and is_on_cuda(args[0]):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
-        if name == "record_stream":  # memory is never given to another tensor here
-            return None
         if name == "tolist" and is_on_cuda(args[0]):
             self.operations.let_host_wait(name)
         if name == "one_hot" and is_on_cuda(args[0]):
@@ -218,10 +238,11 @@ class SecondDevice(TorchFunctionMode):
             if target == CUDA:
                 _place_on_cuda(result)
             result.untyped_storage().place = target  # type: ignore[attr-defined]
-            result.untyped_storage().is_pinned_memory = bool(pins)  # type: ignore[attr-defined]
+            if pins:
+                _pin(result)
             if isinstance(source, Tensor) and is_on_cuda(source) != (target == CUDA):
                 if not is_blocking and target == CPU and CUDAGraph.capturing is None:
-                    result.untyped_storage().is_pinned_memory = True  # type: ignore[attr-defined]
+                    _pin(result)
                 with torch.no_grad(), torch._C._DisableTorchDispatch():
                     self.operations.copy(result, source, is_blocking)
         return result
@@ -334,6 +355,11 @@ class Generator(torch.Generator):
         CUDAGraph.left_open.discard(self._cdata)
 
 
+def record_stream(x: Tensor, stream: Stream) -> None:
+    """Let memory be used again only after the work of another stream, too."""
+    uses_of(x).home = None
+
+
 @contextlib.contextmanager
 def second_device() -> Iterator[SecondDevice]:
     """Let `device="cuda"` be usable: replace the modes, `torch.Generator` and what we call of `torch.cuda`."""
@@ -367,6 +393,11 @@ def second_device() -> Iterator[SecondDevice]:
         "set_sync_debug_mode": set_sync_debug_mode,
         "synchronize": lambda device=None: wait(),
     }
-    with mock.patch.multiple(torch.cuda, **functions), mock.patch.object(torch, "Generator", Generator), mode:
+    with (
+        mock.patch.multiple(torch.cuda, **functions),
+        mock.patch.object(torch, "Generator", Generator),
+        mock.patch.object(Tensor, "record_stream", record_stream),
+        mode,
+    ):
         yield mode
         wait()  # for copies whose memory was overwritten

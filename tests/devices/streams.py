@@ -105,6 +105,7 @@ class Stream:
         self.device = torch.device("cuda", 0)
         self._time = 0
         self._known: Clock = {}
+        self.freed: list[Clock] = []
         Stream.made.append(self)
         if Stream.is_alone:
             Stream.is_alone, Stream.time_alone = False, Stream.default.tick()
@@ -154,11 +155,16 @@ class Stream:
 
 
 class Uses:
-    """The last uses of a piece of memory."""
+    """The last uses of a piece of memory; `home` is the stream that gets it again when it is freed."""
 
     def __init__(self, written: Clock | None = None) -> None:
         self._written: Clock = written or {}
         self._read: Clock = {}
+        self.home: Stream | None = None
+
+    def __del__(self) -> None:
+        if self.home is not None:
+            self.home.freed.append(self._written | self._read)
 
     def note(self, stream: Stream, time: int, is_written: bool) -> None:
         """Note work, which must begin after the last work that wrote the memory, or that read what is now written."""
@@ -179,6 +185,16 @@ def uses_of(x: Tensor, is_new: bool = False) -> Uses:
         storage.uses = Uses({} if is_new else {Stream.default: Stream.time_alone})
     uses: Uses = storage.uses
     return uses
+
+
+def note_new(x: Tensor) -> None:
+    """Note that the current stream makes a tensor, in memory that it may have had before."""
+    stream, uses = Stream.current, uses_of(x, is_new=True)
+    note_work([], [uses])
+    uses.home = stream
+    freed, stream.freed = stream.freed, []
+    if not all(stream.knows(*use) for clock in freed for use in clock.items()):
+        raise StreamRace("memory of a stream was freed while another stream uses it: record_stream is missing")
 
 
 def note_work(read: Iterable[Uses], written: Iterable[Uses]) -> None:

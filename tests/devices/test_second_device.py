@@ -217,12 +217,22 @@ def test_a_copy_in_another_stream() -> None:
     assert pinned.tolist() == [1.0, 1.0]
 
 
-def test_memory_that_is_overwritten_while_it_is_read() -> None:
+@pytest.mark.parametrize("by", [lambda x: x, lambda x: torch.from_numpy(x.numpy())])
+def test_memory_that_is_overwritten_while_it_is_read(by: Callable[[Tensor], Tensor]) -> None:
     x, pinned = there(2), torch.zeros(2).pin_memory()
-    x.copy_(pinned, non_blocking=True)
+    assert by(pinned).is_pinned()
+    x.copy_(by(pinned), non_blocking=True)
     pinned.fill_(1.0)
     with pytest.raises(StreamRace, match="pinned memory was overwritten"):
         torch.cuda.synchronize()
+
+
+def test_memory_that_is_not_pinned_is_read_at_once() -> None:
+    x, memory = there(2), torch.zeros(2)
+    assert not memory.is_pinned()
+    x.copy_(memory, non_blocking=True)
+    memory.fill_(5.0)
+    assert x.tolist() == [0.0, 0.0]
 
 
 def test_copies_in_a_graph() -> None:
@@ -295,6 +305,22 @@ def test_a_new_stream_waits_for_what_was_there_before() -> None:
     x = there(2)
     with pytest.raises(StreamRace), torch.cuda.stream(torch.cuda.Stream()):
         x.add_(1.0)
+
+
+@pytest.mark.parametrize("care", ["none", "record_stream", "wait_stream"])
+def test_memory_that_is_freed_while_another_stream_reads_it(care: str) -> None:
+    stream = torch.cuda.Stream()
+    tensors = [there(2)]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        tensors[0].sum()
+    if care == "record_stream":
+        tensors[0].record_stream(stream)
+    tensors.clear()
+    if care == "wait_stream":
+        torch.cuda.current_stream().wait_stream(stream)
+    with pytest.raises(StreamRace, match="record_stream is missing") if care == "none" else contextlib.nullcontext():
+        there(2)
 
 
 @pytest.mark.parametrize("shares_pool", [False, True])
