@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, FinalObservations, RowWriter, Storage, outside_text, to_array
+from rltrainer.data.storage import Array, FinalObservations, PackedRows, RowWriter, Storage, outside_text, to_array
 from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, leaves, map_tree
-from rltrainer.types import Rollout, Sequences, Transitions
+from rltrainer.types import Rollout, Sequences, Transitions, to_device
 from rltrainer.validation.field_rules import PositiveInt, checked
 
 MEMORY = "state"
@@ -83,7 +83,13 @@ class Ring:
         self.num_rows = env_capacity + 1
         self.num_slots = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
-        self.columns = {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
+        self._packed = None if device.type == "cpu" else PackedRows(specs, shape, device)
+        own = shape if self._packed is None else (0, num_envs)  # packed rows have a memory of their own
+        self.columns = {name: Storage(f"{owner}.{name}", part, own, device) for name, part in specs.items()}
+        if self._packed is not None:
+            self._packed.place(self.columns)
+        # Whether the second row of `_packed.step` holds the observations of the heads; if not, a look at them waits.
+        self._has_heads_on_host = False
         self.actions = ValueRange(specs["action"].space)
         self._writer = RowWriter(self.columns, self.actions)
         self.final = FinalObservations(specs["obs"], shape, device)
@@ -105,6 +111,12 @@ class Ring:
         self._envs = np.arange(num_envs)
         self._table = torch.zeros(4 if self.num_frameless == 0 else 7, num_envs, dtype=torch.int64, device=device)
         self._is_table_old = True
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the copy's state, and let its columns lie in its own packed rows."""
+        vars(self).update(state)
+        if self._packed is not None:
+            self._packed.place(self.columns)
 
     @property
     def nbytes(self) -> int:
@@ -160,18 +172,32 @@ class Ring:
         """Store one step of all envs; see `ReplayBuffer.add`."""
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
+        if self._packed is not None and not is_on_host(obs, action, reward):
+            self._add_from_device(obs, action, reward, next_obs, terminated, truncated, extra)
+            return
         self._end_pending()
         number: Any = self.written if self._level is None else self._level
         rows = number % self.num_rows, (number + 1) % self.num_rows
         if self._level is None:
             rows = (rows[0], self._envs), (rows[1], self._envs)
         terminated, truncated = to_array(terminated), to_array(truncated)
-        self._writer.write(rows, (obs, action, reward, next_obs, terminated, truncated, extra))
+        step, packed = (obs, action, reward, next_obs, terminated, truncated, extra), self._packed
+        if packed is None:
+            self._writer.write(rows, step)
+        else:
+            self._has_heads_on_host = False  # in case of an interrupt
+            self._writer.write((0, 1), step)
+            slots = np.concatenate([self._slots_at(self.written), self._slots_at(self.written + 1)])
+            packed.write(slots, packed.step.flatten(0, 1))
+            self._has_heads_on_host = True
         if np.count_nonzero(self.final.index[rows[1]]):
             self.final.release(self._slots_at(self.written + 1))
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             done = np.flatnonzero(terminated | truncated)
-            final_obs = self.columns["obs"].gather(self.on_device(self._slots_at(self.written + 1)[done]))
+            if packed is None:
+                final_obs = self.columns["obs"].gather(self.on_device(self._slots_at(self.written + 1)[done]))
+            else:
+                final_obs = map_tree(lambda x: torch.from_numpy(x[done]), self.columns["obs"].row(1))
             self.final.put(self._slots_at(self.written)[done], final_obs)
         if self.sampler is not None:
             self.sampler.stored(self.on_device(self._slots_at(self.written)))
@@ -179,6 +205,29 @@ class Ring:
         level = None if self._level is None else self._level + 1
         # In one statement without a call: no handler of a signal runs between its parts.
         self.written, self._level, self._is_table_old = self.written + 1, level, True
+
+    def _add_from_device(
+        self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
+    ) -> None:
+        """Store one step of all envs without a stay on the host."""
+        ended = to_array(terminated) | to_array(truncated)
+        columns = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+        columns |= {"extra": extra or {}, "next_obs": next_obs}
+        columns = map_tree(lambda x: to_device(torch.as_tensor(x), self.device), columns)
+        next_obs, at = columns.pop("next_obs"), self.on_device(np.flatnonzero(ended))
+        final_obs = map_tree(lambda x: x.index_select(0, at), next_obs)
+        new = NewTransitions(columns, None, self._envs, ended, final_obs, next_obs)
+        self._check(new)
+        self.store(new)
+
+    def _check(self, new: NewTransitions) -> None:
+        """Check values and actions, which lie in their space if they are stored."""
+        for name, column in self.columns.items():
+            column.check(new.columns[name], len(new.env) if new.source is None else None)
+        action = to_array(new.columns["action"])
+        action = action if new.source is None else action[new.source]
+        if not self.actions.holds(action):
+            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
 
     def add_rollout(self, rollout: Rollout, token: object | None) -> None:
         """Store the valid steps of a rollout; see `ReplayBuffer.add_rollout`."""
@@ -193,11 +242,7 @@ class Ring:
         for obs in (map_tree(lambda x: x.flatten(0, 1), rollout.obs), rollout.last_obs, rollout.final_obs):
             self.columns["obs"].check(obs)
         new = NewTransitions.of_rollout(rollout)
-        for name, column in self.columns.items():
-            column.check(new.columns[name])
-        action = to_array(new.columns["action"])[new.source]
-        if not self.actions.holds(action):
-            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
+        self._check(new)
         self.continue_with(token)
         # A trajectory ends here if the rollout does not start with the successor of its last stored step.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid | rollout.idle)[0]
@@ -223,9 +268,18 @@ class Ring:
         written = self.written + count
         head = self._slots_at(written)[grows]
         self.final.release(np.concatenate([slots, head]))
-        for name, column in self.columns.items():
-            column.scatter(slots, new.columns[name], source)
-        self.columns["obs"].scatter(head, new.last_obs, grows)
+        if self._packed is not None and is_on_host(new.columns["reward"], new.last_obs):
+            parts = [(column, new.columns[name], source) for name, column in self.columns.items()]
+            rows = self._packed.rows(len(slots), parts)
+            heads = self._packed.rows(len(grows), [(self.columns["obs"], new.last_obs, grows)])
+            self._packed.write(np.concatenate([slots, head]), torch.cat([rows, heads]))
+            self._packed.step[1, grows] = heads
+            self._has_heads_on_host |= len(grows) == self.num_envs
+        else:
+            for name, column in self.columns.items():
+                column.scatter(slots, new.columns[name], source)
+            self.columns["obs"].scatter(head, new.last_obs, grows)
+            self._has_heads_on_host = False
         self.final.put(ended, new.final_obs, np.flatnonzero(kept[new.ended]))
         if self.sampler is not None:
             self.sampler.stored(self.on_device(slots))
@@ -272,13 +326,16 @@ class Ring:
             self._note_written(start)
             self.store(new)
         self.columns["obs"].scatter(self._slots_at(written), head)
-        self.token, self.saved = None, saved
+        self.token, self.saved, self._has_heads_on_host = None, saved, False
         self.pending_end[:] = pending_end
         self._note_written(written.copy())
 
     def _differs_from_head(self, obs: Tree) -> Array:
         """Return which observations [N, ...] are not the successors of the last stored steps [N] bool."""
-        head = self.columns["obs"].gather(self.on_device(self.heads()))
+        column = self.columns["obs"]
+        if self._has_heads_on_host and is_on_host(obs):
+            return to_array(differ(map_tree(torch.from_numpy, column.row(1)), map_tree(torch.as_tensor, obs)))
+        head = column.gather(self.on_device(self.heads()))
         return to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
 
     def _end_pending(self) -> None:
@@ -535,6 +592,11 @@ def count_up(counts: Array) -> Array:
     """Return 0, 1, 2, ... up to each count, one after the other."""
     first: Array = np.repeat(np.cumsum(counts) - counts, counts)
     return np.arange(len(first)) - first
+
+
+def is_on_host(*trees: Tree) -> bool:
+    """Return whether all leaves are arrays, or tensors of the CPU."""
+    return not any(isinstance(x, Tensor) and not x.is_cpu for tree in trees for x in leaves(tree))
 
 
 def differ(tree: Tree, other: Tree) -> Tensor:

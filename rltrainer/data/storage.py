@@ -1,6 +1,6 @@
 """The columns of a buffer: preallocated memory for trees of values, written a row or many slots at a time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Annotated, Any, Literal, get_args
@@ -13,6 +13,7 @@ from torch import Tensor
 from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
+from rltrainer.types import to_device
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
 
 Array = np.ndarray[Any, Any]
@@ -97,18 +98,18 @@ class Storage:
         """Bytes of all tensors."""
         return sum(leaf.tensor.nbytes for leaf in self.leaves)
 
-    def check(self, values: Tree) -> None:
-        """Check a tree of tensors [S, ...] before `scatter`; see `Leaf.check` for errors."""
+    def check(self, values: Tree, num: int | None = None) -> None:
+        """Check a tree of tensors [S, ...] before `scatter`, S as it is or `num`; see `Leaf.check` for errors."""
         for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
-            leaf.check(value, tuple(value.shape[:1]) + leaf.spec.shape)
+            leaf.check(value, (*(value.shape[:1] if num is None else (num,)), *leaf.spec.shape))
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
         """Write values [S, ...], on any device, into slots [M]; `source` [M] are their places in S, None all."""
-        where = torch.from_numpy(index).to(self.device)
+        where = to_device(torch.from_numpy(index), self.device)
         for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
             if source is not None:
-                value = value.index_select(0, torch.from_numpy(source).to(value.device))
-            leaf.flat.index_copy_(0, where, value.to(self.device, leaf.spec.dtype))
+                value = value.index_select(0, to_device(torch.from_numpy(source), value.device))
+            leaf.flat.index_copy_(0, where, to_device(value.to(leaf.spec.dtype), self.device))
 
     def gather(self, index: Tensor) -> Tree:
         """Return copies of the values at a flat index [M], a tree [M, ...]."""
@@ -142,9 +143,13 @@ class Storage:
 class Leaf:
     """One tensor of a storage: `flat` has one axis of slots; `target` takes rows, on the CPU an array of `dtype`."""
 
+    target: Any
+    dtype: np.dtype[Any] | None
+
     def __init__(self, name: str, spec: Spec, shape: tuple[int, ...], device: torch.device) -> None:
         self.name, self.spec, self.device = name, spec, device
         self.row_shape = shape[1:] + spec.shape
+        self.is_packed = False
         self.allocate(shape)
 
     def allocate(self, shape: tuple[int, ...], stored: Tensor | None = None) -> None:
@@ -159,20 +164,28 @@ class Leaf:
         self.tensor = tensor
         self._view()
 
+    def place(self, tensor: Tensor, step: Array) -> None:
+        """Lie in packed rows of a device: `target` is the row of a step of all envs on the host, or the one after."""
+        self.tensor, self.is_packed = tensor, True
+        self._view()
+        self.target, self.dtype = step, step.dtype
+
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle the tensor only: an array would be copied apart from it, and writes to it lost."""
-        return vars(self) | {"flat": None, "target": None, "dtype": None}
+        packed = {"tensor": None} if self.is_packed else {}
+        return vars(self) | {"flat": None, "target": None, "dtype": None} | packed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._view()
+        if not self.is_packed:
+            self._view()
 
     def _view(self) -> None:
         self.flat = self.tensor.flatten(0, self.tensor.ndim - len(self.spec.shape) - 1)
         # NumPy writes a row in a tenth of torch's time.
         array = self.tensor.numpy() if self.device.type == "cpu" else None
-        self.target: Any = self.tensor if array is None else array
-        self.dtype: np.dtype[Any] | None = None if array is None else array.dtype
+        self.target = self.tensor if array is None else array
+        self.dtype = None if array is None else array.dtype
 
     def accept(self, value: Any, row_shape: tuple[int, ...] | None = None) -> Any:
         """Return a row, or a value of another `row_shape`, as `target` takes it; see `check` for errors."""
@@ -186,8 +199,9 @@ class Leaf:
             text = f"expected {described(self.spec.dtype, row_shape)}, got {value!r}"
             raise ReplayBufferError(f"{self.name}: {text}") from error
         self.check(tensor, row_shape)
-        tensor = tensor.to(self.device, self.spec.dtype)
-        return tensor if self.dtype is None else tensor.numpy()
+        if self.dtype is None:
+            return tensor.to(self.device, self.spec.dtype)
+        return tensor.to("cpu", self.spec.dtype).numpy()
 
     def is_finite(self, rows: int) -> bool:
         """Return whether all numbers in the first rows are finite."""
@@ -208,6 +222,53 @@ class Leaf:
             differs = array.astype(self.dtype or str(self.spec.dtype).removeprefix("torch.")) != array
             if differs.any():
                 raise SpaceError(f"{self.name}: {self.spec.rule}; got {array[differs][0]} ({array.dtype})")
+
+
+class PackedRows:
+    """All columns of a ring [R, N] on a device in one memory, so that rows are written by one copy and one kernel."""
+
+    def __init__(self, specs: dict[str, Tree], shape: tuple[int, int], device: torch.device) -> None:
+        self._specs, self._starts, size = leaves(specs), list[int](), 0
+        for spec in self._specs:
+            size = -(-size // spec.dtype.itemsize) * spec.dtype.itemsize
+            self._starts.append(size)
+            size += prod(spec.shape) * spec.dtype.itemsize
+        # In words of 8 bytes, which are copied more quickly than bytes.
+        self._memory = torch.zeros(*shape, -(-size // 8), dtype=torch.int64, device=device)
+        self.step = torch.zeros(2, shape[1], -(-size // 8), dtype=torch.int64)
+
+    def place(self, columns: dict[str, Storage]) -> None:
+        """Let the leaves of columns lie here, and in `step`: the row of a step of all envs and the one after."""
+        self._leaves = [leaf for column in columns.values() for leaf in column.leaves]
+        for leaf, tensor, step in zip(self._leaves, self.views(self._memory), self.views(self.step), strict=True):
+            leaf.place(tensor, step.numpy())
+
+    def views(self, rows: Tensor) -> list[Tensor]:
+        """Return the values of each leaf in rows [*axes, words], views [*axes, ...]."""
+        data, found = rows.view(torch.uint8), []
+        for spec, start in zip(self._specs, self._starts, strict=True):
+            part = data[..., start : start + prod(spec.shape) * spec.dtype.itemsize]
+            found.append(part.view(spec.dtype).view(*rows.shape[:-1], *spec.shape))
+        return found
+
+    def rows(self, num: int, parts: Iterable[tuple[Storage, Tree, Array | None]]) -> Tensor:
+        """Return rows [M, words] of the host with values [S, ...] of some columns, at places [M] in S, or all."""
+        rows = torch.zeros(num, self.step.shape[-1], dtype=torch.int64)
+        views = dict(zip(self._leaves, self.views(rows), strict=True))
+        for column, tree, source in parts:
+            for leaf, (_, value) in zip(column.leaves, matching_leaves(column.specs, tree, column.name), strict=True):
+                views[leaf].copy_(value if source is None else value.index_select(0, torch.from_numpy(source)))
+        return rows
+
+    def write(self, slots: Array, rows: Tensor) -> None:
+        """Write rows [M, words] of the host into slots [M]; nothing waits."""
+        num, memory = len(slots), self._memory.flatten(0, 1)
+        # PyTorch keeps pinned memory until the device has read it.
+        staged = torch.empty(num * (1 + memory.shape[1]), dtype=torch.int64, pin_memory=True)
+        staged[:num] = torch.from_numpy(slots)
+        staged[num:].view(num, -1).copy_(rows)
+        sent = staged.to(memory.device, non_blocking=True)
+        memory.index_copy_(0, sent[:num], sent[num:].view(num, -1))
 
 
 class RowWriter:
@@ -280,7 +341,7 @@ class FinalObservations:
         """End a trajectory at each slot [K]; the successors are values [S, ...], at `source` [K] or all."""
         size, num_missing = self._store.shape[0], len(slots) - len(self._free)
         if num_missing > 0:
-            self._store.grow(max(size + num_missing, size * 3 // 2))
+            self._store.grow(max(size + num_missing, size * 2))
             self._free.extend(range(size, self._store.shape[0]))
         index = np.array([self._free.pop() for _ in slots], np.int64)
         self._store.scatter(index, values, source)
@@ -333,8 +394,8 @@ class FinalObservations:
     def _set(self, slots: Array, index: Array) -> None:
         self.index.reshape(-1)[slots] = index
         if self._on_device is not None:
-            values = torch.from_numpy(index.astype(np.int32)).to(self._device)
-            self._on_device[torch.from_numpy(slots).to(self._device)] = values
+            values = to_device(torch.from_numpy(index.astype(np.int32)), self._device).expand(len(slots))
+            self._on_device.index_copy_(0, to_device(torch.from_numpy(slots), self._device), values)
 
 
 def described(dtype: torch.dtype, shape: tuple[object, ...]) -> str:
