@@ -67,3 +67,8 @@ def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False
     whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pin_memory)
     parts = iter(torch.split(whole, sizes))
     return whole, map_tree(lambda leaf: next(parts)[: leaf.nbytes].view(leaf.dtype).view(leaf.shape), tree)
+
+
+def is_on_host(*trees: Tree) -> bool:
+    """Return whether all leaves are arrays, or tensors of the CPU."""
+    return not any(isinstance(x, Tensor) and not x.is_cpu for tree in trees for x in leaves(tree))

@@ -22,7 +22,7 @@ from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array, FinalObservations, PackedRows, RowWriter, Storage, outside_text, to_array
 from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError, field_error_text
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, is_on_host, leaves, map_tree
 from rltrainer.types import Rollout, Sequences, Transitions, to_device
 from rltrainer.validation.field_rules import PositiveInt, checked
 
@@ -173,8 +173,7 @@ class Ring:
         if self.frames is not None:
             obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
         if self._packed is not None and not is_on_host(obs, action, reward):
-            self._add_from_device(obs, action, reward, next_obs, terminated, truncated, extra)
-            return
+            return self._add_from_device((obs, action, reward, next_obs, terminated, truncated, extra or {}))
         self._end_pending()
         number: Any = self.written if self._level is None else self._level
         rows = number % self.num_rows, (number + 1) % self.num_rows
@@ -206,14 +205,11 @@ class Ring:
         # In one statement without a call: no handler of a signal runs between its parts.
         self.written, self._level, self._is_table_old = self.written + 1, level, True
 
-    def _add_from_device(
-        self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
-    ) -> None:
+    def _add_from_device(self, step: tuple[Any, ...]) -> None:
         """Store one step of all envs without a stay on the host."""
-        ended = to_array(terminated) | to_array(truncated)
-        columns = {"obs": obs, "action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-        columns |= {"extra": extra or {}, "next_obs": next_obs}
-        columns = map_tree(lambda x: to_device(torch.as_tensor(x), self.device), columns)
+        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "extra")
+        columns = dict(zip(names, map_tree(lambda x: to_device(torch.as_tensor(x), self.device), step), strict=True))
+        ended = to_array(columns["terminated"] | columns["truncated"])
         next_obs, at = columns.pop("next_obs"), self.on_device(np.flatnonzero(ended))
         final_obs = map_tree(lambda x: x.index_select(0, at), next_obs)
         new = NewTransitions(columns, None, self._envs, ended, final_obs, next_obs)
@@ -369,7 +365,7 @@ class Ring:
         # A CUDA graph would repeat the number of transitions of the host: take the rest of a large number by that of
         # the device. Of n transitions none is more likely than another by more than n / 2^62.
         large = torch.randint(2**62, shape, generator=generator, device=self.device)
-        return large.remainder_(self._drawable_lookup()[0][-1])
+        return large.remainder_(self._drawable_lookup()[0, -1])
 
     def refresh(self) -> tuple[Hashable, ...]:
         """Bring the table of the envs up to date, and return where the data lies, as far as that changes."""
@@ -592,11 +588,6 @@ def count_up(counts: Array) -> Array:
     """Return 0, 1, 2, ... up to each count, one after the other."""
     first: Array = np.repeat(np.cumsum(counts) - counts, counts)
     return np.arange(len(first)) - first
-
-
-def is_on_host(*trees: Tree) -> bool:
-    """Return whether all leaves are arrays, or tensors of the CPU."""
-    return not any(isinstance(x, Tensor) and not x.is_cpu for tree in trees for x in leaves(tree))
 
 
 def differ(tree: Tree, other: Tree) -> Tensor:
