@@ -118,6 +118,8 @@ class Rollout:
         final_index: [K] int64, those steps as t * N + n.
         starts: [N] bool, the envs whose first row does not continue the rollout before.
         extra: further tensors [T, N, ...] declared by the buffer.
+        successors_of_all: tree [T, N, ...], every step's successor, if the envs return them all, as envs of tensors do;
+            trajectories then end with episodes only. Its shape does not depend on the episodes, as compiled code needs.
     """
 
     obs: Tree
@@ -131,6 +133,7 @@ class Rollout:
     final_index: Tensor
     starts: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
+    successors_of_all: Tree | None = None
 
     @property
     def done(self) -> Tensor:
@@ -141,6 +144,8 @@ class Rollout:
     def ends(self) -> Tensor:
         """Return where a trajectory ended: with an episode, at a boundary, before a step without transition [T, N]."""
         ends = self.done
+        if self.successors_of_all is not None:
+            return ends
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
         # The observation of a step without a transition is another episode's, or that of a restarted env.

@@ -167,7 +167,7 @@ class Algorithm(metaclass=Constructed):
         self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.attach(name or "loss", plan, self.is_compiled)
-        self.policy.progress = plan.progress
+        self.policy.progress, self.policy.is_compiled = plan.progress, self.is_compiled
         self.plan = dataclasses.replace(plan, runtime=self._resolved(plan.runtime))
 
     def _resolved(self, runtime: RuntimeParams) -> RuntimeParams:

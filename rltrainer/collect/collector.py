@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -17,11 +17,13 @@ from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
 from rltrainer.collect.episode_infos import EpisodeInfos, checked_keys
 from rltrainer.collect.faults import FaultChecker, check_obs
+from rltrainer.collect.tensor_rollouts import TensorRollouts
 from rltrainer.collect.weight_sync import CopyElsewhere, Counts, OlderWeights, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.env_state import AdapterState
+from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
 from rltrainer.interval import Every
@@ -139,6 +141,8 @@ class Collector(Stateful[CollectorState]):
         reader = self.envs.reader if isinstance(self.envs, EpisodeInfos) else None
         self._episodes = EpisodeCounter(self.num_envs, infos=reader, agents=self._agents)
         self._checker = FaultChecker(self.adapter, self._episodes)
+        can_run = isinstance(envs, TensorVectorEnv) and envs.device == self._acting.device and not keys
+        self._tensors = TensorRollouts(self._acting, cast(TensorVectorEnv, envs)) if can_run else None
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""
@@ -250,7 +254,7 @@ class Collector(Stateful[CollectorState]):
             with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
                 self._selection.begin(self.exploration, random, explore)
                 try:
-                    self._step_envs(num_steps)
+                    self._collect_rows(num_steps, random, explore)
                     self._checker.check_policy(self.policy)
                 except Exception as error:
                     self._checker.name_cause(self.rollout_buffer)
@@ -381,6 +385,21 @@ class Collector(Stateful[CollectorState]):
         self._episodes.forget(lost)
         self._selection.forget(lost)
         self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
+
+    def _collect_rows(self, num_steps: int | None, random: bool, explore: bool) -> None:
+        """Step the envs, row by row; envs of tensors many rows at once, if the policy and its exploration allow it."""
+        tensors, buffer, selection = self._tensors, self.rollout_buffer, self._selection
+        if tensors is None or num_steps is None or buffer is None or random:
+            return self._step_envs(num_steps)
+        if not tensors.can_collect(self.exploration, selection.memory, self.generator):
+            return self._step_envs(num_steps)
+        num_rows = -(-num_steps // self.num_envs)
+        given = selection.memory, explore, self.generator, selection.columns
+        rows, selection.memory = tensors.collect(num_rows, *given)
+        self.num_rows += num_rows
+        ended = self._episodes.add_rows(rows["reward"], rows["terminated"] | rows["truncated"])
+        self.adapter.moved(tensors.obs, num_rows, ended)
+        buffer.take(tensors.fields_of_rollout(rows, self.keeps_env_action, ended))
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.episode_infos import InfoReader
@@ -128,6 +129,26 @@ class EpisodeCounter:
                     self._teams.end(finished, ended, num_before, self._quota)
                 self.open = self._quota > 0
         return counted
+
+    def add_rows(self, reward: Tensor, done: Tensor) -> tuple[Array, Array]:
+        """Count rows [T, N] on any device; return the rows and the envs where episodes ended [E], in time order."""
+        num_rows, num_envs = reward.shape
+        total = reward.double().cumsum(0)
+        place = done.t().nonzero()  # by env, then by time
+        env, row = place.cpu().numpy().T
+        at_end, at_last = total[place[:, 1], place[:, 0]].cpu().numpy(), total[-1].cpu().numpy()
+        # What an env had gained and how long it had run when its episode before ended; of its first one, before these
+        # rows: a negative number.
+        is_first = np.diff(env, prepend=-1) != 0
+        gained = np.where(is_first, -self.running.returns[env], np.roll(at_end, 1))
+        began = np.where(is_first, -1 - self.running.lengths[env], np.roll(row, 1))
+        order = np.lexsort((env, row))
+        self._ended[0].append((at_end - gained)[order])
+        self._ended[1].append((row - began)[order])
+        self.num_valid += num_rows * num_envs
+        self.running.returns, self.running.lengths = self.running.returns + at_last, self.running.lengths + num_rows
+        self.running.returns[env], self.running.lengths[env] = at_last[env] - at_end, num_rows - 1 - row
+        return row[order], env[order]
 
     @property
     def is_complete(self) -> bool:

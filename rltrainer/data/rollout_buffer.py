@@ -23,7 +23,7 @@ from rltrainer.data.storage import (
 from rltrainer.device import require_device
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import PositiveInt, checked
 
@@ -66,6 +66,7 @@ class RolloutBuffer:
         self._views: tuple[tuple[int, int], dict[str, Tree], dict[str, Tree]] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._token: object | None = None
+        self._taken: Rollout | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without views of this object's memory."""
@@ -78,6 +79,8 @@ class RolloutBuffer:
 
     def __len__(self) -> int:
         """Return how many valid steps it holds."""
+        if self._taken is not None:
+            return self._taken.reward.numel()
         return int(self._valid.tensor[: self.num_rows].sum())
 
     def add(
@@ -188,6 +191,11 @@ class RolloutBuffer:
         self._lengths.fill(0)
         self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
         self._final_index.clear()
+        self._taken = None
+
+    def take(self, fields: dict[str, Tree]) -> None:
+        """Hold a rollout of valid steps without a copy; given are its fields but `starts`."""
+        self.num_rows, self._taken = len(fields["reward"]), Rollout(**fields, starts=self._new_starts())
 
     def hold(self, rollout: Rollout) -> None:
         """Replace all steps by a rollout that was gathered elsewhere, if it has the same envs, shapes and extras."""
@@ -214,6 +222,11 @@ class RolloutBuffer:
 
     def is_finite(self) -> bool:
         """Return whether all numbers are finite, those of steps that are not valid included."""
+        if self._taken is not None:
+            taken = self._taken
+            values = leaves((taken.obs, taken.successors_of_all, taken.action, taken.reward))
+            flags = [leaf.isfinite().all() for leaf in values if leaf.is_floating_point()]
+            return bool(torch.stack(flags).all())
         num_rows, columns = self.num_rows, self._columns
         parts = [(columns["obs"], num_rows + 1), (columns["action"], num_rows), (columns["reward"], num_rows)]
         if self._final_index:
@@ -222,11 +235,12 @@ class RolloutBuffer:
 
     def holds_actions(self, actions: ValueRange) -> bool:
         """Return whether all actions lie in their space, those of steps that are not valid included."""
-        return actions.holds(to_array(self._columns["action"].leaves[0].target[: self.num_rows]))
+        kept = self._columns["action"].leaves[0].target[: self.num_rows] if self._taken is None else self._taken.action
+        return actions.holds(to_array(kept))
 
     def single_row(self) -> tuple[Tree, ...] | None:
         """Return the only row as arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid."""
-        if self.num_rows != 1 or self._has_invalid:
+        if self.num_rows != 1 or self._has_invalid or self._taken is not None:
             return None
         # Off policy most collections are one step. The views are kept, as to make them takes a tenth of the calls of
         # an env step with its gradient step.
@@ -242,6 +256,8 @@ class RolloutBuffer:
         """Return the steps since the last `clear`, as views of the buffer's memory; a `ReplayBufferError` if none."""
         if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
+        if self._taken is not None:
+            return self._taken
         num_final = len(self._final_index)
         size = (self.num_rows, num_final)
         if self._views is None or size != self._views[0]:
@@ -255,7 +271,10 @@ class RolloutBuffer:
         found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
         if num_final:
             found["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
-        return Rollout(**found, starts=torch.from_numpy(self._starts.copy()).to(self.device))
+        return Rollout(**found, starts=self._new_starts())
+
+    def _new_starts(self) -> Tensor:
+        return torch.from_numpy(self._starts.copy()).to(self.device)
 
     def _view(self, num_rows: int, num_final: int) -> dict[str, Tree]:
         """Return views of the first rows and final observations, by their fields in a rollout."""

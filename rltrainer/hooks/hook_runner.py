@@ -114,6 +114,8 @@ class HookRunner(Stateful[HooksState]):
 
     def replaced(self, point: str, data: Any) -> Any:
         """Return data as the hooks make it, each from the result of the one before it."""
+        if self._at[point] and isinstance(data, Rollout):
+            data = dataclasses.replace(data, successors_of_all=None)  # which would not follow a hook's changes
         for hook in self._at[point]:
             found = self._show(hook, point, data)
             if found is None:

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from rltrainer.errors import NonFiniteError
+from rltrainer.nets.noise import draw_like
 from rltrainer.nets.weight_dtype import full_precision
 
 # All compute in float32 at least: in a half precision, densities at the bounds are infinite and rare choices are never
@@ -104,11 +105,11 @@ class Categorical:
 
     def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw choices [B]: argmax(logits - log E) with E ~ Exp(1), the Gumbel-max trick."""
-        exponential = torch.empty_like(self.logits, dtype=torch.float32).exponential_(generator=generator)
-        if self.logits.is_cpu:  # a call of NumPy's costs half of one of torch's
+        exponential = draw_like(self.logits, generator, "exponential_")
+        if _can_look_at(self.logits):  # a call of NumPy's costs half of one of torch's
             index = _numbers(self.logits.detach().numpy() - np.log(exponential.numpy())).argmax(-1)
             return self._choice(torch.from_numpy(np.asarray(index)))
-        return self._choice(best_choice(self.logits - exponential.log_()))
+        return self._choice(best_choice(self.logits - exponential.log()))
 
     def mode(self) -> Tensor:
         """Return the likeliest choices [B]."""
@@ -204,7 +205,7 @@ class Bernoulli:
 
     def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw flags [B, D]."""
-        uniform = torch.empty_like(self.logits, dtype=torch.float32).uniform_(generator=generator)
+        uniform = draw_like(self.logits, generator, "uniform_")
         return self._flags(uniform < self.logits.sigmoid())
 
     def mode(self) -> Tensor:
@@ -255,7 +256,7 @@ class DiagonalGaussian:
 
     def sample(self, generator: Generator | None = None) -> Tensor:
         """Draw actions [B, A], unbounded."""
-        noise = torch.empty_like(self.mean, dtype=torch.float32).normal_(generator=generator)
+        noise = draw_like(self.mean, generator, "normal_")
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
 
     def mode(self) -> Tensor:

@@ -122,6 +122,7 @@ class Policy(nn.Module, metaclass=Constructed):
         self.exploration: Exploration | None = None
         self.progress: Callable[[], float] = no_progress
         self.cuda_graph = True  # whether a collector may run it as one, as `RuntimeParams.cuda_graph` says
+        self.is_compiled = False  # whether its algorithm's updates are, and its rollouts in envs of tensors may be
         self.version = 0  # counts the weights that were brought to a copy
         lowest, highest = _finite_bounds(action_space)
         # Not persistent: they follow from the space.

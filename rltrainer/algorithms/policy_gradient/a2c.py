@@ -148,9 +148,14 @@ class A2C(OnPolicyAlgorithm):
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""
-        # Each observation is valued once: the successor of a step is the next row, the last, or an episode's final one.
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
+        if (after := rollout.successors_of_all) is not None:  # twice the work, in shapes that do not depend on episodes
+            everything = self.policy.normalize(map_tree(lambda x, y: torch.cat([x, y.flatten(0, 1)]), flat, after))
+            features = self.policy.shared_features(everything)
+            value, next_value = self.policy.value(everything, *features).view(2, *shape).unbind()
+            return value, next_value, [x[: shape.numel()] for x in features]
+        # Each observation is valued once: the successor of a step is the next row, the last, or an episode's final one.
         everything = self.policy.normalize(map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs))
         features = self.policy.shared_features(everything)
         values = self.policy.value(everything, *features)

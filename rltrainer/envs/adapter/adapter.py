@@ -243,6 +243,16 @@ class EnvAdapter(Stateful[AdapterState]):
             self._now.upload()
         return starting
 
+    def moved(self, obs: Tree, num_rows: int, ended: tuple[Rows, Rows]) -> None:
+        """Note rows that envs of tensors took by themselves, the observations after them, and where episodes ended.
+
+        `ended` are rows [E] and envs [E] in the order of time.
+        """
+        rows, envs = ended
+        self._clock.skip(num_rows, rows, envs)
+        if self._now is not None:
+            self._now.write_rows(..., obs)
+
     def get_state(self, continues: bool = True) -> AdapterState:
         """Return where each env is, what restores it, and the root of the seeds."""
         # If the run does not continue these episodes, only their numbers matter.

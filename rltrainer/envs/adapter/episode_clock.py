@@ -53,6 +53,12 @@ class EpisodeClock:
         self.episode[rows] += 1
         self._began[rows] = self.num_steps + delay
 
+    def skip(self, num_steps: int, steps: Rows, envs: Rows) -> None:
+        """Count steps of all envs, and the episodes that ended with these of them [E], in these envs [E]."""
+        np.add.at(self.episode, envs, 1)
+        self._began[envs] = self.num_steps + steps + 1  # of several in one env the last one counts
+        self.num_steps += num_steps
+
     def counts(self, rows: Rows) -> Mask:
         """Return which of these envs [K] are counted: those that were not left."""
         return np.asarray(self._began[rows] != FAR)

@@ -113,7 +113,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
             return torch.where(done.view(-1, *[1] * (after.ndim - 1)), first, after)
 
         following = TensorEnvState(map_tree(choose, first.state, after), choose(first.num_steps, num_steps))
-        obs, final_obs = self._observe(following.state), self._observe(after)
+        obs, final_obs = self.observe(following.state), self.observe(after)
         return following, TensorStep(obs, reward, terminated, truncated, final_obs)
 
     @torch.no_grad()
@@ -134,7 +134,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         if seed is not None:
             reseed(self.generator, name, seed)
         self.current = self._first_state(self.sample_uniforms())
-        return _copied(self._observe(self.current.state)), {}
+        return _copied(self.observe(self.current.state)), {}
 
     def state(self) -> SavedTensorEnvs:
         """Return where the envs and their generator are; `set_state` takes it."""
@@ -166,8 +166,8 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         num_steps = torch.zeros(self.num_envs, dtype=torch.int32, device=uniform.device)
         return TensorEnvState(self.env.first_state(uniform[:, : self.env.num_first_uniforms]), num_steps)
 
-    def _observe(self, state: Tree) -> Tree:
-        """Return observations, Dicts in the order of their space."""
+    def observe(self, state: Tree) -> Tree:
+        """Return the observations [N, ...] of states of the rules, Dicts in the order of their space."""
         return map_tree(lambda _, leaf: leaf, self._spaces, self.env.observe(state))
 
     @torch.no_grad()
