@@ -135,6 +135,11 @@ class Rollout:
     extra: dict[str, Tensor] = field(default_factory=dict)
     successors_of_all: Tree | None = None
 
+    def of_one_shape(self) -> "Rollout":
+        """Return the rollout without the final observations, which `successors_of_all` holds too, for compiled code."""
+        none = map_tree(lambda x: x[:0], self.final_obs)
+        return dataclasses.replace(self, final_obs=none, final_index=self.final_index[:0])
+
     @property
     def done(self) -> Tensor:
         """Return where an episode ended [T, N]."""

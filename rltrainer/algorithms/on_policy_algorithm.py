@@ -51,6 +51,22 @@ class OnPolicyBatch:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
+@dataclasses.dataclass(slots=True)
+class Minibatch:
+    """The steps at `index` [B] of a flattened batch, for a compiled gradient step that gathers them by itself."""
+
+    flat: OnPolicyBatch
+    index: Tensor
+    is_real: Tensor | None  # [B], False for padding; None if there is none
+
+    def gathered(self) -> OnPolicyBatch:
+        """Return the steps as a batch [B]."""
+        batch = self.flat.map(lambda x: x.index_select(0, self.index))
+        if self.is_real is not None:
+            batch.weight = batch.weight * self.is_real
+        return batch
+
+
 class OnPolicyAlgorithm(Algorithm):
     """Algorithm that learns from the rollout that its current policy has just collected.
 
@@ -117,14 +133,17 @@ class OnPolicyAlgorithm(Algorithm):
             # Each size is a shape to compile: the next power of two.
             size = 1 << (max(num_steps, 1) - 1).bit_length()
         size = size if batch_size is None else min(batch_size, size)
-        yield from minibatches(flat, num_steps, size, self.generator, repeat)
+        # An override may look at the batches.
+        lazily = self._compiled_step.can_gather and type(self).batches is OnPolicyAlgorithm.batches
+        yield from minibatches(flat, num_steps, size, self.generator, repeat, lazily)
 
-    def continues(self, batch: OnPolicyBatch) -> bool:
-        """Return whether to take this step and those after it; an algorithm may end an update step early."""
+    def continues(self) -> bool:
+        """Return whether to take the next gradient step and those after it; an algorithm may end an update early."""
         return True
 
     def _step(self, *args: Any) -> UpdateResult:
-        return self.gradient_step(*args)
+        batch = args[0]
+        return self.gradient_step(batch.gathered() if isinstance(batch, Minibatch) else batch)
 
     def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
         """Update the policy from one rollout [T, N] of it.
@@ -145,9 +164,9 @@ class OnPolicyAlgorithm(Algorithm):
             rollout = cast(rollout, dtype)
         with torch.no_grad():
             with self._eval_mode.while_on():
-                samples = self.process(rollout)
+                samples = self._processed(rollout)
             measured = self.before_batches(samples)
-        batches = itertools.takewhile(self.continues, self.batches(samples, batch_size, repeat))
+        batches = itertools.takewhile(lambda _: self.continues(), self.batches(samples, batch_size, repeat))
         steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)
         if self.accumulation is not None:
             steps = self.accumulation.grouped(steps)
@@ -164,9 +183,21 @@ class OnPolicyAlgorithm(Algorithm):
         result = UpdateResult.mean(results)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
 
+    def _processed(self, rollout: Rollout) -> OnPolicyBatch:
+        """Return the result of `process`, compiled as the steps are if rollouts have one shape."""
+        if rollout.successors_of_all is None or not self._compiled_step.can_gather:
+            return self.process(rollout)
+        found: OnPolicyBatch = self._compiled_step.compiled("process", self.process)(rollout.of_one_shape())
+        return found
+
 
 def minibatches(
-    flat: OnPolicyBatch, num_steps: int, batch_size: int, generator: torch.Generator, repeat: int = 1
+    flat: OnPolicyBatch,
+    num_steps: int,
+    batch_size: int,
+    generator: torch.Generator,
+    repeat: int = 1,
+    lazily: bool = False,
 ) -> Iterator[OnPolicyBatch]:
     """Yield the `num_steps` steps of [M] with a weight in random order, in minibatches that differ by at most one."""
     # Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
@@ -178,6 +209,11 @@ def minibatches(
     counted = None if num_steps == len(flat.weight) else flat.weight.nonzero().squeeze(1)
     for index, is_real in shuffled(num_steps, batch_size, generator, repeat):
         place = index.flatten() if counted is None else counted[index.flatten()]
+        if lazily:
+            rows = place.view(index.shape).unbind()
+            real = [None] * len(rows) if is_real is None else is_real.unbind()
+            yield from (Minibatch(flat, *each) for each in zip(rows, real, strict=True))  # type: ignore[misc]  # gathered in `_step`
+            continue
         for k, batch in enumerate(flat.gather(place, (len(index), batch_size))):
             if is_real is not None:
                 batch.weight = batch.weight * is_real[k]

@@ -14,11 +14,11 @@ from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState, TensorVecto
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
 from rltrainer.tree import Tree, map_tree
+from rltrainer.updates.compiled_step import CompiledFunction
 
 Fields = dict[str, Tree]
 """Fields of a rollout by their names."""
 
-COMPILER_OPTIONS = {"cpp_wrapper": True, "size_asserts": False, "cpp.use_decompose_tanh": True}
 ROWS_PER_CALL = 16
 """Rows in one compiled function: more take longer to compile, and a call costs little beside so many."""
 
@@ -40,7 +40,7 @@ class TensorRollouts:
         self._policy, self._envs = policy, envs
         self._to_env = ActionConverter(envs.single_action_space, envs.num_envs, envs.device)
         self._draws: dict[tuple[bool, bool], list[Draw] | None] = {}
-        self._compiled: Callable[..., Any] | None = None
+        self._compiled: CompiledFunction | None = None
 
     def can_collect(self, exploration: Exploration | None, memory: Tensor | None, generator: Generator) -> bool:
         """Return whether a policy acts here, with this exploration: without a mask, and by its own sampling alone."""
@@ -109,8 +109,8 @@ class TensorRollouts:
         if not self._policy.is_compiled or self._envs.device.type != "cpu":
             return self._rows(*args)
         if self._compiled is None:
-            self._compiled = torch.compile(self._rows, dynamic=False, options=COMPILER_OPTIONS)
-        return self._compiled(*args)  # type: ignore[no-any-return]  # compiled functions are untyped
+            self._compiled = CompiledFunction("rollouts of envs of tensors", self._rows)
+        return self._compiled(*args)  # type: ignore[no-any-return]  # a function may return anything
 
     def _rows(
         self, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, numbers: list[Tensor],

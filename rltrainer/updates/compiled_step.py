@@ -55,6 +55,7 @@ class CompiledStep:
         self._states: dict[Hashable, tuple[str, Any]] = {}
         self._callbacks = UpdateCallbacks()
         self._recorder: CudaRecorder | None = None
+        self._functions: dict[str, CompiledFunction] = {}
         self.is_compiled = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,6 +160,18 @@ class CompiledStep:
         dtype = self._owner.policy.weight_dtype
         return steps if dtype is torch.float32 else (cast(args, dtype) for args in steps)
 
+    @property
+    def can_gather(self) -> bool:
+        """True if steps are compiled on the CPU and no callback sees their batches, so that they may gather them."""
+        on_cpu = self._graph is None and self._owner.device.type == "cpu"
+        return self.is_compiled and on_cpu and not self._has_callbacks
+
+    def compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a pure function of the owner as a compiled one, the same at each call."""
+        if name not in self._functions:
+            self._functions[name] = CompiledFunction(name, function)
+        return self._functions[name]
+
     def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
         """Take the gradient steps of an update, given the arguments of each, and return their results."""
         results: list[Any] = []
@@ -212,6 +225,31 @@ class CompiledStep:
                 warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
                 return [*results, *(self._eager(*each) for each in (args, *steps))]
         return results
+
+
+class CompiledFunction:
+    """A pure function of tensors as a compiled graph of the CPU; one that cannot be compiled runs as it is."""
+
+    # The compiler looks at all that the function has read at each call, which costs little beside a whole rollout.
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name, self._function = name, function
+        compiled = _with_code_of_its_own(function)
+        self._compiled: Step | None = torch.compile(compiled, dynamic=False, options=_OF_FUNCTIONS)
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the function's result."""
+        if self._compiled is None:
+            return self._function(*args)
+        try:
+            return self._compiled(self._name, *args)
+        except Exception as error:
+            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise
+            self._compiled = None
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"compiling {self._name} failed, it runs uncompiled: {reason}", stacklevel=3)
+            return self._function(*args)
 
 
 def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
@@ -305,6 +343,10 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
         # around an optimizer of the user's, whose operators are called from there by detours, with warnings.
         "cpp_wrapper": device.type == "cpu" and is_one_graph,
     }
+
+
+_OF_FUNCTIONS: dict[str, Any] = {"size_asserts": False, "cpp.use_decompose_tanh": True, "cpp_wrapper": True}
+"""Options of `CompiledFunction`; see `_compiler_options`."""
 
 
 def _leaves_graph(plan: UpdatePlan) -> bool:

@@ -98,7 +98,7 @@ class PPO(A2C):
         kl = weighted_mean(divergence(log_ratio), weight, total)
         return {"approx_kl": kl, "clip_fraction": weighted_mean(is_clipped, weight, total)}
 
-    def continues(self, batch: OnPolicyBatch) -> bool:
+    def continues(self) -> bool:
         """Return whether the last policy was within `target_kl`; waits for the device."""
         return self.params.target_kl is None or not self.optimizer.is_stopped
 
