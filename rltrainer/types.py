@@ -118,8 +118,6 @@ class Rollout:
         final_index: [K] int64, those steps as t * N + n.
         starts: [N] bool, the envs whose first row does not continue the rollout before.
         extra: further tensors [T, N, ...] declared by the buffer.
-        successors_of_all: tree [T, N, ...], every step's successor, if the envs return them all, as envs of tensors do;
-            trajectories then end with episodes only. Its shape does not depend on the episodes, as compiled code needs.
     """
 
     obs: Tree
@@ -133,12 +131,6 @@ class Rollout:
     final_index: Tensor
     starts: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
-    successors_of_all: Tree | None = None
-
-    def of_one_shape(self) -> "Rollout":
-        """Return the rollout without the final observations, which `successors_of_all` holds too, for compiled code."""
-        none = map_tree(lambda x: x[:0], self.final_obs)
-        return dataclasses.replace(self, final_obs=none, final_index=self.final_index[:0])
 
     @property
     def done(self) -> Tensor:
@@ -149,8 +141,6 @@ class Rollout:
     def ends(self) -> Tensor:
         """Return where a trajectory ended: with an episode, at a boundary, before a step without transition [T, N]."""
         ends = self.done
-        if self.successors_of_all is not None:
-            return ends
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
         # The observation of a step without a transition is another episode's, or that of a restarted env.
@@ -193,6 +183,26 @@ class Rollout:
             return after
 
         return map_tree(shift, of_obs, of_last_obs, of_final_obs)
+
+
+@dataclass(slots=True, kw_only=True)
+class DenseRollout(Rollout):
+    """A rollout of envs of tensors, which return every step's successor; its trajectories end with episodes only.
+
+    Args:
+        successor: tree [T, N, ...], the successors; unlike those of `final_obs`, their shape is always the same.
+    """
+
+    successor: Tree
+
+    def of_one_shape(self) -> Self:
+        """Return it without final observations, whose number differs between rollouts, for compiled code."""
+        none = map_tree(lambda x: x[:0], self.final_obs)
+        return dataclasses.replace(self, final_obs=none, final_index=self.final_index[:0])
+
+    def plain(self) -> Rollout:
+        """Return it as any other rollout, for code that may change it."""
+        return Rollout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Rollout)})
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
-from rltrainer.types import Rollout, UpdateResult
+from rltrainer.types import DenseRollout, Rollout, UpdateResult
 from rltrainer.updates.compiled_step import add_norms
 
 
@@ -185,7 +185,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     def _processed(self, rollout: Rollout) -> OnPolicyBatch:
         """Return the result of `process`, compiled as the steps are if rollouts have one shape."""
-        if rollout.successors_of_all is None or not self._compiled_step.can_gather:
+        if not isinstance(rollout, DenseRollout) or not self._compiled_step.can_gather:
             return self.process(rollout)
         found: OnPolicyBatch = self._compiled_step.compiled("process", self.process)(rollout.of_one_shape())
         return found

@@ -83,7 +83,7 @@ class TensorRollouts:
         """Return the fields of a rollout but `starts`, of T rows in which episodes ended in these rows and envs [E]."""
         reward, env_action = rows["reward"], rows.pop("env_action")
         index = torch.from_numpy(ended[0] * self._envs.num_envs + ended[1]).to(reward.device)
-        final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, index), rows["successors_of_all"])
+        final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, index), rows["successor"])
         own = {"valid": torch.ones_like(rows["terminated"]), "last_obs": self.obs, "final_obs": final_obs}
         own["action"] = env_action if keeps_env_action else rows["action"]
         return rows | own | {"final_index": index}
@@ -128,7 +128,7 @@ class TensorRollouts:
             state, step = envs.advance(state, env_action, uniform[t])
             row = {"obs": obs, "action": decision.action, "env_action": env_action, "extra": extra}
             row |= {"reward": step.reward, "terminated": step.terminated, "truncated": step.truncated}
-            rows.append(row | {"successors_of_all": step.final_obs})
+            rows.append(row | {"successor": step.final_obs})
             obs, memory = step.obs, memory if decision.state is None else decision.state
             if memory is not None and initial is not None:
                 memory = torch.where((step.terminated | step.truncated)[:, None], initial, memory)

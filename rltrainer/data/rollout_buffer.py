@@ -24,7 +24,7 @@ from rltrainer.device import require_device
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, leaves, map_tree
-from rltrainer.types import Rollout
+from rltrainer.types import DenseRollout, Rollout
 from rltrainer.validation.field_rules import PositiveInt, checked
 
 
@@ -66,7 +66,7 @@ class RolloutBuffer:
         self._views: tuple[tuple[int, int], dict[str, Tree], dict[str, Tree]] | None = None
         self._starts = np.ones(num_envs, np.bool_)
         self._token: object | None = None
-        self._taken: Rollout | None = None
+        self._taken: DenseRollout | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without views of this object's memory."""
@@ -195,7 +195,7 @@ class RolloutBuffer:
 
     def take(self, fields: dict[str, Tree]) -> None:
         """Hold a rollout of valid steps without a copy; given are its fields but `starts`."""
-        self.num_rows, self._taken = len(fields["reward"]), Rollout(**fields, starts=self._new_starts())
+        self.num_rows, self._taken = len(fields["reward"]), DenseRollout(**fields, starts=self._new_starts())
 
     def hold(self, rollout: Rollout) -> None:
         """Replace all steps by a rollout that was gathered elsewhere, if it has the same envs, shapes and extras."""
@@ -224,7 +224,7 @@ class RolloutBuffer:
         """Return whether all numbers are finite, those of steps that are not valid included."""
         if self._taken is not None:
             taken = self._taken
-            values = leaves((taken.obs, taken.successors_of_all, taken.action, taken.reward))
+            values = leaves((taken.obs, taken.successor, taken.action, taken.reward))
             flags = [leaf.isfinite().all() for leaf in values if leaf.is_floating_point()]
             return bool(torch.stack(flags).all())
         num_rows, columns = self.num_rows, self._columns

@@ -16,12 +16,14 @@ from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import named_leaves
-from rltrainer.types import Load, Rollout, Sequences, Transitions, UpdateResult
+from rltrainer.types import DenseRollout, Load, Rollout, Sequences, Transitions, UpdateResult
 from rltrainer.validation.field_rules import AnyText, Rule, checked
 from rltrainer.validation.suggestions import did_you_mean
 
 # Points inside a gradient step.
 INSIDE = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
+# Points at which a hook is given a rollout.
+SEE_ROLLOUTS = ("batch_process", "pre_steps_log", "post_steps_log")
 # Fields of batches with one number per transition.
 NUMBERS = (
     "reward", "discount", "weight", "index", "final_index", "terminated", "truncated", "valid", "starts", "first"
@@ -114,8 +116,8 @@ class HookRunner(Stateful[HooksState]):
 
     def replaced(self, point: str, data: Any) -> Any:
         """Return data as the hooks make it, each from the result of the one before it."""
-        if self._at[point] and isinstance(data, Rollout):
-            data = dataclasses.replace(data, successors_of_all=None)  # which would not follow a hook's changes
+        if isinstance(data, DenseRollout) and any(map(self.has, SEE_ROLLOUTS)):
+            data = data.plain()  # successors would not follow a hook's changes
         for hook in self._at[point]:
             found = self._show(hook, point, data)
             if found is None:

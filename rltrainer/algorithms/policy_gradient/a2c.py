@@ -17,7 +17,7 @@ from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
-from rltrainer.types import Rollout, UpdateResult
+from rltrainer.types import DenseRollout, Rollout, UpdateResult
 from rltrainer.updates.optimizer import ScheduledValue
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
@@ -150,8 +150,9 @@ class A2C(OnPolicyAlgorithm):
         """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
-        if (after := rollout.successors_of_all) is not None:  # twice the work, in shapes that do not depend on episodes
-            everything = self.policy.normalize(map_tree(lambda x, y: torch.cat([x, y.flatten(0, 1)]), flat, after))
+        if isinstance(rollout, DenseRollout):  # more work, in shapes that do not depend on where episodes end
+            both = map_tree(lambda x, after: torch.cat([x, after.flatten(0, 1)]), flat, rollout.successor)
+            everything = self.policy.normalize(both)
             features = self.policy.shared_features(everything)
             value, next_value = self.policy.value(everything, *features).view(2, *shape).unbind()
             return value, next_value, [x[: shape.numel()] for x in features]
