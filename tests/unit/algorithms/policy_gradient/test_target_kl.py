@@ -63,7 +63,7 @@ def test_the_update_ends_before_the_first_step_that_is_too_far() -> None:
     # The steps that were taken are those of an update without the bound.
     short = make()
     short.update_step_left = num_taken
-    short.continues = lambda batch: _counted(short)
+    short.continues = lambda: _counted(short)
     short.update(rollout(), 16, 5)
     assert torch.equal(weights(short), weights(bound))
 

@@ -1,0 +1,268 @@
+"""Rollouts of envs of tensors: the same steps as one by one, where episodes end, resumes, and what falls back."""
+
+import copy
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.collect import tensor_rollouts
+from rltrainer.collect.tensor_rollouts import TensorRollouts
+from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
+from rltrainer.errors import NonFiniteError
+from rltrainer.nets.policy import Decision
+from rltrainer.types import DenseRollout
+
+
+class Counting(rl.TensorEnv):
+    """Terminates after 2 steps or, where the first random number is large, is truncated after 3; rewards the step."""
+
+    observation_space = gym.spaces.Box(0.0, 100.0, (2,))
+    action_space = gym.spaces.Discrete(2)
+    max_episode_steps = 3
+    num_first_uniforms = 1
+
+    def first_state(self, uniform: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(uniform), (uniform > 0.5).float()], 1)
+
+    def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        step = state[:, 0] + 1
+        return torch.stack([step, state[:, 1]], 1), step, (step == 2) & (state[:, 1] == 0)
+
+
+class Bumpy(Counting):
+    """Rewards NaN at the second step."""
+
+    def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        after, reward, terminated = super().transition(state, action, uniform)
+        return after, torch.where(reward == 2, torch.nan, reward), terminated
+
+
+def collector_of(env: Any = "CartPole-v1", num_envs: int = 3, policy: Any = None, **options: Any) -> rl.Collector:
+    rl.seed(1)
+    envs = rl.make_vec(env, num_envs, backend="tensor", seed=5)
+    policy = policy or rl.ActorCritic.for_envs(envs)
+    buffer = rl.RolloutBuffer(4, num_envs, *spaces_of(envs), extra=options.pop("extra", None))
+    collector = rl.Collector(policy, envs, buffer, **options)
+    collector.seed(7)
+    return collector
+
+
+def spaces_of(envs: Any) -> tuple[Any, Any]:
+    return envs.single_observation_space, envs.single_action_space
+
+
+@pytest.mark.parametrize("num_rows", [1, 16, 40])
+def test_rows_are_what_policy_and_envs_do(num_rows: int) -> None:
+    collector = collector_of("Pendulum-v1", 2)
+    collector.reset()
+    envs, generator = copy.deepcopy(collector.envs), copy.deepcopy(collector.generator)
+    collector.collect(num_steps=2 * num_rows)
+    rollout = collector.rollout()
+    assert isinstance(rollout, DenseRollout)
+    uniform, noise = envs.sample_uniforms(num_rows), torch.empty(num_rows, 2, 1).normal_(generator=generator)
+    state = envs.current
+    for t in range(num_rows):
+        obs = envs.observe(state.state)
+        assert torch.equal(rollout.obs[t], obs)
+        with torch.no_grad():
+            distribution = collector.policy.distribution(obs)
+            torch.testing.assert_close(rollout.action[t], distribution.mean + distribution.log_std.exp() * noise[t])
+        state, step = envs.advance(state, rollout.action[t].clamp(-2.0, 2.0), uniform[t])
+        for found, expected in ((rollout.reward[t], step.reward), (rollout.successor[t], step.final_obs)):
+            assert torch.equal(found, expected)
+    assert torch.equal(rollout.last_obs, step.obs)
+    assert torch.equal(collector.adapter.obs, step.obs)
+
+
+def test_episodes_end_by_termination_or_truncation() -> None:
+    collector = collector_of(Counting, 2)
+    collector.envs.generator.manual_seed(3)  # the first numbers of an episode are the seed's
+    stats = collector.collect(num_steps=2 * 7)
+    rollout, kind = collector.rollout(), collector.rollout().obs[..., 1]
+    step = rollout.obs[..., 0] + 1
+    assert torch.equal(rollout.terminated, (step == 2) & (kind == 0))
+    assert torch.equal(rollout.truncated, step == 3)
+    assert torch.equal(rollout.successor[..., 0], step)
+    assert torch.equal(rollout.next_obs, rollout.successor)
+    assert torch.equal(rollout.reward, step)
+    ended = rollout.done.nonzero()
+    assert rollout.final_index.tolist() == [2 * t + n for t, n in ended.tolist()]
+    expected = [(step[t, n].item(), step[t, n].item() * (step[t, n].item() + 1) / 2) for t, n in ended.tolist()]
+    assert list(zip(stats.lengths.tolist(), stats.returns.tolist(), strict=True)) == expected
+    assert bool(rollout.valid.all())
+    assert rollout.starts.tolist() == [True, True]
+
+
+def test_returns_and_lengths_run_on_from_collection_to_collection() -> None:
+    split, whole = collector_of(num_envs=3), collector_of(num_envs=3)
+    parts = [split.collect(num_steps=3 * rows) for rows in (5, 1, 60)]
+    stats = [step_by_step(whole, rows) for rows in (5, 1, 60)]
+    for part, expected in zip(parts, stats, strict=True):
+        assert part.returns.tolist() == expected.returns.tolist()
+        assert part.lengths.tolist() == expected.lengths.tolist()
+    assert sum(len(part.lengths) for part in parts) > 3
+    clock, other = split.adapter.get_state().clock, whole.adapter.get_state().clock
+    assert (clock.episode, clock.episode_step, clock.num_steps) == (
+        other.episode, other.episode_step, other.num_steps,
+    )  # fmt: skip
+    assert not split.rollout().starts.any()
+
+
+def step_by_step(collector: rl.Collector, num_rows: int) -> rl.CollectStats:
+    """Collect without `TensorRollouts`, with the random numbers that it would take."""
+    envs, tensors, collector._tensors = collector.envs, collector._tensors, None
+    if collector.needs_reset:
+        collector.reset()
+    uniform = iter(envs.sample_uniforms(num_rows))
+    exponential = iter(torch.empty(num_rows, envs.num_envs, 2).exponential_(generator=collector.generator))
+    policy = collector.policy
+
+    def drawn(obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> Decision:
+        logits = policy.distribution(obs).logits
+        return Decision((logits - next(exponential).log()).argmax(-1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "decide", drawn)
+        patch.setattr(envs, "sample_uniforms", lambda: next(uniform))
+        stats = collector.collect(num_steps=num_rows * envs.num_envs)
+    collector._tensors = tensors
+    return stats
+
+
+def test_a_loaded_collector_continues_bit_for_bit() -> None:
+    one, other = collector_of(num_envs=3), collector_of(num_envs=3)
+    one.collect(num_steps=3 * 20)
+    state = one.state_dict()
+    expected = one.collect(num_steps=3 * 25), one.rollout()
+    other.load_state_dict(state)
+    other.policy.load_state_dict(one.policy.state_dict())
+    stats, rollout = other.collect(num_steps=3 * 25), other.rollout()
+    assert stats.returns.tolist() == expected[0].returns.tolist()
+    for name in ("obs", "action", "reward", "successor", "last_obs"):
+        assert torch.equal(getattr(rollout, name), getattr(expected[1], name)), name
+
+
+def test_collections_step_by_step_and_at_once_follow_each_other() -> None:
+    collector = collector_of(num_envs=3)
+    collector.collect(num_steps=30)
+    last = collector.rollout().last_obs.clone()
+    collector.collect(num_steps=9, random=True)
+    assert torch.equal(collector.rollout().obs[0], last)
+    assert type(collector.rollout()) is rl.Rollout
+    last = collector.rollout().last_obs.clone()
+    collector.collect(num_steps=9)
+    assert torch.equal(collector.rollout().obs[0], last)
+    assert collector.collect(num_episodes=4).num_collected_episodes == 4
+    collector.collect(num_steps=3)
+    assert collector.rollout().starts.all()
+
+
+def test_a_fault_is_named_and_nothing_is_stored() -> None:
+    collector = collector_of(Bumpy, 2)
+    with pytest.raises(NonFiniteError, match=r"env 0, step 2: reward = nan; nothing of this collection was stored"):
+        collector.collect(num_steps=8)
+    assert len(collector.buffer or ()) == 0
+
+
+def test_memory_begins_again_with_each_episode() -> None:
+    rl.seed(1)
+    envs = rl.make_vec(Counting, 2, backend="tensor", seed=5)
+    policy = rl.RecurrentActorCritic.for_envs(envs)
+    extra = {"state": policy.columns["state"]}
+    collector = collector_of(Counting, 2, policy=policy, extra=extra)
+    collector.collect(num_steps=2 * 6)
+    rollout = collector.rollout()
+    assert isinstance(rollout, DenseRollout)
+    state, begins = rollout.extra["state"], rollout.begins
+    assert begins.any()
+    for t in range(5):
+        memory = policy.select_action(rollout.obs[t], state[t]).state
+        assert memory is not None
+        torch.testing.assert_close(state[t + 1], torch.where(begins[t + 1][:, None], 0.0, memory))
+
+
+def test_a_replay_buffer_gets_what_the_envs_received() -> None:
+    rl.seed(1)
+    envs = rl.make_vec("Pendulum-v1", 2, backend="tensor", seed=5)
+    policy = rl.ActorCritic.for_envs(envs, log_std_init=2.0)
+    buffer = rl.ReplayBuffer(100, *spaces_of(envs), num_envs=2)
+    collector = rl.Collector(policy, envs, buffer)
+    collector.collect(num_steps=2 * 30)
+    assert len(buffer) == 60
+    batch = buffer.sample(200)
+    assert batch.action.abs().max() == 2.0
+    whole = collector.rollout()
+    assert torch.equal(whole.action.abs() <= 2.0, torch.ones_like(whole.action, dtype=torch.bool))
+    index = [(whole.obs == obs).all(-1).nonzero()[0].tolist() for obs in batch.obs]
+    for (t, n), next_obs in zip(index, batch.next_obs, strict=True):
+        assert torch.equal(whole.successor[t, n], next_obs)
+
+
+class Dicing(rl.ActorCritic):
+    """Draws by itself."""
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> Decision:
+        return Decision(torch.randint(2, (len(obs),), generator=generator))
+
+
+def test_a_policy_that_draws_by_itself_acts_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+    envs = rl.make_vec("CartPole-v1", 2, backend="tensor", seed=5)
+    collector = collector_of(num_envs=2, policy=Dicing.for_envs(envs))
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        collector.collect(num_steps=6)
+        collector.collect(num_steps=6)
+    assert type(collector.rollout()) is rl.Rollout
+    assert [record.message.partition(" by itself")[0] for record in caplog.records if "Dicing" in record.message] == [
+        "Dicing acts step by step in envs of tensors, as it draws its random numbers"
+    ]
+
+
+def test_exploration_of_ones_own_acts_step_by_step() -> None:
+    envs = rl.make_vec("CartPole-v1", 2, backend="tensor", seed=5)
+    policy = rl.QNetwork.for_envs(envs)
+    collector = collector_of(num_envs=2, policy=policy, exploration=rl.EpsilonGreedy(0.5))
+    collector.collect(num_steps=6)
+    assert type(collector.rollout()) is rl.Rollout
+
+
+def test_the_function_of_rows_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, traced = collector_of(num_envs=3), collector_of(num_envs=3)
+    graphs = []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compiled(name: str, function: Any) -> Any:
+        return torch.compile(function, backend=count, fullgraph=True, dynamic=False)
+
+    monkeypatch.setattr(tensor_rollouts, "CompiledFunction", compiled)
+    monkeypatch.setattr(tensor_rollouts, "ROWS_PER_CALL", 2)
+    traced.policy.is_compiled = True
+    for _ in range(2):
+        eager.collect(num_steps=12)
+        traced.collect(num_steps=12)
+    assert len(graphs) == 1
+    for name in ("obs", "action", "reward"):
+        torch.testing.assert_close(getattr(traced.rollout(), name), getattr(eager.rollout(), name), rtol=0, atol=1e-6)
+
+
+def test_a_copy_collects_with_its_own_networks() -> None:
+    collector = collector_of(num_envs=3)
+    assert isinstance(collector._tensors, TensorRollouts)
+    other = copy.deepcopy(collector)
+    with torch.no_grad():
+        for parameter in other.policy.parameters():
+            parameter.normal_()
+    one, two = collector.collect(num_steps=3 * 30), other.collect(num_steps=3 * 30)
+    assert isinstance(other.envs, TensorVectorEnv)
+    assert other._tensors is not collector._tensors
+    assert not torch.equal(collector.rollout().action, other.rollout().action)
+    assert one.num_collected_steps == two.num_collected_steps
+    assert np.isfinite(two.returns).all()
