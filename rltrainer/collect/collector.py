@@ -254,7 +254,8 @@ class Collector(Stateful[CollectorState]):
             with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
                 self._selection.begin(self.exploration, random, explore)
                 try:
-                    self._collect_rows(num_steps, random, explore)
+                    if random or not self._run_tensors(num_steps, explore):
+                        self._step_envs(num_steps)
                     self._checker.check_policy(self.policy)
                 except Exception as error:
                     self._checker.name_cause(self.rollout_buffer)
@@ -386,13 +387,13 @@ class Collector(Stateful[CollectorState]):
         self._selection.forget(lost)
         self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
-    def _collect_rows(self, num_steps: int | None, random: bool, explore: bool) -> None:
-        """Step the envs, row by row; envs of tensors many rows at once, if the policy and its exploration allow it."""
+    def _run_tensors(self, num_steps: int | None, explore: bool) -> bool:
+        """Collect from envs of tensors without an object per step; False if that is not possible here."""
         tensors, buffer, selection = self._tensors, self.rollout_buffer, self._selection
-        if tensors is None or num_steps is None or buffer is None or random:
-            return self._step_envs(num_steps)
+        if tensors is None or num_steps is None or buffer is None:
+            return False
         if not tensors.can_collect(self.exploration, selection.memory, self.generator):
-            return self._step_envs(num_steps)
+            return False
         num_rows = -(-num_steps // self.num_envs)
         given = selection.memory, explore, self.generator, selection.columns
         rows, selection.memory = tensors.collect(num_rows, *given)
@@ -400,6 +401,7 @@ class Collector(Stateful[CollectorState]):
         ended = self._episodes.add_rows(rows["reward"], rows["terminated"] | rows["truncated"])
         self.adapter.moved(tensors.obs, num_rows, ended)
         buffer.take(tensors.fields_of_rollout(rows, self.keeps_env_action, ended))
+        return True
 
     @torch.no_grad()
     def _step_envs(self, num_steps: int | None) -> None:
