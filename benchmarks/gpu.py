@@ -1,7 +1,11 @@
-"""Gradient steps per second on a CUDA device: eager, compiled, and compiled steps in CUDA graphs; in one process.
+"""Speed on a CUDA device: gradient steps per second of each mode, and whole runs, both beside peers.
 
-A step is what a trainer does for one: off policy a batch is sampled from a buffer on the device, on policy a rollout
-there is processed and used ten times. Data is made up. Each figure is the median of the runs; the modes take turns.
+    python benchmarks/gpu.py --write
+    python benchmarks/gpu.py --cpu --only sac        # shows that a row runs, where there is no GPU
+
+A gradient step is what a trainer does for one: off policy a batch is sampled from a buffer on the device, on policy a
+rollout there is processed, and used once or four times. Its data is made up. Our modes take turns in this process;
+peers and whole runs (`gpu_runs.py`) are processes of their own. Each figure is the median of the runs.
 """
 
 import argparse
@@ -13,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gpu_runs
 import gymnasium as gym
 import numpy as np
 import torch
@@ -23,8 +28,8 @@ import rltrainer as rl
 
 HALF_CHEETAH = (gym.spaces.Box(-np.inf, np.inf, (17,), np.float32), gym.spaces.Box(-1, 1, (6,), np.float32))
 CARTPOLE = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete(2))
-NUM_ENVS, NUM_ROWS, REPEAT = 8, 256, 10
-"""The rollout of the on-policy case, and how often each of its cells is used."""
+NUM_ENVS = 8
+"""Of the rollout of the on-policy case."""
 NUM_WARM_UPS = 20
 """Updates before anything is timed: compiled, and recorded."""
 
@@ -50,12 +55,28 @@ class Case:
     at_once: int = 1
     """Gradient steps of an update."""
 
+    @property
+    def key(self) -> str:
+        """Its name on the command line."""
+        return f"{self.name.lower()}-{self.hidden_sizes[0]}-{self.at_once}"
+
+    @property
+    def repeat(self) -> int:
+        """The number of times that each cell of a rollout is used."""
+        return 4 if self.at_once > 1 else 1
+
+    @property
+    def work(self) -> str:
+        """The work of peers that is the same, if they have one."""
+        is_theirs = (self.name, self.batch_size) != ("DQN", 256)
+        return f"{self.name.lower()}-updates-{self.at_once}" if is_theirs else ""
+
 
 CASES = (
-    Case("PPO", rl.PPO, rl.ActorCritic, CARTPOLE, (64, 64), 256, 8000),
     *(
         Case(*case, at_once=at_once)
         for case in (
+            ("PPO", rl.PPO, rl.ActorCritic, CARTPOLE, (64, 64), 256, 7000),
             ("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (64, 64), 64, 12_000),
             ("DQN", rl.DQN, rl.QNetwork, CARTPOLE, (256, 256), 256, 8000),
             ("TD3", rl.TD3, rl.DeterministicActorCritic, HALF_CHEETAH, (256, 256), 256, 6000),
@@ -68,6 +89,9 @@ CASES = (
 PROFILED = Case("SAC", rl.SAC, rl.SquashedActorCritic, HALF_CHEETAH, (256, 256), 256)
 OFFLINE = Case("IQL", rl.IQL, rl.GaussianActorCritic, HALF_CHEETAH, (256, 256), 256, 3000)
 """Trained by an `OfflineTrainer` with the settings that it has by default."""
+OFFLINE_KEY, KERNELS_KEY = "iql-offline", "kernels"
+KEYS = (*gpu_runs.RUNS, *(case.key for case in CASES), OFFLINE_KEY, KERNELS_KEY)
+"""The rows, as `--only` takes them."""
 
 
 def modes(device: str) -> list[str]:
@@ -83,8 +107,8 @@ def make(case: Case, mode: str, device: str) -> tuple[Any, Callable[[], int]]:
     algorithm.seed(1)
     algorithm.attach(rl.UpdatePlan(runtime=MODES[mode]))
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
-        data = rollout(policy, device)
-        return algorithm, lambda: algorithm.update(data, case.batch_size, REPEAT).num_gradient_steps
+        data = rollout(policy, case, device)
+        return algorithm, lambda: algorithm.update(data, case.batch_size, case.repeat).num_gradient_steps
     buffer = filled_buffer(case, device)
     return algorithm, lambda: algorithm.update_from(buffer, case.batch_size, case.at_once).num_gradient_steps
 
@@ -109,9 +133,10 @@ def has_fallen_back(algorithm: Any, mode: str) -> bool:
     return algorithm.is_compiled is not ("compiled" in mode) or algorithm.has_cuda_graph is not ("graph" in mode)
 
 
-def rollout(policy: Any, device: str) -> rl.Rollout:
-    """Return made-up data of the on-policy case."""
-    shape, no = (NUM_ROWS, NUM_ENVS), torch.zeros(NUM_ROWS, NUM_ENVS, dtype=torch.bool, device=device)
+def rollout(policy: Any, case: Case, device: str) -> rl.Rollout:
+    """Return made-up data of the on-policy case, enough for the gradient steps of one update."""
+    shape = (case.batch_size * case.at_once // case.repeat // NUM_ENVS, NUM_ENVS)
+    no = torch.zeros(shape, dtype=torch.bool, device=device)
     size = policy.observation_space.shape
     return rl.Rollout(
         obs=torch.randn(*shape, *size, device=device), action=torch.randint(0, 2, shape, device=device),
@@ -153,7 +178,9 @@ def steps_per_second(update: Callable[[], int], num_steps: int, device: str) -> 
 
 
 def measure(case: Case, num_steps: int, num_runs: int, device: str) -> list[str]:
-    """Return the median of each mode, as text."""
+    """Return the median of each mode, as text; of no runs, that there is none."""
+    if not num_runs:
+        return [gpu_runs.NOT_MEASURED] * len(modes(device))
     made = {mode: make(case, mode, device) for mode in modes(device)}
     for _, update in made.values():
         for _ in range(min(NUM_WARM_UPS, num_steps)):
@@ -178,32 +205,44 @@ def kernels(mode: str, device: str) -> tuple[int, float]:
     return sum(count for count, us in times if us > 0), sum(us for _, us in times)
 
 
-def report(args: argparse.Namespace) -> list[str]:
-    """Measure everything and return the lines of the report."""
-    shown = modes(args.device)
-    name = machine() if args.device == "cpu" else f"{torch.cuda.get_device_name()}; {machine()}"
+def report(args: argparse.Namespace, device: str) -> list[str]:
+    """Measure what is asked for and return the lines of the report."""
+    shown = modes(device)
+    name = machine() if device == "cpu" else f"{torch.cuda.get_device_name()}; {machine()}"
     lines = [
-        "# Gradient steps on a GPU", "",
+        "# Speed on a GPU", "",
         f"Printed by `python benchmarks/gpu.py` on {datetime.date.today()}: {name}; rltrainer "
-        f"{rl.__version__}, torch {torch.__version__}, device {args.device}. Gradient steps per second, sampling "
-        f"included; the median of {args.runs} runs of {args.steps} steps.", "",
-        f"| | networks | batch | at once | {' | '.join(shown)} | goal |", f"|---|---|---|---|{'---|' * len(shown)}---|",
+        f"{rl.__version__}, torch {torch.__version__}, device {device}. Medians of {args.runs} runs.", "",
+        "## Whole runs", "", *gpu_runs.head(),
+    ]  # fmt: skip
+    # A row that was not asked for says that it was not measured.
+    num_runs = {key: args.runs if key in args.only else 0 for key in KEYS}
+    for key in gpu_runs.RUNS:
+        lines.append(gpu_runs.row(key, num_runs[key], device, not args.ours))
+        print(lines[-1], flush=True)
+    peers = [gpu_runs.PROGRAMS[key].title for key in gpu_runs.UPDATE_PEERS]
+    columns = [*shown, *peers, "goal"]
+    lines += [
+        "", "## Gradient steps", "", f"Per second, sampling included; runs of {args.steps} steps.", "",
+        f"| | networks | batch | at once | {' | '.join(columns)} |", f"|---|---|---|---|{'---|' * len(columns)}",
     ]  # fmt: skip
     for case in CASES:
-        figures = " | ".join(measure(case, args.steps, args.runs, args.device))
+        figures = measure(case, args.steps, num_runs[case.key], device)
+        figures += gpu_runs.peers_of(case.work, args.steps, 0 if args.ours else num_runs[case.key], device)
         sizes, goal = "-".join(map(str, case.hidden_sizes)), "" if case.goal is None else f"{case.goal:,}"
-        lines.append(f"| {case.name} | {sizes} | {case.batch_size} | {case.at_once} | {figures} | {goal} |")
+        cells = [case.name, sizes, str(case.batch_size), str(case.at_once), *figures, goal]
+        lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    figure = offline_by_default(min(args.steps, 9000), args.device)
-    text = f"{OFFLINE.name} by an offline trainer with its defaults, buffer on the device: {figure} gradient steps/s"
-    lines += ["", f"{text}, recording included; aimed at: {OFFLINE.goal:,}."]
+    figure = offline_by_default(min(args.steps, 9000), device) if num_runs[OFFLINE_KEY] else gpu_runs.NOT_MEASURED
+    text = f"{OFFLINE.name} by an offline trainer with its defaults, buffer on the device, recording included"
+    lines += ["", f"{text}, gradient steps per second: {figure}; aimed at: {OFFLINE.goal:,}."]
     lines += [
         "", f"## One update of {PROFILED.name}", "",
         "What a profiler saw, sampling included. No way of launching kernels is faster than their time.", "",
         "| | kernels | their time in us | so at most steps/s |", "|---|---|---|---|",
     ]  # fmt: skip
-    for mode in shown:
-        count, us = kernels(mode, args.device)
+    for mode in shown if num_runs[KERNELS_KEY] else []:
+        count, us = kernels(mode, device)
         lines.append(f"| {mode} | {count} | {us:,.0f} | {f'{1e6 / us:,.0f}' if us else 'nothing seen'} |")
     return [*lines, ""]
 
@@ -212,17 +251,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write benchmarks/gpu.md")
     parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu only shows that the program runs"
+        "--cpu", action="store_true", help="only show that it runs: on the CPU, once, few steps, peers that are there"
     )
-    parser.add_argument("--steps", type=int, default=5000, help="gradient steps of a run, at least")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=KEYS, help="only these rows; may be repeated")
+    parser.add_argument("--ours", action="store_true", help="without peers")
+    parser.add_argument("--steps", type=int, help="gradient steps of a run, at least; 5000, with --cpu 20")
+    parser.add_argument("--runs", type=int, help="5, with --cpu 1")
     args = parser.parse_args()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("benchmarks/gpu.py: no CUDA device was found. Pass --device cpu to see the program run.")
-    if args.device == "cpu" and args.write:
+    if not args.cpu and not torch.cuda.is_available():
+        raise SystemExit("benchmarks/gpu.py: no CUDA device was found. Pass --cpu to see the program run.")
+    if args.cpu and args.write:
         raise SystemExit("benchmarks/gpu.py: --write is for figures of a CUDA device.")
+    args.steps, args.runs = args.steps or (20 if args.cpu else 5000), args.runs or (1 if args.cpu else 5)
+    args.only = args.only or list(KEYS)
     torch.set_num_threads(1)
-    text = "\n".join(report(args))
+    text = "\n".join(report(args, "cpu" if args.cpu else "cuda"))
     print(f"\n{text}")
     if args.write:
         (Path(__file__).resolve().parent / "gpu.md").write_text(text, encoding="utf-8")

@@ -21,29 +21,40 @@ OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (task.OBS_SIZE,), np.float32)
 ACTION_SPACE = gym.spaces.Box(-1, 1, (task.ACTION_SIZE,), np.float32)
 
 
-def run_options(compile_: str, amp: str | None) -> dict[str, Any]:
+def run_options(compile_: str, amp: str | None, overlap: bool = False) -> dict[str, Any]:
     """Return the trainer params that say how updates run; `auto` leaves compilation to the trainer.
 
     Threads are never left to it: every program has one.
     """
     choice: Any = compile_ if compile_ == "auto" else compile_ == "true"
     return {
-        "runtime": rl.RuntimeParams(compile=choice, num_threads=1),
+        "runtime": rl.RuntimeParams(compile=choice, num_threads=1, overlap=overlap),
         "precision": rl.PrecisionParams(amp=amp),  # type: ignore[arg-type]  # the arguments are checked
     }
 
 
-def make_algorithm(work: task.Work, observation_space: Any, action_space: Any) -> Any:
-    """Return the algorithm with the policy that the work says."""
-    spaces, nets = (observation_space, action_space), {"hidden_sizes": work.hidden_sizes}
+POLICIES: dict[str, Any] = {
+    "ppo": rl.ActorCritic, "a2c": rl.ActorCritic, "dqn": rl.QNetwork, "sac": rl.SquashedActorCritic,
+    "td3": rl.DeterministicActorCritic, "td3bc": rl.DeterministicActorCritic, "iql": rl.GaussianActorCritic,
+    "bc": rl.Actor,
+}  # fmt: skip
+
+
+def make_algorithm(work: task.Work, observation_space: Any, action_space: Any, device: str = "cpu") -> Any:
+    """Return the algorithm with the policy that the work says, on a device."""
+    nets: dict[str, Any] = {"hidden_sizes": work.hidden_sizes}
+    if work.kind in ("ppo", "a2c", "bc"):
+        is_tanh = work.kind != "bc" and not work.has_images
+        nets |= {"activation": torch.nn.Tanh if is_tanh else torch.nn.ReLU}
+    if work.kind == "ppo":
+        nets |= {"share_encoder": work.has_images}
+    policy = POLICIES[work.kind](observation_space, action_space, **nets).to(device)
     shared = {"lr": work.lr, "gamma": task.GAMMA}
     on_policy = shared | {"entropy_coef": 0.0, "value_coef": task.VALUE_COEF, "max_grad_norm": task.MAX_GRAD_NORM}
     match work.kind:
         case "ppo":
-            policy = rl.ActorCritic(*spaces, activation=torch.nn.Tanh, **nets)
             return rl.PPO(policy, rl.PPOParams(gae_lambda=task.GAE_LAMBDA, clip=task.CLIP, **on_policy))
         case "a2c":
-            policy = rl.ActorCritic(*spaces, activation=torch.nn.Tanh, **nets)
             return rl.A2C(policy, rl.A2CParams(gae_lambda=1.0, **on_policy))
         case "dqn":
             target = {
@@ -51,26 +62,22 @@ def make_algorithm(work: task.Work, observation_space: Any, action_space: Any) -
                 "target_update_interval": task.DQN_TARGET_INTERVAL,
                 "max_grad_norm": task.DQN_MAX_GRAD_NORM,
             }
-            return rl.DQN(rl.QNetwork(*spaces, **nets), rl.DQNParams(epsilon=task.DQN_EPSILON, **target, **shared))
+            return rl.DQN(policy, rl.DQNParams(epsilon=task.DQN_EPSILON, **target, **shared))
         case "sac":
-            return rl.SAC(
-                rl.SquashedActorCritic(*spaces, **nets), rl.SACParams(critic_lr=work.lr, tau=task.TAU, **shared)
-            )
+            return rl.SAC(policy, rl.SACParams(critic_lr=work.lr, tau=task.TAU, **shared))
         case "td3":
-            return rl.TD3(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3Params(tau=task.TAU, **shared))
+            return rl.TD3(policy, rl.TD3Params(tau=task.TAU, **shared))
         case "td3bc":
-            return rl.TD3BC(rl.DeterministicActorCritic(*spaces, **nets), rl.TD3BCParams(tau=task.TAU, **shared))
+            return rl.TD3BC(policy, rl.TD3BCParams(tau=task.TAU, **shared))
         case "iql":
-            return rl.IQL(rl.GaussianActorCritic(*spaces, **nets), rl.IQLParams(tau=task.TAU, **shared))
-        case "bc":
-            return rl.BC(rl.Actor(*spaces, activation=torch.nn.ReLU, **nets), rl.BCParams(lr=work.lr))
-    raise SystemExit(f"no algorithm for {work.kind}")
+            return rl.IQL(policy, rl.IQLParams(tau=task.TAU, **shared))
+    return rl.BC(policy, rl.BCParams(lr=work.lr))
 
 
-def make_trainer(work: task.Work, envs: Any, options: dict[str, Any]) -> Any:
+def make_trainer(work: task.Work, envs: Any, options: dict[str, Any], device: str = "cpu") -> Any:
     """Return the online trainer, an epoch of which is one chunk."""
     spaces = (envs.single_observation_space, envs.single_action_space)
-    algorithm = make_algorithm(work, *spaces)
+    algorithm = make_algorithm(work, *spaces, device)
     if work.kind in ("ppo", "a2c"):
         is_ppo = work.kind == "ppo"
         params = rl.OnPolicyTrainerParams(
@@ -81,7 +88,7 @@ def make_trainer(work: task.Work, envs: Any, options: dict[str, Any]) -> Any:
             **options,
         )
         return rl.OnPolicyTrainer(algorithm, params)
-    buffer = rl.ReplayBuffer(task.REPLAY_SIZE, *spaces, num_envs=work.num_envs)
+    buffer = rl.ReplayBuffer(task.REPLAY_SIZE, *spaces, num_envs=work.num_envs, device=device)
     params = rl.OffPolicyTrainerParams(
         training_collector=rl.Collector(algorithm.policy, envs, buffer),
         collection_step_num_env_steps=work.num_envs,
@@ -93,7 +100,7 @@ def make_trainer(work: task.Work, envs: Any, options: dict[str, Any]) -> Any:
     return rl.OffPolicyTrainer(algorithm, params)
 
 
-def make_offline_trainer(work: task.Work, seed: int, options: dict[str, Any]) -> Any:
+def make_offline_trainer(work: task.Work, seed: int, options: dict[str, Any], device: str = "cpu") -> Any:
     """Return the offline trainer, an epoch of which is one chunk of updates."""
     data = offline_data(seed)
     buffer = rl.ReplayBuffer.from_arrays(
@@ -105,17 +112,21 @@ def make_offline_trainer(work: task.Work, seed: int, options: dict[str, Any]) ->
         truncations=data["truncated"],
         observation_space=OBS_SPACE,
         action_space=ACTION_SPACE,
+        device=device,
     )
     params = rl.OfflineTrainerParams(buffer=buffer, batch_size=work.batch_size, **options)
-    return rl.OfflineTrainer(make_algorithm(work, OBS_SPACE, ACTION_SPACE), params)
+    return rl.OfflineTrainer(make_algorithm(work, OBS_SPACE, ACTION_SPACE, device), params)
 
 
 def training(trainer: Any, chunk: int) -> Callable[[int], int]:
     """Return what trains for so many steps; a backend that spends cells on resets gets no credit for them."""
     trainer.reset()
+    is_on_gpu = trainer.algorithm.device.type == "cuda"
 
     def advance(steps: int) -> int:
         epochs = [trainer.execute_epoch() for _ in range(steps // chunk)]
+        if is_on_gpu:
+            torch.cuda.synchronize()
         return sum(chunk if e.collect_stats is None else e.collect_stats.num_collected_steps for e in epochs)
 
     return advance
@@ -154,6 +165,7 @@ def main() -> None:
     arguments.add_argument("--amp", choices=("bf16",), help="mixed precision")
     arguments.add_argument("--prioritized", action="store_true", help="sample by priority")
     arguments.add_argument("--backend", default="auto", help="of make_vec")
+    arguments.add_argument("--overlap", action="store_true", help="step envs while the last update runs")
     args = arguments.parse_args()
     work = task.WORKS[args.work]
     torch.set_num_threads(1)
@@ -163,7 +175,7 @@ def main() -> None:
         + task.num_chunks(args.warmup, work)
         + task.num_chunks(args.steps, work)
     )
-    options = run_options(args.compile, args.amp) | {
+    options = run_options(args.compile, args.amp, args.overlap) | {
         "max_epochs": num_epochs + 1, "epoch_num_steps": work.chunk, "seed": args.seed, "show_progress": False,
         "verbose": False,
     }  # fmt: skip
@@ -172,10 +184,13 @@ def main() -> None:
         make_buffer = rl.PrioritizedReplayBuffer if args.prioritized else rl.ReplayBuffer
         advance = buffer_work(work, args.seed, make_buffer=make_buffer)
     elif work.kind in ("td3bc", "iql", "bc"):
-        advance = training(make_offline_trainer(work, args.seed, options), work.chunk)
+        advance = training(make_offline_trainer(work, args.seed, options, args.device), work.chunk)
     else:
-        envs = rl.make_vec(work.env_id, num_envs=work.num_envs, backend=args.backend, seed=args.seed)
-        advance = training(make_trainer(work, envs, options), work.chunk) if work.repeat else collection(work, envs)
+        place = {"device": args.device} if args.backend == "tensor" else {}
+        envs = rl.make_vec(work.env_id, num_envs=work.num_envs, backend=args.backend, seed=args.seed, **place)
+        trains = work.repeat > 0
+        trainer = make_trainer(work, envs, options, args.device) if trains else None
+        advance = training(trainer, work.chunk) if trains else collection(work, envs)
     task.measure(work, advance, args, envs, PACKAGES)
 
 

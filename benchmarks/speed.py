@@ -29,6 +29,7 @@ REQUIREMENTS = {
     "torchrl": ("torchrl==0.14.*", *MUJOCO),
     "d3rlpy": ("d3rlpy==2.8.*",),
     "skrl": ("skrl==2.1.*", *MUJOCO),
+    "jax-cuda": ("sbx-rl==0.28.*", "rejax==0.1.3", "gymnax==0.0.9", "jax[cuda12]==0.10.*", "flax==0.12.*", *MUJOCO),
     "jax": ("sbx-rl==0.28.*", "rejax==0.1.3", "gymnax==0.0.9", "jax==0.10.*", "flax==0.12.*", *MUJOCO),
 }
 """What each virtual environment holds, beside the PyTorch version that we run on."""
@@ -200,17 +201,24 @@ def is_made(name: str) -> bool:
     return stamp.exists() and stamp.read_text(encoding="utf-8") == "\n".join(REQUIREMENTS[name])
 
 
-def run_once(key: str, case: str, warmup: int, steps: int) -> dict | None:
-    """Run one program in a new process and return the JSON line that it prints; None if it fails."""
-    program = PROGRAMS[key]
-    command = [program.python, str(HERE / program.script), case, *program.options]
+def run_program(program: Program, work: str, warmup: int, steps: int, *options: str) -> dict[str, Any] | None:
+    """Run a program in a new process and return the JSON line that it prints; None if it fails."""
+    VENVS.mkdir(exist_ok=True)
+    command = [program.python, str(HERE / program.script), work, *program.options, *options]
     command += ["--warmup", str(warmup), "--steps", str(steps)]
     # The last lines of stderr say what failed; some libraries write files where they run.
     run = subprocess.run(command, env=ENVIRONMENT, cwd=VENVS, capture_output=True, text=True, check=False)
     if run.returncode != 0:
-        print(f"{case:12} {key:18} failed: {' '.join(run.stderr.split()[-40:])}", file=sys.stderr)
+        print(f"{work:12} {program.title:18} failed: {' '.join(run.stderr.split()[-40:])}", file=sys.stderr)
         return None
-    result = json.loads(run.stdout.splitlines()[-1])
+    return dict(json.loads(run.stdout.splitlines()[-1]))
+
+
+def run_once(key: str, case: str, warmup: int, steps: int) -> dict[str, Any] | None:
+    """Run the program of a case; return what it prints, with `value` in the case's unit, or None if it fails."""
+    result = run_program(PROGRAMS[key], case, warmup, steps)
+    if result is None:
+        return None
     per_step = result["seconds"] / result["steps"]
     result["value"] = per_step * 1e6 if CASES[case].unit == "us" else 1 / per_step
     print(f"{case:12} {key:18} {result['value']:12,.1f} {CASES[case].unit}", file=sys.stderr)
@@ -219,7 +227,6 @@ def run_once(key: str, case: str, warmup: int, steps: int) -> dict | None:
 
 def measure(cases: list[str], programs: list[str], num_runs: int, share: float) -> Runs:
     """Run the programs of each case in turn, `num_runs` times, on this share of its steps."""
-    VENVS.mkdir(exist_ok=True)
     results: Runs = {}
     for name in cases:
         case = CASES[name]

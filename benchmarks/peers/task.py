@@ -4,6 +4,7 @@ A program builds one `Work` with its library and hands `measure` a function that
 """
 
 import argparse
+import dataclasses
 import importlib.metadata
 import json
 import resource
@@ -25,6 +26,7 @@ class Work:
         batch_size: cells or transitions of a gradient step.
         repeat: how many times an update uses each cell of a rollout; 0 only collects.
         gradient_steps: off policy, of each env step.
+        at_once: gradient steps of one call, without envs; 0 trains with them. Of on-policy data, it is one rollout.
         hidden_sizes: of every network.
         lr: learning rate of every optimizer.
         random_steps: env steps with random actions and without updates, before anything is timed.
@@ -38,12 +40,24 @@ class Work:
     batch_size: int = 256
     repeat: int = 1
     gradient_steps: int = 1
+    at_once: int = 0
     hidden_sizes: tuple[int, ...] = (64, 64)
     lr: float = 3e-4
     random_steps: int = 0
     fill: float = 0.0
 
+    @property
+    def rollout_size(self) -> int:
+        """Env steps of a rollout: a chunk, or as many as its gradient steps use."""
+        return self.batch_size * self.at_once // self.repeat if self.at_once else self.chunk
 
+    @property
+    def has_images(self) -> bool:
+        """True if observations are images: through the convolutions that each library has for them."""
+        return self.env_id == IMAGES
+
+
+IMAGES = "image_env:Images-v0"
 GAMMA, GAE_LAMBDA, CLIP, VALUE_COEF, MAX_GRAD_NORM, TAU = 0.99, 0.95, 0.2, 0.5, 0.5, 0.005
 DQN_EPSILON, DQN_TARGET_INTERVAL, DQN_MAX_GRAD_NORM = 0.1, 500, 10.0
 REPLAY_SIZE = 50_000
@@ -62,6 +76,7 @@ _CHEETAH = {
 }  # fmt: skip
 _OFFLINE = {"chunk": 200, "hidden_sizes": (256, 256)}
 _BUFFER = {"chunk": 500, "num_envs": BUFFER_ENVS}
+_IMAGES = {"env_id": IMAGES, "hidden_sizes": ()}
 
 WORKS = {
     "ppo-256x4": Work("ppo", batch_size=256, repeat=4, **_ROLLOUT),
@@ -78,11 +93,20 @@ WORKS = {
     "td3bc": Work("td3bc", **_OFFLINE),
     "iql": Work("iql", **_OFFLINE),
     "bc": Work("bc", lr=1e-3, **_OFFLINE),
+    "dqn-images": Work("dqn", chunk=100, batch_size=32, lr=1e-4, random_steps=1000, **_IMAGES),
+    "ppo-images": Work("ppo", chunk=1024, num_envs=8, batch_size=256, repeat=4, lr=2.5e-4, **_IMAGES),
+    "ppo-4096": Work("ppo", chunk=65_536, num_envs=4096, batch_size=16_384, repeat=4),
+    "ppo-16384": Work("ppo", chunk=262_144, num_envs=16_384, batch_size=65_536, repeat=4),
+    "ppo-updates-1": Work("ppo", chunk=320, num_envs=8, batch_size=256, repeat=1, at_once=1),
+    "ppo-updates-32": Work("ppo", chunk=320, num_envs=8, batch_size=256, repeat=4, at_once=32),
     "add-10": Work("add", fill=0.1, **_BUFFER),
     "add-100": Work("add", fill=1.0, **_BUFFER),
     "sample-10": Work("sample", fill=0.1, **_BUFFER),
     "sample-100": Work("sample", fill=1.0, **_BUFFER),
 }
+for _name in ("sac", "td3", "dqn"):
+    for _at_once in (1, 32):
+        WORKS[f"{_name}-updates-{_at_once}"] = dataclasses.replace(WORKS[_name], at_once=_at_once, chunk=320)
 A2C_ROLLOUT = 40
 """Env steps of A2C's rollouts: 8 envs x 5 steps."""
 
@@ -94,6 +118,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     result.add_argument("--warmup", type=int, default=0, help="steps before the clock starts; at least one chunk")
     result.add_argument("--steps", type=int, default=1, help="steps that are timed, rounded up to chunks")
     result.add_argument("--seed", type=int, default=1)
+    result.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of networks and updates")
     return result
 
 
@@ -109,7 +134,7 @@ def measure(
         envs: the vector env; its class is printed.
         packages: whose versions are printed.
     """
-    if work.random_steps:
+    if work.random_steps and not work.at_once:
         advance(work.random_steps)
     started = time.perf_counter()
     advance(work.chunk)

@@ -8,6 +8,7 @@ import task
 import torch
 from data import buffer_steps, fill
 from gymnasium import spaces
+from sb3_models import training, updates
 from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -25,13 +26,14 @@ class NoCallback(BaseCallback):
         return True
 
 
-def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
+def make_model(work: task.Work, seed: int, device: str) -> BaseAlgorithm:
     """Return the algorithm; its networks are as the work says, actor and critic apart."""
     envs = make_vec_env(work.env_id, n_envs=work.num_envs, seed=seed)
     activation = torch.nn.Tanh if work.kind in ("ppo", "a2c") else torch.nn.ReLU
     policy: dict[str, Any] = {"net_arch": list(work.hidden_sizes), "activation_fn": activation}
+    kind, policy = ("CnnPolicy", {}) if work.has_images else ("MlpPolicy", policy)
     shared: dict[str, Any] = {
-        "learning_rate": work.lr, "gamma": task.GAMMA, "seed": seed, "device": "cpu", "verbose": 0
+        "learning_rate": work.lr, "gamma": task.GAMMA, "seed": seed, "device": device, "verbose": 0
     }  # fmt: skip
     on_policy = {
         "gae_lambda": task.GAE_LAMBDA,
@@ -46,7 +48,7 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
     match work.kind:
         case "ppo":
             return PPO(
-                "MlpPolicy", envs, n_steps=work.chunk // work.num_envs, batch_size=work.batch_size,
+                kind, envs, n_steps=work.rollout_size // work.num_envs, batch_size=work.batch_size,
                 n_epochs=max(work.repeat, 1), clip_range=task.CLIP, policy_kwargs=policy, **on_policy, **shared,
             )  # fmt: skip
         case "a2c":
@@ -56,7 +58,7 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
             return A2C("MlpPolicy", envs, n_steps=steps, policy_kwargs=policy | adam, **options, **shared)
         case "dqn":
             return DQN(
-                "MlpPolicy", envs, target_update_interval=task.DQN_TARGET_INTERVAL,
+                kind, envs, target_update_interval=task.DQN_TARGET_INTERVAL,
                 max_grad_norm=task.DQN_MAX_GRAD_NORM, exploration_initial_eps=task.DQN_EPSILON,
                 exploration_final_eps=task.DQN_EPSILON, policy_kwargs=policy, **off_policy, **shared,
             )  # fmt: skip
@@ -68,16 +70,6 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
                 "MlpPolicy", envs, tau=task.TAU, action_noise=noise, policy_kwargs=policy, **off_policy, **shared
             )
     raise SystemExit(f"Stable-Baselines3 has no {work.kind}")
-
-
-def training(model: BaseAlgorithm) -> Callable[[int], int]:
-    """Return what trains for so many env steps."""
-
-    def advance(steps: int) -> int:
-        model.learn(steps, reset_num_timesteps=False)
-        return steps
-
-    return advance
 
 
 def collection(model: PPO) -> Callable[[int], int]:
@@ -120,8 +112,9 @@ def main() -> None:
     if work.kind in ("add", "sample"):
         task.measure(work, buffer_work(work, args.seed), args, None, PACKAGES)
         return
-    model = make_model(work, args.seed)
-    advance = training(model) if work.repeat else collection(model)
+    model = make_model(work, args.seed, args.device)
+    trains = training(model) if work.repeat else collection(model)
+    advance = updates(model, work) if work.at_once else trains
     task.measure(work, advance, args, model.env, PACKAGES)
 
 

@@ -2,12 +2,12 @@
 
 import one_core  # noqa: F401, I001  # first: JAX starts its threads when it is imported
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import task
 from flax import linen as nn
+from sb3_models import training, updates
 from sbx import DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
@@ -21,6 +21,7 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
     envs = make_vec_env(work.env_id, n_envs=work.num_envs, seed=seed)
     activation = nn.tanh if work.kind == "ppo" else nn.relu
     policy: dict[str, Any] = {"net_arch": list(work.hidden_sizes), "activation_fn": activation}
+    kind, policy = ("CnnPolicy", {}) if work.has_images else ("MlpPolicy", policy)
     shared: dict[str, Any] = {"learning_rate": work.lr, "gamma": task.GAMMA, "seed": seed, "policy_kwargs": policy}
     off_policy = {
         "buffer_size": task.REPLAY_SIZE, "learning_starts": work.random_steps, "batch_size": work.batch_size,
@@ -29,13 +30,13 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
     match work.kind:
         case "ppo":
             return PPO(
-                "MlpPolicy", envs, n_steps=work.chunk // work.num_envs, batch_size=work.batch_size,
+                kind, envs, n_steps=work.rollout_size // work.num_envs, batch_size=work.batch_size,
                 n_epochs=work.repeat, clip_range=task.CLIP, gae_lambda=task.GAE_LAMBDA, ent_coef=0.0,
                 vf_coef=task.VALUE_COEF, max_grad_norm=task.MAX_GRAD_NORM, **shared,
             )  # fmt: skip
         case "dqn":
             return DQN(
-                "MlpPolicy", envs, target_update_interval=task.DQN_TARGET_INTERVAL,
+                kind, envs, target_update_interval=task.DQN_TARGET_INTERVAL,
                 exploration_initial_eps=task.DQN_EPSILON, exploration_final_eps=task.DQN_EPSILON,
                 **off_policy, **shared,
             )  # fmt: skip
@@ -47,21 +48,12 @@ def make_model(work: task.Work, seed: int) -> BaseAlgorithm:
     raise SystemExit(f"SBX has no {work.kind}")
 
 
-def training(model: BaseAlgorithm) -> Callable[[int], int]:
-    """Return what trains for so many env steps."""
-
-    def advance(steps: int) -> int:
-        model.learn(steps, reset_num_timesteps=False)
-        return steps
-
-    return advance
-
-
 def main() -> None:
     args = task.parser(__doc__).parse_args()
     work = task.WORKS[args.work]
     model = make_model(work, args.seed)
-    task.measure(work, training(model), args, model.env, PACKAGES)
+    advance = updates(model, work) if work.at_once else training(model)
+    task.measure(work, advance, args, model.env, PACKAGES)
 
 
 if __name__ == "__main__":
