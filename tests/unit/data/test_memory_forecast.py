@@ -13,7 +13,7 @@ import torch
 import rltrainer as rl
 from rltrainer.data import memory_forecast
 from rltrainer.data.memory_forecast import available_bytes, check_fits, device_for_data
-from rltrainer.errors import ReplayBufferError
+from rltrainer.errors import ParamsError, ReplayBufferError
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -140,3 +140,6 @@ def test_a_forecast_is_what_a_buffer_takes() -> None:
     extra = {"log_prob": ((2,), torch.float64)}
     assert rl.ReplayBuffer.forecast_nbytes(28, space, action, 3, extra) == 33 * (8 * 4 + 8 + 4 + 2 + 4 + 16)
     assert rl.ReplayBuffer.forecast_nbytes(30, space, action, 3, frame_stack=2) == 33 * (4 * 4 + 8 + 4 + 2 + 4)
+    for wrong in ((0, space, action), (30, space, action, 0)):
+        with pytest.raises(ParamsError, match=r"^ReplayBuffer\.(capacity|num_envs): must be a positive integer; got 0"):
+            rl.ReplayBuffer.forecast_nbytes(*wrong)
