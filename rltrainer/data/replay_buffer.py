@@ -146,8 +146,9 @@ class ReplayBuffer:
         owner = cls.__name__
         space = observation_space if frame_stack is None else FrameStack(owner, observation_space, frame_stack).space
         of_slot = slot_nbytes(column_specs(owner, space, action_space, require_extra(owner, extra)))
+        capacity = checked(owner, "capacity", capacity, PositiveInt)
         num_envs = checked(owner, "num_envs", num_envs, PositiveInt)
-        num_slots = (-(-checked(owner, "capacity", capacity, PositiveInt) // num_envs) + 1) * num_envs
+        num_slots = (-(-capacity // num_envs) + 1) * num_envs
         return num_slots * (of_slot + 4 + cls.sampler_nbytes + cls.saving_nbytes)
 
     def __getstate__(self) -> dict[str, Any]:
