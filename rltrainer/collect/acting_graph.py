@@ -3,9 +3,11 @@
 A small policy is dozens of kernels of a few microseconds, and launching one takes as long as running it.
 """
 
+import contextlib
 import copy
 import logging
-from collections.abc import Hashable
+import warnings
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -141,7 +143,8 @@ class ActingGraph:
                 self._recordings[key] = self._record(obs, memory, generator)
             except Exception as error:  # if it is the policy's own, the call without a graph raises it
                 self._has_given_up = True
-                reason = str(error).strip().partition("\n")[0]
+                cause = error.__context__ or error  # the end of a failed capture raises an error that says less
+                reason = str(cause).strip().partition("\n")[0]
                 text = "%s acts without a CUDA graph, which cannot be recorded: %s"
                 logging.getLogger("rltrainer").info(text, type(self.policy).__name__, reason)
         return self._recordings.get(key)
@@ -183,12 +186,14 @@ class ActingGraph:
         numbers, own_exploration = generator.get_state(), policy.exploration
         try:
             if self._exploration is None:
-                policy.exploration = exploration if self._explore else own_exploration
+                policy.exploration = exploration
             like, next_memory = choose()
             if own is None and next_memory is not None:
                 raise RuntimeError("decide returns a memory, and initial_state none")
             chosen, places = packed_like(like, policy.device)
             received, values = packed_like(like, "cpu", pin_memory=True)
+            with _without_waiting():
+                run()
             self._recorder = self._recorder or CudaRecorder(policy.device)
             self._recorder.warm_up(run)
             replay = self._recorder.capture(run, [generator])
@@ -203,6 +208,19 @@ class ActingGraph:
                 each.update(values_before)
             raise RuntimeError("choosing an action changes its attributes")
         return Recording(obs, generator, own, replay, chosen, received, values, acting)
+
+
+@contextlib.contextmanager
+def _without_waiting() -> Iterator[None]:
+    """Raise at operations that wait for the device: a capture would fail, and leave PyTorch's allocator in it."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says once that it does not find all of them
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def _is_of_a_library(module: torch.nn.Module) -> bool:

@@ -367,8 +367,8 @@ def second_device() -> Iterator[SecondDevice]:
     Stream.begin()
     CUDAGraph.capturing, CUDAGraph.pools, CUDAGraph.left_open = None, {}, set()
 
-    def set_sync_debug_mode(setting: str) -> None:
-        mode.operations.waiting_is_an_error = setting == "error"
+    def set_sync_debug_mode(setting: str | int) -> None:
+        mode.operations.waiting_is_an_error = setting in ("error", 2)
 
     functions: dict[str, Any] = {
         "CUDAGraph": CUDAGraph,
@@ -377,6 +377,7 @@ def second_device() -> Iterator[SecondDevice]:
         "current_stream": lambda device=None: Stream.current,
         "default_generators": (Generator("cuda"),),
         "default_stream": lambda device=None: Stream.default,
+        "get_sync_debug_mode": lambda: 2 if mode.operations.waiting_is_an_error else 0,
         "graph": GraphContext,
         "graph_pool_handle": lambda: (0, next(pools)),
         "is_current_stream_capturing": lambda: CUDAGraph.capturing is not None,

@@ -13,6 +13,8 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.collect.acting_graph import ActingGraph
 from rltrainer.nets.policy import Decision
+from rltrainer.seeding import make_generator
+from rltrainer.updates.cuda_graph import CudaRecorder
 from tests.devices import second_device
 from tests.devices.test_runs import EAGER, made
 from tests.fakes import counting_envs, replay_of, rollouts_of
@@ -136,7 +138,7 @@ def refuses(action: Any, space: Any, progress: float, generator: Any) -> Any:
 @pytest.mark.parametrize(
     ("cls", "options", "reason"),
     [
-        (Looks, {}, "CUDA error: operation not permitted when stream is capturing"),
+        (Looks, {}, "_local_scalar_dense: the host would wait for the device"),
         (Counts, {}, "choosing an action changes its attributes"),
         (rl.ActorCritic, {"exploration": refuses}, "the exploration function is not of rltrainer"),
     ],
@@ -291,3 +293,15 @@ def test_all_leaves_of_an_observation_go_up_in_one_copy(monkeypatch: pytest.Monk
     now, after = collector.adapter._now, collector.adapter._next
     assert now.tensor is after.tensor  # one place on the device
     assert torch.equal(collector.adapter.obs_tensor["state"].cpu(), torch.from_numpy(collector.adapter.obs["state"]))
+
+
+def test_the_generator_of_a_capture_that_failed_still_draws() -> None:
+    generator = make_generator(1, "cuda")
+    expected = torch.rand(3, device="cuda", generator=generator.clone_state()).tolist()
+
+    def waits() -> None:
+        torch.rand(3, device="cuda", generator=generator).sum().item()
+
+    with pytest.raises(RuntimeError, match="operation not permitted when stream is capturing"):
+        CudaRecorder(torch.device("cuda", 0)).capture(waits, [generator])
+    assert torch.rand(3, device="cuda", generator=generator).tolist() == expected
