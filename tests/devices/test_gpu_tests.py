@@ -1,6 +1,7 @@
 """The tests of `tests/gpu` on the second device, as far as it goes: most machines never run them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,13 @@ def test_an_off_policy_update_waits_for_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["dqn", *(pytest.param(name, marks=pytest.mark.full) for name in gpu.MAKERS)])
 def test_updates_as_graphs(name: str) -> None:
     gpu.test_updates_are_the_eager_ones(name, "eager, graph")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [gpu.DRAWS[-1], *(pytest.param(*each, marks=pytest.mark.full) for each in gpu.DRAWS[:-1])]
+)
+def test_a_graph_that_holds_the_sampling_draws_the_same(name: str, kind: Any) -> None:
+    gpu.test_a_graph_that_holds_the_sampling_draws_the_same(name, kind)
 
 
 @pytest.mark.full

@@ -94,8 +94,8 @@ def test_a_graph_is_nearer_still_to_the_steps_that_it_holds(name: str, base: str
         torch.testing.assert_close(parameters[key], value, rtol=1e-5, atol=1e-6)
 
 
-def filled_buffer(algorithm: Any, device: str, num_envs: int = 4) -> rl.ReplayBuffer:
-    buffer = rl.ReplayBuffer(200, OBS, algorithm.policy.action_space, num_envs=num_envs, device=device, seed=1)
+def filled_buffer(algorithm: Any, device: str, num_envs: int = 4, kind: Any = rl.ReplayBuffer) -> rl.ReplayBuffer:
+    buffer: rl.ReplayBuffer = kind(200, OBS, algorithm.policy.action_space, num_envs=num_envs, device=device, seed=1)
     for step in range(60):  # wraps around
         data = transitions(algorithm, seed=step)[:num_envs]
         no = torch.zeros(num_envs, dtype=torch.bool)
@@ -122,12 +122,33 @@ def test_an_off_policy_update_waits_for_nothing(name: str, mode: str) -> None:
     buffer, on_host = filled_buffer(algorithm, DEVICE), filled_buffer(algorithm, "cpu")
     for _ in range(4):  # compiled, and recorded
         algorithm.update(buffer.sample(16))
+        algorithm.update_from(buffer, 16)
     buffer.sample(16, n_step=3)
     with without_waiting():
         for _ in range(4):
+            algorithm.update_from(buffer, 16)
             algorithm.update(buffer.sample(16))
             algorithm.update(buffer.sample(16, n_step=3))
             algorithm.update(on_host.sample(16))
+
+
+DRAWS = [*((name, rl.ReplayBuffer) for name in OFF_POLICY), *((k, rl.PrioritizedReplayBuffer) for k in ("dqn", "td3"))]
+
+
+@pytest.mark.parametrize(("name", "kind"), DRAWS)
+def test_a_graph_that_holds_the_sampling_draws_the_same(name: str, kind: Any) -> None:
+    plain, graphed = make(name, "eager"), make(name, "eager, graph")
+    one, other = (filled_buffer(algorithm, DEVICE, kind=kind) for algorithm in (plain, graphed))
+    for num_steps in (1, 3, 3, 1, 3, 1):
+        expected, found = plain.update_from(one, 16, num_steps), graphed.update_from(other, 16, num_steps)
+        assert found.floats() == pytest.approx(expected.floats(), rel=1e-3, abs=1e-4)
+    assert graphed._compiled_step.records_sampling  # it did not fall back
+    assert torch.equal(one.generator.get_state(), other.generator.get_state())
+    assert torch.equal(plain.generator.get_state(), graphed.generator.get_state())
+    assert torch.equal(one.sample(16).index, other.sample(16).index)
+    parameters = dict(graphed.policy.named_parameters())
+    for key, value in plain.policy.named_parameters():
+        torch.testing.assert_close(parameters[key], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["dqn_prioritized", "sac_mixed"])
