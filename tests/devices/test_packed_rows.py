@@ -102,6 +102,15 @@ def test_they_hold_what_was_stored_in_any_way(seed: int) -> None:
     for one, other in (buffers, buffers[::-1]):
         one.load_state_dict(copy.deepcopy(other.state_dict()))
         assert_same(one, other)
+        ring = one._ring
+        head = map_tree(torch.Tensor.cpu, ring.observations(ring.on_device(ring.heads())))
+        head["speed"][1] += 1
+        ring.pending_end[:] = False
+        one.resume(one, head)
+        first, second = ring.final.index.reshape(-1)[ring._slots_at(ring.written - 1)] > 0
+        assert ring.pending_end.tolist() == [False, not second]
+        other.end_trajectory(np.array([True, True]))
+        one.end_trajectory(np.array([not first, True]))
         for buffer in buffers:
             buffer.add(**step(np.random.default_rng(1)), token=one)
         assert_same(one, other)
