@@ -414,7 +414,7 @@ def test_a_scheduled_value_in_a_graph_is_found(kind: str, monkeypatch: pytest.Mo
             scheduled.value = VALUE[kind](scheduled, float(value_at(scheduled.schedule, progress)))
 
     monkeypatch.setattr(optimizer.ScheduledValue, "set_progress", set_progress)
-    with pytest.raises(AssertionError, match="actor"):
+    with pytest.raises(FreedMemory if kind == "another tensor" else AssertionError):
         assert_same_state(entropy_falls(runtime=GRAPH), entropy_falls())
 
 
@@ -423,6 +423,7 @@ def test_a_learning_rate_in_a_graph_is_found(monkeypatch: pytest.MonkeyPatch) ->
     def set_lr(adam: Adam, value: float) -> None:
         adam._lr, adam._lr_tensor = value, torch.full_like(adam._lr_tensor, value)
 
+    run("ppo", "cuda", runtime=GRAPH)
     monkeypatch.setattr(Adam, "lr", Adam.lr.setter(set_lr))
-    with pytest.raises(AssertionError, match="actor"):
-        assert_same_state(run("ppo", "cuda", runtime=GRAPH).algorithm, run("ppo", "cuda").algorithm)
+    with pytest.raises(FreedMemory):
+        run("ppo", "cuda", runtime=GRAPH)
