@@ -61,10 +61,7 @@ class PrioritySampler:
         beta = value_at(self.beta, progress)
         if beta != self._beta:
             self._beta = beta
-            if isinstance(self._exponent, Tensor):
-                self._exponent.fill_(-beta)
-            else:
-                self._exponent = -beta
+            self._exponent = self._exponent.fill_(-beta) if isinstance(self._exponent, Tensor) else -beta
 
     def stored(self, slots: Tensor) -> None:
         """Give new transitions the largest priority: their errors are not known yet (algorithm 1, line 6)."""

@@ -145,10 +145,8 @@ class CompiledStep:
             def update_from(state: str, *args: Any) -> list[UpdateResult]:
                 return update(lambda steps: self._run_compiled(state, self._in_weight_dtype(steps)), *args)
 
-            def changed() -> list[Tensor]:
-                return [*self._owner._tensors(), *tensors]
-
-            self._sampled = key, CudaGraphs(update_from, changed, self._recorder, generators)
+            own = self._owner._tensors
+            self._sampled = key, CudaGraphs(update_from, lambda: [*own(), *tensors], self._recorder, generators)
         results: list[UpdateResult] = self._sampled[1](self._fingerprint(), *args)
         return results
 
