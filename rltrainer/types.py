@@ -195,6 +195,11 @@ class DenseRollout(Rollout):
 
     successor: Tree
 
+    @property
+    def ends(self) -> Tensor:
+        """Return where a trajectory ended [T, N]: with its episode."""
+        return self.done
+
     def of_one_shape(self) -> Self:
         """Return it without final observations, whose number differs between rollouts, for compiled code."""
         none = map_tree(lambda x: x[:0], self.final_obs)
