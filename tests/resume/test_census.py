@@ -33,6 +33,7 @@ EXCEPTIONS = {
     r"_ring\.token$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",
     r"_ring\.(_table|_is_table_old)$": "derived from how much is stored, made anew when needed",
+    r"\._load_state_dict_pre_hooks\.|_tree\._newest_hook$": "numbered through a process, hooks of all modules together",
     r"sampler\._(beta|exponent)$": "of the progress of the last draw",
     r"exploration\._kept": "bounds of the action space as tensors, made at the first use",
     r"\._hooks\.(context|_open|_minibatch)\b": "of the training step under way, and whether hooks are set up",
