@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests import this file too
 from bit_flip import BitFlip
 from catch import Catch
 from identity import Identity
-from no_velocities import NoVelocities
+from no_velocities import NoVelocities, TensorNoVelocities
 from one_update_old import OneUpdateOld
 
 HERE = Path(__file__).parent
@@ -85,7 +85,7 @@ REPORTED = Goal("reported", lambda run: 0.0)
 class Task:
     """A run per seed, and what the median of them must reach within the budget."""
 
-    run: Callable[[int], Outcome]
+    run: Callable[..., Outcome]
     goal: Goal
     budget: str
     first_seed: int = 1
@@ -113,12 +113,12 @@ def online(
 ) -> Task:  # fmt: skip
     """Return a task: train until a test step reaches `stop`, at most `steps` env steps; off policy with a buffer."""
 
-    def run(seed: int) -> Outcome:
+    def run(seed: int, backend: Any = "auto") -> Outcome:
         rl.seed(seed)
-        envs, test_envs = rl.make_vec(env, num_envs), rl.make_vec(env, test_episodes)
+        envs, test_envs = (rl.make_vec(env, number, backend=backend) for number in (num_envs, test_episodes))
         spaces = envs.single_observation_space, envs.single_action_space
         learner = make(*spaces)
-        buffer = make_buffer(steps, *spaces) if make_buffer else None
+        buffer = make_buffer(steps, *spaces, num_envs=num_envs) if make_buffer else None
         params_class = rl.OffPolicyTrainerParams if make_buffer else rl.OnPolicyTrainerParams
         params = params_class(
             training_collector=collector(learner.policy, envs, buffer),
@@ -134,6 +134,11 @@ def online(
 
 on_policy = functools.partial(online, num_envs=8)
 off_policy = functools.partial(online, make_buffer=rl.ReplayBuffer)
+
+
+def of_tensors(task: Task) -> Task:
+    """Return an online task with envs of tensors."""
+    return replace(task, run=functools.partial(task.run, backend="tensor"))
 
 
 def offline(env: str, make: Make, behave: Make, data_steps: int, steps: int, goal: Goal, first_seed: int = 1) -> Task:
@@ -209,12 +214,12 @@ def simple_spread(seed: int) -> Outcome:
     return Outcome(float(result.best_score or 0.0), result.env_step, reference)
 
 
-def prioritized(*args: Any) -> rl.PrioritizedReplayBuffer:
-    return rl.PrioritizedReplayBuffer(*args, beta=rl.LinearSchedule(0.4, 1.0))
+def prioritized(*args: Any, num_envs: int) -> rl.PrioritizedReplayBuffer:
+    return rl.PrioritizedReplayBuffer(*args, num_envs=num_envs, beta=rl.LinearSchedule(0.4, 1.0))
 
 
-def hindsight(capacity: int, *spaces: Any) -> rl.HindsightReplayBuffer:
-    return rl.HindsightReplayBuffer.for_env(BitFlip(), capacity)
+def hindsight(capacity: int, *spaces: Any, num_envs: int) -> rl.HindsightReplayBuffer:
+    return rl.HindsightReplayBuffer.for_env(BitFlip(), capacity, num_envs=num_envs)
 
 
 def success_of_bit_flip(stats: rl.CollectStats) -> float:
@@ -250,12 +255,12 @@ DQN_CARTPOLE = agent(rl.DQN, **DQN, n_step=3)
 SAC = agent(rl.SAC, WIDE, lr=1e-3)
 
 
-def no_velocities(algorithm: Any, policy: dict[str, Any], goal: Goal | None = None) -> Task:
+def no_velocities(algorithm: Any, policy: dict[str, Any], goal: Goal | None = None, env: Any = NoVelocities) -> Task:
     """Return CartPole without velocities with the settings of RL Zoo's CartPoleNoVel-v1, half as many repetitions."""
     policy |= {"hidden_sizes": (64,), "activation": nn.ReLU, "normalize_obs": True, "normalize_reward": True}
     schedules = {"lr": rl.LinearSchedule(1e-3), "clip": rl.LinearSchedule(0.2)}
     return on_policy(
-        NoVelocities, agent(algorithm, policy, gamma=0.98, gae_lambda=0.8, **schedules), 450, 98_304, 4096, goal=goal,
+        env, agent(algorithm, policy, gamma=0.98, gae_lambda=0.8, **schedules), 450, 98_304, 4096, goal=goal,
         collection_step_num_env_steps=256, batch_size=None, update_step_num_repetitions=10,
     )  # fmt: skip
 
@@ -356,6 +361,23 @@ TASKS: dict[str, Task] = {
     **images("hwc"),
     **images("chw"),
 }  # fmt: skip
+TENSOR_TASKS = {
+    f"{name}_tensor": of_tensors(task)
+    for name, task in {
+        **{name: TASKS[name] for name in (
+            "ppo_cartpole", "a2c_cartpole", "impala_cartpole", "trpo_cartpole", "reinforce_cartpole", "ppo_pendulum")},
+        "recurrent_ppo_no_velocities": no_velocities(rl.RecurrentPPO, {"cell": "lstm"}, env=TensorNoVelocities),
+        "dqn_cartpole": off_policy(
+            "CartPole-v1", agent(rl.DQN, lr=1e-3, target_update_interval=100, n_step=3), 475, 50_000, 1024, num_envs=32,
+            collection_step_num_env_steps=32, batch_size=128, update_step_num_gradient_steps_per_sample=0.25,
+            warmup_num_env_steps=1024),
+        "sac_pendulum": off_policy(
+            "Pendulum-v1", SAC, -200, 20_000, 1000, num_envs=16, batch_size=128, warmup_num_env_steps=1000,
+            collection_step_num_env_steps=16, update_step_num_gradient_steps_per_sample=0.5),
+    }.items()
+}  # fmt: skip
+"""The tasks with envs of tensors: the same goals and budgets."""
+TASKS |= TENSOR_TASKS
 
 
 def passes(task: Task, outcomes: list[Outcome]) -> bool:

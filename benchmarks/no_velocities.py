@@ -4,6 +4,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from torch import Tensor
+
+from rltrainer.envs.tensors.classic_control import CartPole
 
 
 class NoVelocities(gym.ObservationWrapper[Any, Any, Any]):
@@ -17,3 +20,12 @@ class NoVelocities(gym.ObservationWrapper[Any, Any, Any]):
 
     def observation(self, observation: Any) -> Any:
         return observation[::2]
+
+
+class TensorNoVelocities(CartPole):
+    """The same as functions of tensors."""
+
+    observation_space = NoVelocities().observation_space
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state[:, ::2]
