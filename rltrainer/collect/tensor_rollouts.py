@@ -13,6 +13,7 @@ from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState, TensorVectorEnv
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
+from rltrainer.nets.policy import VERSION
 from rltrainer.tree import Tree, map_tree
 from rltrainer.updates.compiled_step import CompiledFunction
 
@@ -70,14 +71,20 @@ class TensorRollouts:
         draws = self._draws_of(memory, explore, generator) or []
         numbers = [draw.numbers(envs.device, generator, num_rows) for draw in draws]
         uniform, state = envs.sample_uniforms(num_rows), envs.current
-        parts = []
+        # The version changes with each update: a compiled function would have to be compiled again.
+        chosen, parts = tuple(name for name in columns if name not in VERSION), []
         for first in range(0, num_rows, ROWS_PER_CALL):
             some = slice(first, first + ROWS_PER_CALL)
             drawn = [each[some] for each in numbers]
-            state, memory, rows = self._run(state, memory, initial, drawn, uniform[some], explore, columns)
+            state, memory, rows = self._run(state, memory, initial, drawn, uniform[some], explore, chosen)
             parts.append(rows)
         envs.current = state
-        return parts[0] if len(parts) == 1 else map_tree(lambda *x: torch.cat(x), *parts), memory
+        rows = parts[0] if len(parts) == 1 else map_tree(lambda *x: torch.cat(x), *parts)
+        extra = cast(dict[str, Tensor], rows["extra"])
+        for name in columns:
+            if name in VERSION:
+                extra[name] = torch.full((num_rows, envs.num_envs), self._policy.version, device=envs.device)
+        return rows, memory
 
     def fields_of_rollout(self, rows: Fields, keeps_env_action: bool, ended: tuple[Rows, Rows]) -> Fields:
         """Return the fields of a rollout but `starts`, of T rows in which episodes ended in these rows and envs [E]."""

@@ -15,7 +15,7 @@ from rltrainer.collect import tensor_rollouts
 from rltrainer.collect.tensor_rollouts import TensorRollouts
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.errors import NonFiniteError
-from rltrainer.nets.policy import Decision
+from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.types import DenseRollout
 
 
@@ -185,6 +185,14 @@ def test_memory_begins_again_with_each_episode() -> None:
         memory = policy.select_action(rollout.obs[t], state[t]).state
         assert memory is not None
         torch.testing.assert_close(state[t + 1], torch.where(begins[t + 1][:, None], 0.0, memory))
+
+
+def test_rows_say_which_version_of_the_weights_acted() -> None:
+    collector = collector_of(extra=dict(VERSION))
+    for version in (0, 1):
+        collector.collect(num_steps=3 * 20)
+        assert torch.equal(collector.rollout().extra["version"], torch.full((20, 3), version))
+        collector.policy.version += 1
 
 
 def test_a_replay_buffer_gets_what_the_envs_received() -> None:
