@@ -103,7 +103,7 @@ MUTANTS = [
     mutant("DQN: importance weights are left out", "algorithms/q_learning/dqn.py",
            "(losses * batch.weight).mean()", "losses.mean()", f"{ALGORITHMS}/q_learning/test_dqn.py"),
     mutant("PER: weights favour what is drawn often", "data/prioritized.py",
-           ".pow_(-value_at(self.beta, progress))", ".pow_(value_at(self.beta, progress))",
+           "else -beta", "else beta",
            f"{UNIT}/data/test_prioritized.py"),
     mutant("PER: priorities without their exponent", "data/prioritized.py",
            "EPSILON).pow_(self.alpha)", "EPSILON)", f"{UNIT}/data/test_prioritized.py"),
@@ -152,7 +152,7 @@ MUTANTS = [
     mutant("envs of tensors: an episode is truncated a step late", "envs/tensors/tensor_vector_env.py",
            "num_steps >= env.max_episode_steps", "num_steps > env.max_episode_steps", TENSOR_ENVS),
     mutant("envs of tensors: the successor is of the next episode", "envs/tensors/tensor_vector_env.py",
-           "self._observe(after)", "self._observe(following.state)", TENSOR_ENVS),
+           "self.observe(after)", "self.observe(following.state)", TENSOR_ENVS),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",
            "part.seed(derive_seed(self.params.seed, name))", "part.seed(self.params.seed)", ORDER),
