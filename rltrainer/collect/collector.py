@@ -180,7 +180,8 @@ class Collector(Stateful[CollectorState]):
     @property
     def can_overlap(self) -> bool:
         """Tell whether a copy of the policy can act while updates run; see `overlap`."""
-        return type(self) is Collector and self._weights is None and self._acting.device.type == "cuda"
+        acts_here = type(self) is Collector and self._weights is None and self._tensors is None
+        return acts_here and self._acting.device.type == "cuda"
 
     def overlap(self, is_on: bool = True) -> None:
         """Act with the present weights, then always with those from before the last update, while that one runs."""

@@ -8,7 +8,8 @@ from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.data import RolloutBuffer
 from rltrainer.nets.policy import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
-from rltrainer.types import Rollout, UpdateResult
+from rltrainer.tree import map_tensors
+from rltrainer.types import Rollout, UpdateResult, to_device
 from rltrainer.validation.field_rules import PositiveInt
 
 
@@ -76,11 +77,17 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             extra = {name: known[name] for name in names if name in known}
             algorithm.require_columns(f"{type(params).__name__}.training_collector", extra, collector.has_stale_data)
             extra |= VERSION if collector.has_stale_data else {}
-            buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=algorithm.device, extra=extra)
+            # Rows of envs of arrays are gathered where they are: on a device, each number of a step would be a copy.
+            of_envs = getattr(getattr(getattr(collector, "envs", None), "unwrapped", None), "device", None)
+            device = algorithm.device if of_envs == algorithm.device else "cpu"
+            buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=device, extra=extra)
             collector.attach_buffer(buffer)
 
     def _batch(self) -> Rollout:
-        rollout: Rollout = self._hooks.replaced("batch_process", self.params.training_collector.rollout())
+        collected, device = self.params.training_collector.rollout(), self.algorithm.device
+        if collected.reward.device != device:
+            collected = map_tensors(lambda x: to_device(x, device), collected)
+        rollout: Rollout = self._hooks.replaced("batch_process", collected)
         return rollout
 
     def _update(self, batch: Rollout) -> UpdateResult | None:

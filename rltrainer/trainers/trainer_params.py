@@ -205,7 +205,7 @@ class TrainerParams(Params):
         check_deterministic(self.runtime, algorithm.device)
         if self.runtime.overlap and not self.can_overlap:
             rule = (
-                "must be False unless an off-policy trainer has a Collector whose policy acts on CUDA, without a copy"
+                "must be False unless an off-policy Collector without a device has envs of arrays and a policy on CUDA"
             )
             hint = 'Move the policy, `.to("cuda")`, before its algorithm and collector are made.'
             self.runtime.raise_invalid("overlap", rule, hint)

@@ -305,3 +305,15 @@ def test_the_generator_of_a_capture_that_failed_still_draws() -> None:
     with pytest.raises(RuntimeError, match="operation not permitted when stream is capturing"):
         CudaRecorder(torch.device("cuda", 0)).capture(waits, [generator])
     assert torch.rand(3, device="cuda", generator=generator).tolist() == expected
+
+
+def test_a_rollout_of_arrays_goes_up_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[Any] = []
+    trainer = made("ppo", "cuda", runtime=AUTO)
+    trainer.execute_epoch()
+    assert trainer.params.training_collector.buffer.device.type == "cpu"
+    wait = second_device.wait
+    monkeypatch.setattr(second_device, "wait", lambda *clock: (waits.append(clock), wait(*clock)))
+    batch = trainer._batch()
+    assert not waits
+    assert {batch.obs.device.type, batch.action.device.type, batch.starts.device.type} == {"cuda"}

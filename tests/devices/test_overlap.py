@@ -108,8 +108,8 @@ def test_no_action_waits_for_the_last_update(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_where_it_cannot_be(device: str) -> None:
     text = (
-        "RuntimeParams.overlap: must be False unless an off-policy trainer has a Collector whose policy acts on CUDA, "
-        'without a copy; got True (bool). Move the policy, `.to("cuda")`, before its algorithm and collector are made.'
+        "RuntimeParams.overlap: must be False unless an off-policy Collector without a device has envs of arrays and a "
+        'policy on CUDA; got True (bool). Move the policy, `.to("cuda")`, before its algorithm and collector are made.'
     )
     with pytest.raises(ParamsError, match=re.escape(text)):
         made("ppo" if device == "cuda" else "sac", device, runtime=OVERLAP)
@@ -137,3 +137,8 @@ def test_streams_wait_for_each_other() -> None:
     older.publish()  # after they were read
     with older.acting(continues=True):
         older.copy.act(obs)  # after they were written
+
+
+def test_envs_of_tensors_do_not_overlap() -> None:
+    envs = rl.make_vec("CartPole-v1", 2, backend="tensor", device="cuda", seed=1)
+    assert not rl.Collector(rl.QNetwork.for_envs(envs).to("cuda"), envs).can_overlap
