@@ -29,7 +29,14 @@ LANGUAGES = {"python", "sh", "text"}
 WIDEST = 88
 """Columns of code, as docs/ruff.toml formats it."""
 
-NOT_RUN = {("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra"}
+SIMULATORS = "docs/guides/gpu_simulators.md"
+NOT_RUN = {
+    ("docs/guides/off_policy.md", "import gymnasium as gym"): "needs gymnasium-robotics, which is no extra",
+    (SIMULATORS, "from mjlab.envs import ManagerBasedRlEnv"): "needs mjlab and a GPU",
+    (SIMULATORS, "from isaaclab.app import AppLauncher"): "needs Isaac Lab and a GPU",
+    (SIMULATORS, "import gymnasium as gym"): "needs ManiSkill and a GPU",
+    (SIMULATORS, "import gymnax"): "needs JAX; benchmarks/jax_envs.py trains in these envs",
+}
 """Python blocks that cannot run here, by page and first line, with the reason."""
 
 
