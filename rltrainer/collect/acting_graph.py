@@ -3,29 +3,27 @@
 A small policy is dozens of kernels of a few microseconds, and launching one takes as long as running it.
 """
 
-import contextlib
 import copy
 import logging
-import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from rltrainer.collect.policy_state import PolicyState
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise
-from rltrainer.nets.linear import hooks_of
 from rltrainer.nets.policy import Decision
 from rltrainer.schedules import value_at
 from rltrainer.tree import Tree, packed_like
-from rltrainer.updates.compiled_step import Fingerprint, plain
-from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaRecorder
+from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaRecorder, without_waiting
 
 # The column of the memory that an action was chosen with.
 MEMORY = "state"
+# A user's exploration may look at the progress of the training in any way.
+RECORDED_EXPLORATIONS = (EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise)
 
 
 @dataclass(slots=True)
@@ -70,17 +68,10 @@ class ActingGraph:
     followed. A policy that cannot be recorded acts without a graph; the log gives the reason, once.
     """
 
-    # A user's exploration may look at the progress of the training in any way, and hooks of modules are Python that a
-    # replay would not run: neither is recorded.
-
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._recorder: CudaRecorder | None = None
-        owner = SimpleNamespace(  # the part of an algorithm that is a policy
-            policy=policy, _networks=lambda: [policy], _tensors=lambda: [*policy.parameters(), *policy.buffers()]
-        )
-        self._fingerprint = Fingerprint(owner, {}, is_recorded=True)
-        self._name, self._own = "", list[dict[str, Any]]()
+        self._state = PolicyState(policy)
         self._explorations: dict[int, ScheduledExploration] = {}
         self._recordings: dict[Hashable, Recording] = {}
         self._current: Recording | None = None
@@ -129,13 +120,6 @@ class ActingGraph:
         exploration = self.policy.exploration if self._exploration is None else self._exploration
         return exploration if self._explore else None
 
-    def _state(self) -> Hashable:
-        """Return all that a graph would not see change, as far as it can be compared."""
-        if (name := self._fingerprint()) != self._name:
-            modules = [module for module in self.policy.modules() if not _is_of_a_library(module)]
-            self._name, self._own = name, [vars(module) for module in modules]
-        return name, *(plain({**attributes, "version": None}) for attributes in self._own)
-
     def _find(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Recording | None:
         key = (*self._key, id(obs), id(generator))  # a recording keeps these objects: their ids are not used again
         if key not in self._recordings:
@@ -153,9 +137,7 @@ class ActingGraph:
         policy, acting = self.policy, self._acting_exploration()
         if len(self._recordings) == MAX_GRAPHS:
             raise RuntimeError(f"what it depends on has changed {MAX_GRAPHS} times")
-        if any(map(any, map(hooks_of, policy.modules()))):
-            raise RuntimeError("its modules have hooks")
-        if acting is not None and type(acting) not in (EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise):
+        if acting is not None and type(acting) not in RECORDED_EXPLORATIONS:
             raise RuntimeError(f"the exploration {type(acting).__name__} is not of rltrainer")
         exploration = None
         if acting is not None:
@@ -181,47 +163,25 @@ class ActingGraph:
             if own is not None and state is not None:
                 own.copy_(state)
 
-        attributes, state = [(each, dict(each)) for each in self._own], self._state()
         buffers = [(buffer, buffer.clone()) for buffer in policy.buffers()]
         numbers, own_exploration = generator.get_state(), policy.exploration
-        try:
-            if self._exploration is None:
-                policy.exploration = exploration
-            like, next_memory = choose()
-            if own is None and next_memory is not None:
-                raise RuntimeError("decide returns a memory, and initial_state none")
-            chosen, places = packed_like(like, policy.device)
-            received, values = packed_like(like, "cpu", pin_memory=True)
-            with _without_waiting():
-                run()
-            self._recorder = self._recorder or CudaRecorder(policy.device)
-            self._recorder.warm_up(run)
-            replay = self._recorder.capture(run, [generator])
-        finally:  # the runs of a recording do not count
-            policy.exploration = own_exploration
-            generator.set_state(numbers)
-            for buffer, before in buffers:
-                buffer.copy_(before)
-        if self._state() != state:
-            for each, values_before in attributes:
-                each.clear()
-                each.update(values_before)
-            raise RuntimeError("choosing an action changes its attributes")
+        with self._state.unchanged():
+            try:
+                if self._exploration is None:
+                    policy.exploration = exploration
+                like, next_memory = choose()
+                if own is None and next_memory is not None:
+                    raise RuntimeError("decide returns a memory, and initial_state none")
+                chosen, places = packed_like(like, policy.device)
+                received, values = packed_like(like, "cpu", pin_memory=True)
+                with without_waiting():
+                    run()
+                self._recorder = self._recorder or CudaRecorder(policy.device)
+                self._recorder.warm_up(run)
+                replay = self._recorder.capture(run, [generator])
+            finally:  # the runs of a recording do not count
+                policy.exploration = own_exploration
+                generator.set_state(numbers)
+                for buffer, before in buffers:
+                    buffer.copy_(before)
         return Recording(obs, generator, own, replay, chosen, received, values, acting)
-
-
-@contextlib.contextmanager
-def _without_waiting() -> Iterator[None]:
-    """Raise at operations that wait for the device: a capture would fail, and leave PyTorch's allocator in it."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch says once that it does not find all of them
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-
-
-def _is_of_a_library(module: torch.nn.Module) -> bool:
-    return type(module).__module__.partition(".")[0] in ("rltrainer", "torch")

@@ -29,22 +29,22 @@ class ActionSelection:
         self.memory: Tensor | None = None  # [N, S] float32, since the first collection
         self.columns: tuple[str, ...] = ()  # those that the buffer declares
         self.policy, self._adapter = policy, adapter
-        self._initial = self._initial_memory(None)
+        self.initial = self._initial_memory(None)
         self._before: Tensor | None = None  # the memory that the last decision was made with
         # Set at the start of every collection.
-        self._acting: Exploration | None = None
-        self._replacing: Exploration | None = None
-        self._random, self._explore, self._is_recorded = False, True, False
+        self.acting: Exploration | None = None
+        self.replacing: Exploration | None = None
+        self.random, self.explore, self._is_recorded = False, True, False
         self._graph: ActingGraph | None = None
 
     def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
         """Prepare for a collection; a memory that does not continue an episode is the initial one."""
-        self._replacing, self._random, self._explore = exploration, random, explore
+        self.replacing, self.random, self.explore = exploration, random, explore
         acting = self.policy.exploration if exploration is None else exploration
-        if acting is not self._acting or self._initial is not None:
-            self._acting, self._initial = acting, self._initial_memory(acting)
+        if acting is not self.acting or self.initial is not None:
+            self.acting, self.initial = acting, self._initial_memory(acting)
             if self.memory is None or self._adapter.is_fresh:
-                self.memory = self._initial
+                self.memory = self.initial
         if self.columns and (random or (explore and acting is not None)):
             lost = [name for name in self.columns if name not in UNCHOSEN]
             if lost:
@@ -63,13 +63,13 @@ class ActionSelection:
                 self.memory, self._before = decision.state, decision.extra.get(MEMORY)  # type: ignore[assignment]  # tensors
                 return decision
         memory = self._before = self.memory if envs is None or self.memory is None else self.memory[envs]
-        if self._random:
+        if self.random:
             decision = random_decision(self.policy, obs, self._adapter, generator, envs)
             if self.policy.is_recurrent and memory is not None:  # its memory depends on the observations
                 decision.state = self.policy.select_action(obs, memory).state
         else:
             decision = self.policy.select_action(
-                obs, memory, explore=self._explore, generator=generator, exploration=self._replacing
+                obs, memory, explore=self.explore, generator=generator, exploration=self.replacing
             )
         if decision.state is not None:
             if envs is None or self.memory is None:
@@ -81,9 +81,9 @@ class ActionSelection:
 
     def forget(self, envs: Rows) -> None:
         """Begin another episode in these envs [K]."""
-        if self.memory is not None and self._initial is not None:
+        if self.memory is not None and self.initial is not None:
             rows = torch.from_numpy(envs).to(self.memory.device)
-            self.memory = self.memory.index_copy(0, rows, self._initial[rows])
+            self.memory = self.memory.index_copy(0, rows, self.initial[rows])
 
     def extra(self, decision: Decision) -> dict[str, Tensor]:
         """Return the columns of the last decision that the buffer declares [N, ...] or [K, ...]."""
@@ -114,8 +114,8 @@ class ActionSelection:
 
     def set_memory(self, memory: Tensor | None, exploration: Exploration | None) -> None:
         """Take over a memory that was checked."""
-        self._initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
-        self.memory = memory if memory is None or self._initial is None else memory.to(self._initial.device)
+        self.initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
+        self.memory = memory if memory is None or self.initial is None else memory.to(self.initial.device)
 
     def _initial_memory(self, exploration: Exploration | None) -> Tensor | None:
         num_envs = self._adapter.num_envs

@@ -255,7 +255,7 @@ class Collector(Stateful[CollectorState]):
             with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
                 self._selection.begin(self.exploration, random, explore)
                 try:
-                    if random or not self._run_tensors(num_steps, explore):
+                    if not self._run_tensors(num_steps):
                         self._step_envs(num_steps)
                     self._checker.check_policy(self.policy)
                 except Exception as error:
@@ -388,16 +388,15 @@ class Collector(Stateful[CollectorState]):
         self._selection.forget(lost)
         self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
-    def _run_tensors(self, num_steps: int | None, explore: bool) -> bool:
+    def _run_tensors(self, num_steps: int | None) -> bool:
         """Collect from envs of tensors without an object per step; False if that is not possible here."""
-        tensors, buffer, selection = self._tensors, self.rollout_buffer, self._selection
+        tensors, buffer = self._tensors, self.rollout_buffer
         if tensors is None or num_steps is None or buffer is None:
             return False
-        if not tensors.can_collect(self.exploration, selection.memory, self.generator):
+        if not tensors.can_collect(self._selection, self.generator):
             return False
         num_rows = -(-num_steps // self.num_envs)
-        given = selection.memory, explore, self.generator, selection.columns
-        rows, selection.memory = tensors.collect(num_rows, *given)
+        rows = tensors.collect(num_rows, self._selection, self.generator)
         self.num_rows += num_rows
         ended = self._episodes.add_rows(rows["reward"], rows["terminated"] | rows["truncated"])
         self.adapter.moved(tensors.obs, num_rows, ended)

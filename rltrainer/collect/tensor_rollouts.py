@@ -1,27 +1,34 @@
 """Rollouts of envs of tensors: many rows of policy and envs as one function of tensors, without an object per step."""
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.collect.acting_graph import MEMORY
+from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration
+from rltrainer.collect.action_selection import ActionSelection, random_action
+from rltrainer.collect.policy_state import PolicyState
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState, TensorVectorEnv
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
-from rltrainer.nets.policy import VERSION
+from rltrainer.nets.policy import VERSION, Decision
+from rltrainer.plan import no_progress
 from rltrainer.tree import Tree, map_tree
-from rltrainer.updates.compiled_step import CompiledFunction
+from rltrainer.updates.compiled_step import CompiledFunction, plain
+from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, without_waiting
 
 Fields = dict[str, Tree]
 """Fields of a rollout by their names."""
 
 ROWS_PER_CALL = 16
 """Rows in one compiled function: more take longer to compile, and a call costs little beside so many."""
+ROWS_PER_GRAPH = 128
+"""Rows in one CUDA graph: more take longer to record, and memory, and a replay costs little beside so many."""
 
 
 class TensorRollouts:
@@ -34,23 +41,40 @@ class TensorRollouts:
         state, step = envs.advance(state, decision.action)
     ```
 
-    On the CPU the function is compiled if the policy's updates are.
+    On the CPU the function is compiled if the policy's updates are; on CUDA it is recorded as a CUDA graph.
     """
+
+    # Random numbers are drawn before: neither compiled nor recorded code then has a generator, and the numbers do not
+    # depend on how many rows it holds. The graph copies the state of envs and memory in and out, so `envs.current` may
+    # be replaced at any time.
 
     def __init__(self, policy: Policy, envs: TensorVectorEnv) -> None:
         self._policy, self._envs = policy, envs
         self._to_env = ActionConverter(envs.single_action_space, envs.num_envs, envs.device)
-        self._draws: dict[tuple[bool, bool], list[Draw] | None] = {}
+        self._draws: dict[Hashable, list[Draw] | None] = {}
         self._compiled: CompiledFunction | None = None
+        self._graphs: CudaGraphs | None = None
+        self._policy_state: PolicyState | None = None
+        self._states: dict[Hashable, int] = {}
+        self._explorations: dict[int, ScheduledExploration] = {}
+        # Set while it collects.
+        self._key: tuple[Hashable, ...] = ()
+        self._replacing: Exploration | None = None
 
-    def can_collect(self, exploration: Exploration | None, memory: Tensor | None, generator: Generator) -> bool:
-        """Return whether a policy acts here, with this exploration: without a mask, and by its own sampling alone."""
-        policy = self._policy
-        is_plain = exploration is None and policy.exploration is None and not policy.has_mask
-        return is_plain and self._draws_of(memory, True, generator) is not None
+    def can_collect(self, selection: ActionSelection, generator: Generator) -> bool:
+        """Return whether actions are chosen here: without a mask, and by random numbers that can be drawn before."""
+        policy, acting = self._policy, selection.acting if selection.explore else None
+        if policy.has_mask:
+            return False
+        if selection.random:
+            return not policy.is_recurrent
+        if acting is not None and type(acting) not in RECORDED_EXPLORATIONS:
+            return False
+        with self._exploring(selection):
+            return self._draws_of(selection, generator) is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy without the compiled function, which runs the original's networks."""
+        """Copy without the compiled function and the graphs, which run the original's networks."""
         return type(self), (self._policy, self._envs)
 
     @property
@@ -59,32 +83,32 @@ class TensorRollouts:
         return self._envs.observe(self._envs.current.state)
 
     @torch.no_grad()
-    def collect(
-        self, num_rows: int, memory: Tensor | None, explore: bool, generator: Generator, columns: tuple[str, ...]
-    ) -> tuple[Fields, Tensor | None]:
-        """Return the columns of T rows [T, N, ...], by the names of a rollout's fields, and the next memory [N, S].
+    def collect(self, num_rows: int, selection: ActionSelection, generator: Generator) -> Fields:
+        """Return the columns of T rows [T, N, ...], by the names of a rollout's fields; the memory moves on.
 
         `env_action` are the actions that the envs received.
         """
         envs = self._envs
-        initial = None if memory is None else self._policy.initial_state(envs.num_envs)
-        draws = self._draws_of(memory, explore, generator) or []
-        numbers = [draw.numbers(envs.device, generator, num_rows) for draw in draws]
-        uniform, state = envs.sample_uniforms(num_rows), envs.current
-        # The version changes with each update: a compiled function would have to be compiled again.
-        chosen, parts = tuple(name for name in columns if name not in VERSION), []
-        for first in range(0, num_rows, ROWS_PER_CALL):
-            some = slice(first, first + ROWS_PER_CALL)
-            drawn = [each[some] for each in numbers]
-            state, memory, rows = self._run(state, memory, initial, drawn, uniform[some], explore, chosen)
-            parts.append(rows)
-        envs.current = state
+        with self._exploring(selection):
+            numbers, actions = self._numbers(num_rows, selection, generator)
+            uniform, state, memory = envs.sample_uniforms(num_rows), envs.current, selection.memory
+            # A copy: the memory may be the same tensor at first, for which the compiler would make code of its own.
+            initial = None if memory is None or selection.initial is None else selection.initial.clone()
+            size = ROWS_PER_CALL if envs.device.type == "cpu" else ROWS_PER_GRAPH
+            # The version changes with each update: a compiled function would have to be compiled again.
+            columns, parts = tuple(name for name in selection.columns if name not in VERSION), []
+            for first in range(0, num_rows, size):
+                some = slice(first, first + size)
+                drawn, chosen = [each[some] for each in numbers], None if actions is None else actions[some]
+                given = initial, drawn, chosen, uniform[some], selection.explore, columns
+                state, memory, rows = self._run(state, memory, *given)
+                parts.append(rows)
+        envs.current, selection.memory = state, memory
         rows = parts[0] if len(parts) == 1 else map_tree(lambda *x: torch.cat(x), *parts)
         extra = cast(dict[str, Tensor], rows["extra"])
-        for name in columns:
-            if name in VERSION:
-                extra[name] = torch.full((num_rows, envs.num_envs), self._policy.version, device=envs.device)
-        return rows, memory
+        for name in VERSION.keys() & set(selection.columns):
+            extra[name] = torch.full((num_rows, envs.num_envs), self._policy.version, device=envs.device)
+        return rows
 
     def fields_of_rollout(self, rows: Fields, keeps_env_action: bool, ended: tuple[Rows, Rows]) -> Fields:
         """Return the fields of a rollout but `starts`, of T rows in which episodes ended in these rows and envs [E]."""
@@ -95,15 +119,44 @@ class TensorRollouts:
         own["action"] = env_action if keeps_env_action else rows["action"]
         return rows | own | {"final_index": index}
 
+    @contextlib.contextmanager
+    def _exploring(self, selection: ActionSelection) -> Iterator[None]:
+        """Explore by numbers of tensors, so that neither compiled nor recorded code holds the value of a schedule."""
+        policy, acting = self._policy, selection.acting if selection.explore and not selection.random else None
+        own, copy, replaces = (policy.exploration, policy.progress), None, selection.replacing is not None
+        if acting is not None:
+            scheduled = self._explorations.setdefault(id(acting), ScheduledExploration(acting, self._envs.device))
+            scheduled.follow(policy.progress())
+            copy = scheduled.copy
+        self._replacing, self._key = copy if replaces else None, (id(acting), replaces and acting is not None)
+        policy.exploration, policy.progress = copy, no_progress
+        try:
+            yield
+        finally:
+            policy.exploration, policy.progress = own
+
+    def _numbers(
+        self, num_rows: int, selection: ActionSelection, generator: Generator
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Return the random numbers of T decisions [T, ...]; or, if they are random themselves, the actions [T, N]."""
+        envs = self._envs
+        if selection.random:
+            action = random_action(envs.single_action_space, num_rows * envs.num_envs, generator)
+            return [], action.view(num_rows, envs.num_envs, *action.shape[1:])
+        draws = self._draws_of(selection, generator) or []
+        return [draw.numbers(envs.device, generator, num_rows) for draw in draws], None
+
     @torch.no_grad()
-    def _draws_of(self, memory: Tensor | None, explore: bool, generator: Generator) -> list[Draw] | None:
+    def _draws_of(self, selection: ActionSelection, generator: Generator) -> list[Draw] | None:
         """Return the random numbers that a decision for all envs asks for; None if it draws them in another way."""
-        key = explore, memory is None
+        memory, explore = selection.memory, selection.explore
+        key = explore, memory is None, self._key
         if key not in self._draws:
-            before, record = generator.get_state(), DrawRecord(generator)
+            before, record = generator.get_state(), cast(Generator, DrawRecord(generator))
             try:
-                self._policy.select_action(self.obs, memory, explore=explore, generator=cast(Generator, record))
-                self._draws[key] = record.draws
+                given: dict[str, Any] = {"explore": explore, "generator": record, "exploration": self._replacing}
+                self._policy.select_action(self.obs, memory, **given)
+                self._draws[key] = cast(DrawRecord, record).draws
             except TypeError as error:  # of torch: it is no generator
                 self._draws[key] = None
                 text = "%s acts step by step in envs of tensors, as it draws its random numbers by itself: %s"
@@ -112,25 +165,47 @@ class TensorRollouts:
         return self._draws[key]
 
     def _run(self, *args: Any) -> tuple[TensorEnvState, Tensor | None, Fields]:
-        """Run some rows, compiled if updates are."""
-        if not self._policy.is_compiled or self._envs.device.type != "cpu":
+        """Run some rows: compiled if updates are, on CUDA as a graph."""
+        policy, on_cpu = self._policy, self._envs.device.type == "cpu"
+        if not (policy.is_compiled if on_cpu else policy.cuda_graph):
             return self._rows(*args)
-        if self._compiled is None:
-            self._compiled = CompiledFunction("rollouts of envs of tensors", self._rows)
-        return self._compiled(*args)  # type: ignore[no-any-return]  # a function may return anything
+        if on_cpu:
+            self._compiled = self._compiled or CompiledFunction("rollouts of envs of tensors", self._rows)
+            return self._compiled(*args)  # type: ignore[no-any-return]  # a function may return anything
+        if self._graphs is None or self._policy_state is None:
+            recorder, name = CudaRecorder(self._envs.device), "rollouts of envs of tensors"
+            self._graphs = CudaGraphs(self._recorded, lambda: [*policy.buffers()], recorder, name=name)
+            self._policy_state = PolicyState(policy)
+        if self._graphs.is_on:
+            try:
+                state = self._policy_state(), self._key, plain(vars(self._envs.env))
+                return self._graphs(self._states.setdefault(state, len(self._states)), *args)  # type: ignore[no-any-return]  # as above
+            except Exception as error:  # if it is the policy's own, the call without a graph raises it
+                self._graphs.give_up(error)
+        return self._rows(*args)
+
+    def _recorded(self, state: int, *args: Any) -> tuple[TensorEnvState, Tensor | None, Fields]:
+        """Run some rows in a way that can be recorded, for each state of policy and rules."""
+        assert self._policy_state is not None, "made with the graphs"
+        with self._policy_state.unchanged(), without_waiting():
+            return self._rows(*args)
 
     def _rows(
         self, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, numbers: list[Tensor],
-        uniform: Tensor, explore: bool, columns: tuple[str, ...],
+        actions: Tensor | None, uniform: Tensor, explore: bool, columns: tuple[str, ...],
     ) -> tuple[TensorEnvState, Tensor | None, Fields]:  # fmt: skip
         """Run as many rows as there are random numbers; a pure function."""
         policy, envs, rows = self._policy, self._envs, []
         obs = envs.observe(state.state)
         for t in range(len(uniform)):
-            drawn = cast(Generator, DrawnNumbers([each[t] for each in numbers]))
-            decision = policy.select_action(obs, memory, explore=explore, generator=drawn)
-            given = decision.extra if memory is None else {**decision.extra, MEMORY: memory}
-            extra = {name: _called(given[name]) for name in columns}
+            if actions is None:
+                drawn = cast(Generator, DrawnNumbers([each[t] for each in numbers]))
+                given: dict[str, Any] = {"explore": explore, "generator": drawn, "exploration": self._replacing}
+                decision = policy.select_action(obs, memory, **given)
+            else:
+                decision = Decision(actions[t])
+            known = decision.extra if memory is None else {**decision.extra, MEMORY: memory}
+            extra = {name: _called(known[name]) for name in columns}
             env_action = self._to_env(decision.action)
             state, step = envs.advance(state, env_action, uniform[t])
             row = {"obs": obs, "action": decision.action, "env_action": env_action, "extra": extra}

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Generator, Tensor
 
 from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.nets.noise import DrawnNumbers, draw_like
 from rltrainer.schedules import value_at
 from rltrainer.spaces import Space, leaf_shape, num_choices
 from rltrainer.state.params import Params
@@ -58,13 +59,15 @@ class EpsilonGreedy(Params):
         if not isinstance(action_space, spaces.Discrete):
             hint = "Explore continuous actions with GaussianNoise."
             raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
-        chance = torch.rand(action.shape, generator=generator, device=action.device)
+        chance = draw_like(action, generator, "uniform_")
         epsilon = value_at(self.epsilon, progress)
-        # Mostly so with few envs; a comparison in torch takes 3 us more.
-        if action.is_cpu and not np.count_nonzero(chance.numpy() < epsilon):
+        # Mostly so with few envs; a comparison in torch takes 3 us more. No look at numbers that were drawn before:
+        # compiled or recorded code has none yet.
+        is_known = action.is_cpu and not isinstance(generator, DrawnNumbers)
+        if is_known and not np.count_nonzero(chance.numpy() < epsilon):
             return action
         low, high = int(action_space.start), int(action_space.start + action_space.n)
-        choice = torch.randint(low, high, action.shape, generator=generator, device=action.device)
+        choice = draw_like(action, generator, "random_", low, high, dtype=torch.int64)
         return torch.where(chance < epsilon, choice, action)
 
     def settings(self, progress: float) -> dict[str, float]:
@@ -81,7 +84,7 @@ class GaussianNoise(Params):
 
     def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Add noise to actions [N, ...]."""
-        noise = torch.empty_like(action).normal_(generator=generator)
+        noise = draw_like(action, generator, "normal_", dtype=action.dtype)
         return self._add(action, noise, value_at(self.std, progress), action_space)
 
     def settings(self, progress: float) -> dict[str, float]:
@@ -90,21 +93,21 @@ class GaussianNoise(Params):
 
     def _add(self, action: Tensor, noise: Tensor, scale: float | Tensor, space: Space) -> Tensor:
         """Add noise, in shares of half the range, to actions [N, ...] within the bounds of the space."""
-        if not isinstance(space, spaces.Box) or not space.is_bounded():
-            hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
-            name = type(self).__name__
-            raise SpaceError(field_error_text(name, "action_space", "must be a bounded Box", space, hint))
         low, high, half_range = self._bounds_of(space, action.device)
         if isinstance(scale, Tensor):  # see `as_tensors`; PyTorch multiplies in this order, so no bit differs
             noise, scale = noise * scale, 1.0
         # Few operations: after a large update, the code of each is out of the cache.
         return torch.addcmul(action, noise, half_range, value=scale).clamp_(low, high)
 
-    def _bounds_of(self, space: spaces.Box, device: torch.device) -> list[Tensor]:
-        """Return low, high and half their distance; made once for a space."""
+    def _bounds_of(self, space: Space, device: torch.device) -> list[Tensor]:
+        """Return low, high and half their distance; checked and made once for a space."""
         bounds: list[Tensor]
         of_space, *bounds = self.__dict__.get("_kept", (None,))
         if of_space is not space or bounds[0].device != device:
+            if not isinstance(space, spaces.Box) or not space.is_bounded():
+                hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
+                name = type(self).__name__
+                raise SpaceError(field_error_text(name, "action_space", "must be a bounded Box", space, hint))
             low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
             bounds = [low, high, 0.5 * (high - low)]
             object.__setattr__(self, "_kept", (space, *bounds))  # the dataclass is frozen, and this is no field
@@ -138,7 +141,7 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         self, action: Tensor, state: Tensor, action_space: Space, progress: float, generator: Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Let the noise [N, A] drift, and add it to actions [N, ...]."""
-        growth = torch.empty_like(state).normal_(generator=generator)
+        growth = draw_like(state, generator, "normal_", dtype=state.dtype)
         state = state * (1 - self.theta * self.dt) + growth * (value_at(self.std, progress) * math.sqrt(self.dt))
         return self._add(action, state.view(action.shape), 1.0, action_space), state
 

@@ -4,9 +4,10 @@ A small gradient step is hundreds of kernels of a few microseconds, and launchin
 graph launches all of them at once.
 """
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,19 @@ MAX_GRAPHS = 32
 """Number of shapes that are recorded, as each holds memory; calls of further shapes run without a graph."""
 NUM_WARM_UPS = 3
 """Runs before a capture: libraries reserve memory in them and the compiler compiles, which cannot be captured."""
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+    """Raise at operations that wait for the device: a capture would fail, and leave PyTorch's allocator in it."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says once that it does not find all of them
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class CudaRecorder:
@@ -38,10 +52,12 @@ class CudaRecorder:
         with torch.cuda.device(self._device):
             stream, current = self._warm_up_stream, torch.cuda.current_stream()
             stream.wait_stream(current)
-            with torch.cuda.stream(stream):
-                for _ in range(NUM_WARM_UPS):
-                    function()
-            current.wait_stream(stream)
+            try:
+                with torch.cuda.stream(stream):
+                    for _ in range(NUM_WARM_UPS):
+                        function()
+            finally:  # after an error, too: the memory of the arguments is freed on the current stream
+                current.wait_stream(stream)
 
     def capture(self, function: Callable[[], Any], generators: Sequence[torch.Generator] = ()) -> Callable[[], Any]:
         """Record the kernels of a function without running them, and return a function that replays them.
@@ -84,7 +100,9 @@ class CudaGraphs:
         state: Callable[[], Sequence[Tensor]],
         recorder: CudaRecorder,
         generators: Sequence[torch.Generator] = (),
+        name: str = "the gradient step",
     ) -> None:
+        self._name = name
         self._function, self._state, self._recorder, self._generators = function, state, recorder, generators
         self._graphs: dict[Hashable, tuple[list[Tensor], Callable[[], Any]]] = {}
         self.is_on = True
@@ -111,7 +129,7 @@ class CudaGraphs:
             if any(tensor.device != inputs[0].device for tensor in inputs):
                 raise TypeError("its arguments are on several devices")
         except TypeError as error:
-            self._give_up(error)
+            self.give_up(error)
             return None, inputs
         if key not in self._graphs and len(self._graphs) < MAX_GRAPHS:
             self._record(key, args, inputs)
@@ -128,16 +146,17 @@ class CudaGraphs:
             try:
                 self._graphs[key] = static_inputs, self._recorder.capture(call, self._generators)
             except Exception as error:
-                self._give_up(error)
+                self.give_up(error)
         finally:
             _copy(state, before)  # the runs before the recording do not count
             for generator, drawn in zip(self._generators, drawn_before, strict=True):
                 generator.set_state(drawn)
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
+        """Run without graphs from now on, with a warning that gives the reason."""
         self.is_on = False
         reason = str(error).strip().partition("\n")[0]
-        text = f"recording the gradient step as a CUDA graph failed, it runs without: {reason}"
+        text = f"recording {self._name} as a CUDA graph failed, it runs without: {reason}"
         warnings.warn(text, stacklevel=5)
 
 

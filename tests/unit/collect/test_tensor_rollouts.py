@@ -152,7 +152,9 @@ def test_collections_step_by_step_and_at_once_follow_each_other() -> None:
     collector = collector_of(num_envs=3)
     collector.collect(num_steps=30)
     last = collector.rollout().last_obs.clone()
-    collector.collect(num_steps=9, random=True)
+    tensors, collector._tensors = collector._tensors, None
+    collector.collect(num_steps=9)
+    collector._tensors = tensors
     assert torch.equal(collector.rollout().obs[0], last)
     assert type(collector.rollout()) is rl.Rollout
     last = collector.rollout().last_obs.clone()
@@ -234,13 +236,91 @@ def test_a_policy_that_draws_by_itself_acts_step_by_step(caplog: pytest.LogCaptu
 def test_exploration_of_ones_own_acts_step_by_step() -> None:
     envs = rl.make_vec("CartPole-v1", 2, backend="tensor", seed=5)
     policy = rl.QNetwork.for_envs(envs)
-    collector = collector_of(num_envs=2, policy=policy, exploration=rl.EpsilonGreedy(0.5))
+    collector = collector_of(num_envs=2, policy=policy, exploration=lambda action, *_: 1 - action)
     collector.collect(num_steps=6)
     assert type(collector.rollout()) is rl.Rollout
+    assert torch.equal(collector.rollout().action[0], 1 - policy.act(collector.rollout().obs[0]))
 
 
-def test_the_function_of_rows_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    eager, traced = collector_of(num_envs=3), collector_of(num_envs=3)
+def explorer_of(env: str, policy_class: Any, exploration: Any, num_envs: int = 50) -> rl.Collector:
+    """Return a collector into a replay buffer, whose policy explores so."""
+    rl.seed(1)
+    envs = rl.make_vec(env, num_envs, backend="tensor", seed=5)
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,))
+    policy.exploration = exploration
+    collector = rl.Collector(policy, envs, rl.ReplayBuffer(10_000, *spaces_of(envs), num_envs=num_envs))
+    collector.seed(7)
+    return collector
+
+
+def test_epsilon_greedy_follows_its_schedule() -> None:
+    exploration = rl.EpsilonGreedy(rl.LinearSchedule(1.0, 0.0))
+    collector = explorer_of("CartPole-v1", rl.QNetwork, exploration)
+    policy, shares = collector.policy, []
+    for progress in (0.0, 0.5, 1.0):
+        policy.progress = lambda value=progress: value
+        collector.collect(num_steps=50 * 20)
+        rollout = collector.rollout()
+        assert isinstance(rollout, DenseRollout)
+        greedy = policy.act(rollout.obs.flatten(0, 1)).view(rollout.action.shape)
+        shares.append((rollout.action != greedy).float().mean().item())
+    assert shares == [pytest.approx(0.5, abs=0.05), pytest.approx(0.25, abs=0.05), 0.0]
+    assert policy.exploration is exploration
+    assert policy.progress() == 1.0
+    collector.collect(num_steps=50, explore=False)
+    rollout = collector.rollout()
+    assert torch.equal(rollout.action[0], policy.act(rollout.obs[0]))
+
+
+def test_gaussian_noise_has_the_numbers_of_the_collector_s_generator() -> None:
+    collector = explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), num_envs=3)
+    generator = copy.deepcopy(collector.generator)
+    collector.collect(num_steps=3 * 20)
+    rollout, noise = collector.rollout(), torch.empty(20, 3, 1).normal_(generator=generator)
+    for obs, action, own in zip(rollout.obs, rollout.action, noise, strict=True):
+        expected = (collector.policy.act(obs) + 0.2 * 2.0 * own).clamp(-2.0, 2.0)
+        torch.testing.assert_close(action, expected)
+
+
+def test_drifting_noise_is_kept_between_collections_and_begins_again_with_an_episode() -> None:
+    noise = rl.OrnsteinUhlenbeckNoise(0.5)
+    collector = explorer_of("Pendulum-v1", rl.DeterministicActorCritic, noise, num_envs=3)
+    for num_rows in (150, 60):  # an episode has 200 steps
+        collector.collect(num_steps=3 * num_rows)
+        memory = collector._selection.memory
+        assert memory is not None
+        rollout = collector.rollout()
+        assert isinstance(rollout, DenseRollout)
+        assert bool((memory != 0).all())
+        applied = (rollout.action[-1] - collector.policy.act(rollout.obs[-1])) / 2.0
+        inside = rollout.action[-1].abs() < 2.0
+        torch.testing.assert_close(applied[inside], memory[inside], atol=1e-5, rtol=1e-5)
+    assert rollout.truncated[49].all()
+    assert collector.collect(num_steps=3 * 190).num_collected_episodes == 3
+    assert bool((collector._selection.memory == 0).all())  # type: ignore[union-attr]  # every env has just begun one
+
+
+def test_a_warm_up_takes_uniform_actions_for_all_rows() -> None:
+    collector = explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), num_envs=3)
+    generator = copy.deepcopy(collector.generator)
+    collector.collect(num_steps=3 * 20, random=True)
+    rollout = collector.rollout()
+    assert isinstance(rollout, DenseRollout)
+    expected = 4.0 * torch.rand(60, 1, generator=generator).view(20, 3, 1) - 2.0
+    torch.testing.assert_close(rollout.action, expected)
+
+
+MADE: dict[str, Any] = {
+    "sampling": lambda: collector_of(num_envs=3),
+    "epsilon": lambda: explorer_of("CartPole-v1", rl.QNetwork, rl.EpsilonGreedy(rl.LinearSchedule(1.0, 0.0)), 3),
+    "normal": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), 3),
+    "drifting": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.OrnsteinUhlenbeckNoise(0.2), 3),
+}
+
+
+@pytest.mark.parametrize("name", ["epsilon", *(pytest.param(n, marks=pytest.mark.full) for n in MADE if n != "epsilon")])
+def test_the_function_of_rows_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, traced = MADE[name](), MADE[name]()
     graphs = []
 
     def count(graph: Any, inputs: Any) -> Any:
@@ -253,9 +333,10 @@ def test_the_function_of_rows_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tensor_rollouts, "CompiledFunction", compiled)
     monkeypatch.setattr(tensor_rollouts, "ROWS_PER_CALL", 2)
     traced.policy.is_compiled = True
-    for _ in range(2):
-        eager.collect(num_steps=12)
-        traced.collect(num_steps=12)
+    for k in range(2):
+        for collector in (eager, traced):
+            collector.policy.progress = lambda: k / 2  # noqa: B023  # called before k changes
+            collector.collect(num_steps=12)
     assert len(graphs) == 1
     for name in ("obs", "action", "reward"):
         torch.testing.assert_close(getattr(traced.rollout(), name), getattr(eager.rollout(), name), rtol=0, atol=1e-6)

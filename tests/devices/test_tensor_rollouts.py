@@ -1,0 +1,180 @@
+"""Rollouts of envs of tensors as CUDA graphs: the bits of those without, in runs, resumes and what falls back."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.collect import tensor_rollouts
+from rltrainer.nets.policy import Decision
+from rltrainer.types import DenseRollout
+from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
+from tests.resume.runs import digest
+
+EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
+GRAPHS = rl.RuntimeParams(compile=False)
+N = 4
+
+
+class Replays(list[str]):
+    """What was replayed, in order: the names of graphs."""
+
+
+@pytest.fixture(autouse=True)
+def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
+    """Record after one warm-up, and note the replays."""
+    monkeypatch.setattr("rltrainer.updates.cuda_graph.NUM_WARM_UPS", 1)
+    monkeypatch.setattr(tensor_rollouts, "ROWS_PER_GRAPH", 8)
+    found = Replays()
+    call = CudaGraphs.__call__
+
+    def noted(graphs: CudaGraphs, *args: Any) -> Any:
+        result = call(graphs, *args)
+        found.extend([graphs._name] * graphs.is_on)
+        return result
+
+    monkeypatch.setattr(CudaGraphs, "__call__", noted)
+    return found
+
+
+def envs_of(env: Any = "CartPole-v1") -> Any:
+    return rl.make_vec(env, N, backend="tensor", device="cuda", seed=3)
+
+
+def collector_of(policy_class: Any = rl.ActorCritic, env: Any = "CartPole-v1", **options: Any) -> rl.Collector:
+    rl.seed(1)
+    envs = envs_of(env)
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,)).to("cuda")
+    spaces = envs.single_observation_space, envs.single_action_space
+    collector = rl.Collector(policy, envs, rl.RolloutBuffer(8, N, *spaces, device="cuda"), **options)
+    collector.seed(7)
+    return collector
+
+
+def assert_same(one: rl.Collector, other: rl.Collector) -> None:
+    """Check that the last rollouts have the same bits."""
+    for name in ("obs", "action", "reward", "terminated", "successor", "last_obs", "final_obs"):
+        assert torch.equal(getattr(one.rollout(), name), getattr(other.rollout(), name)), name
+
+
+DRIFTING = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
+EXPLORING: dict[str, tuple[Any, str, Any]] = {
+    "sampling": (rl.ActorCritic, "CartPole-v1", None),
+    "epsilon": (rl.QNetwork, "CartPole-v1", rl.EpsilonGreedy(rl.LinearSchedule(0.9, 0.1))),
+    "normal": (rl.DeterministicActorCritic, "Pendulum-v1", rl.GaussianNoise(rl.LinearSchedule(0.5, 0.1))),
+    "drifting": (rl.DeterministicActorCritic, "Pendulum-v1", DRIFTING),
+    "recurrent": (rl.RecurrentActorCritic, "CartPole-v1", None),
+}
+
+
+@pytest.mark.parametrize("name", EXPLORING)
+def test_rollouts_have_the_bits_of_those_without_graphs(name: str, replays: Replays) -> None:
+    policy_class, env, exploration = EXPLORING[name]
+    with_graph, without = (collector_of(policy_class, env, exploration=exploration) for _ in range(2))
+    without.policy.cuda_graph = False
+    for progress in (0.0, 0.5):
+        for collector in (with_graph, without):
+            collector.policy.progress = lambda value=progress: value
+            collector.collect(num_steps=20 * N)
+        assert_same(with_graph, without)
+    assert len(replays) == 2 * 3  # of 8, 8 and 4 rows
+    assert with_graph._tensors is not None
+    assert len(with_graph._tensors._graphs._graphs) == 2  # type: ignore[union-attr]  # it is recorded
+
+
+def test_the_envs_may_be_moved_in_between() -> None:
+    with_graph, without = collector_of(), collector_of()
+    without.policy.cuda_graph = False
+    for collector in (with_graph, without):
+        envs = collector.envs
+        collector.collect(num_steps=8 * N)
+        saved, action = envs.state(), torch.ones(N, dtype=torch.int64, device="cuda")
+        for _ in range(3):
+            envs.step(action)
+        collector.collect(num_steps=8 * N)
+    assert_same(with_graph, without)
+    for collector in (with_graph, without):
+        collector.envs.set_state(saved)
+        collector.collect(num_steps=8 * N)
+        collector.collect(num_steps=8 * N, random=True)
+        collector.reset()
+        collector.collect(num_steps=8 * N)
+    assert_same(with_graph, without)
+
+
+def test_a_replay_does_not_wait() -> None:
+    collector = collector_of()
+    collector.collect(num_steps=8 * N)
+    tensors, selection = collector._tensors, collector._selection
+    assert tensors is not None
+    torch.cuda.set_sync_debug_mode("error")
+    tensors.collect(8, selection, collector.generator)
+    torch.cuda.set_sync_debug_mode("default")
+
+
+class Looks(rl.ActorCritic):
+    def decide(self, *args: Any) -> Decision:
+        decision = super().decide(*args)
+        assert decision.action.sum() < 1e9
+        return decision
+
+
+class Counts(rl.ActorCritic):
+    num_calls = 0
+
+    def decide(self, *args: Any) -> Decision:
+        self.num_calls += 1
+        return super().decide(*args)
+
+
+@pytest.mark.parametrize(("policy_class", "reason"), [(Looks, "not permitted"), (Counts, "changes its attributes")])
+def test_a_policy_that_cannot_be_recorded_runs_without(policy_class: Any, reason: str) -> None:
+    with_graph, without = collector_of(policy_class), collector_of(policy_class)
+    without.policy.cuda_graph = False
+    with pytest.warns(UserWarning, match=f"rollouts of envs of tensors as a CUDA graph failed, .*{reason}"):
+        with_graph.collect(num_steps=8 * N)
+    without.collect(num_steps=8 * N)
+    with warnings.catch_warnings(action="error"):
+        with_graph.collect(num_steps=8 * N)
+    without.collect(num_steps=8 * N)
+    assert_same(with_graph, without)
+    assert vars(with_graph.policy).get("num_calls") == vars(without.policy).get("num_calls")
+
+
+class Windy(rl.TensorEnv):
+    """Its wind is an attribute that a user changes."""
+
+    observation_space = EXPLORING and rl.make_vec("CartPole-v1", 1, backend="tensor").single_observation_space
+    action_space = rl.make_vec("CartPole-v1", 1, backend="tensor").single_action_space
+    num_first_uniforms = 4
+
+    def __init__(self) -> None:
+        self.wind = 1.0
+
+    def first_state(self, uniform: Tensor) -> Tensor:
+        return torch.zeros_like(uniform)
+
+    def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return state, torch.full_like(state[:, 0], self.wind), state[:, 0] > 1.0
+
+
+def test_a_graph_follows_weights_hooks_and_rules(replays: Replays) -> None:
+    collector = collector_of(env=Windy)
+    collector.collect(num_steps=8 * N)
+    before = collector.rollout().action.clone()
+    collector.envs.env.wind = 2.0  # type: ignore[attr-defined]  # of tensors
+    with torch.no_grad():
+        for parameter in collector.policy.parameters():
+            parameter.zero_()
+    collector.collect(num_steps=8 * N)
+    assert collector.rollout().reward.unique().tolist() == [2.0]
+    assert not torch.equal(collector.rollout().action, before)
+    assert len(replays) == 2
+    collector.policy.actor.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]  # a module
+    with pytest.warns(UserWarning, match="its modules have hooks"):
+        collector.collect(num_steps=8 * N)
+    assert isinstance(collector.rollout(), DenseRollout)
