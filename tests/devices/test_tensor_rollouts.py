@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ import rltrainer as rl
 from rltrainer.collect import tensor_rollouts
 from rltrainer.nets.policy import Decision
 from rltrainer.types import DenseRollout
-from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
+from rltrainer.updates.cuda_graph import CudaGraphs
 from tests.resume.runs import digest
 
 EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
@@ -148,8 +149,8 @@ def test_a_policy_that_cannot_be_recorded_runs_without(policy_class: Any, reason
 class Windy(rl.TensorEnv):
     """Its wind is an attribute that a user changes."""
 
-    observation_space = EXPLORING and rl.make_vec("CartPole-v1", 1, backend="tensor").single_observation_space
-    action_space = rl.make_vec("CartPole-v1", 1, backend="tensor").single_action_space
+    observation_space = gym.spaces.Box(-10.0, 10.0, (4,))
+    action_space = gym.spaces.Discrete(2)
     num_first_uniforms = 4
 
     def __init__(self) -> None:
@@ -178,3 +179,59 @@ def test_a_graph_follows_weights_hooks_and_rules(replays: Replays) -> None:
     with pytest.warns(UserWarning, match="its modules have hooks"):
         collector.collect(num_steps=8 * N)
     assert isinstance(collector.rollout(), DenseRollout)
+
+
+RATE, CLIP = rl.LinearSchedule(1e-2, 1e-3), rl.LinearSchedule(0.3, 0.1)
+ALGORITHMS: dict[str, tuple[Any, Any, Any, str]] = {
+    "ppo": (rl.PPO, rl.ActorCritic, rl.PPOParams(lr=RATE, clip=CLIP), "CartPole-v1"),
+    "a2c": (rl.A2C, rl.ActorCritic, rl.A2CParams(lr=RATE), "Pendulum-v1"),
+    "dqn": (rl.DQN, rl.QNetwork, rl.DQNParams(lr=RATE), "CartPole-v1"),
+    "sac": (rl.SAC, rl.SquashedActorCritic, rl.SACParams(lr=RATE), "Pendulum-v1"),
+    "td3": (rl.TD3, rl.DeterministicActorCritic, rl.TD3Params(lr=RATE), "Pendulum-v1"),
+}
+
+
+def trainer_of(name: str, runtime: rl.RuntimeParams, **fields: Any) -> Any:
+    """Return the trainer of a run of 3 epochs, each of two training steps."""
+    algorithm_class, policy_class, params, env = ALGORITHMS[name]
+    rl.seed(1)
+    envs = envs_of(env)
+    options = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to("cuda")
+    algorithm = algorithm_class(policy, params)
+    common: dict[str, Any] = {
+        "collection_step_num_env_steps": 6 * N, "epoch_num_steps": 12 * N, "max_epochs": 3, "seed": 5,
+        "runtime": runtime, "show_progress": False, "verbose": False, "initial_statistics_num_env_steps": 20,
+    }  # fmt: skip
+    if isinstance(algorithm, rl.OnPolicyAlgorithm):
+        more = {"batch_size": 8, "update_step_num_repetitions": 2}
+        params_class: Any = rl.OnPolicyTrainerParams
+        collector = rl.Collector(policy, envs)
+    else:
+        spaces = envs.single_observation_space, envs.single_action_space
+        collector = rl.Collector(policy, envs, rl.ReplayBuffer(1000, *spaces, num_envs=N, device="cuda"))
+        more = {"batch_size": 8, "warmup_num_env_steps": 6 * N, "update_step_num_gradient_steps_per_sample": 0.1}
+        params_class = rl.OffPolicyTrainerParams
+    return params_class(training_collector=collector, **common | more | fields).create_trainer(algorithm)
+
+
+def end(trainer: Any) -> str:
+    """Return a hash of everything after the run."""
+    trainer.run()
+    trainer.state.runtime = EAGER  # part of the state, and not to be compared
+    return digest(trainer)
+
+
+@pytest.mark.parametrize(
+    "name", ["ppo", "dqn", *(pytest.param(n, marks=pytest.mark.full) for n in ("a2c", "sac", "td3"))]
+)
+def test_a_run_has_the_bits_of_one_without_graphs(name: str, replays: Replays, tmp_path: Path) -> None:
+    without = end(trainer_of(name, EAGER))
+    assert not replays
+    assert end(trainer_of(name, GRAPHS)) == without
+    assert replays.count("rollouts of envs of tensors") == 6
+    stopped, resumed = trainer_of(name, GRAPHS), trainer_of(name, GRAPHS)
+    stopped.execute_epoch()
+    stopped.save(tmp_path / "checkpoint")
+    resumed.restore(tmp_path / "checkpoint")
+    assert end(resumed) == without

@@ -318,7 +318,9 @@ MADE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ["epsilon", *(pytest.param(n, marks=pytest.mark.full) for n in MADE if n != "epsilon")])
+@pytest.mark.parametrize(
+    "name", ["epsilon", *(pytest.param(n, marks=pytest.mark.full) for n in MADE if n != "epsilon")]
+)
 def test_the_function_of_rows_is_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     eager, traced = MADE[name](), MADE[name]()
     graphs = []
