@@ -170,10 +170,10 @@ class TensorRollouts:
         if not (policy.is_compiled if on_cpu else policy.cuda_graph):
             return self._rows(*args)
         if on_cpu:
-            self._compiled = self._compiled or CompiledFunction("rollouts of envs of tensors", self._rows)
+            self._compiled = self._compiled or CompiledFunction("a rollout of envs of tensors", self._rows)
             return self._compiled(*args)  # type: ignore[no-any-return]  # a function may return anything
         if self._graphs is None or self._policy_state is None:
-            recorder, name = CudaRecorder(self._envs.device), "rollouts of envs of tensors"
+            recorder, name = CudaRecorder(self._envs.device), "a rollout of envs of tensors"
             self._graphs = CudaGraphs(self._recorded, lambda: [*policy.buffers()], recorder, name=name)
             self._policy_state = PolicyState(policy)
         if self._graphs.is_on:

@@ -132,11 +132,11 @@ class Counts(rl.ActorCritic):
         return super().decide(*args)
 
 
-@pytest.mark.parametrize(("policy_class", "reason"), [(Looks, "not permitted"), (Counts, "changes its attributes")])
+@pytest.mark.parametrize(("policy_class", "reason"), [(Looks, "would wait"), (Counts, "changes its attributes")])
 def test_a_policy_that_cannot_be_recorded_runs_without(policy_class: Any, reason: str) -> None:
     with_graph, without = collector_of(policy_class), collector_of(policy_class)
     without.policy.cuda_graph = False
-    with pytest.warns(UserWarning, match=f"rollouts of envs of tensors as a CUDA graph failed, .*{reason}"):
+    with pytest.warns(UserWarning, match=f"a rollout of envs of tensors as a CUDA graph failed, .*{reason}"):
         with_graph.collect(num_steps=8 * N)
     without.collect(num_steps=8 * N)
     with warnings.catch_warnings(action="error"):
@@ -229,7 +229,7 @@ def test_a_run_has_the_bits_of_one_without_graphs(name: str, replays: Replays, t
     without = end(trainer_of(name, EAGER))
     assert not replays
     assert end(trainer_of(name, GRAPHS)) == without
-    assert replays.count("rollouts of envs of tensors") == 6
+    assert replays.count("a rollout of envs of tensors") == 6
     stopped, resumed = trainer_of(name, GRAPHS), trainer_of(name, GRAPHS)
     stopped.execute_epoch()
     stopped.save(tmp_path / "checkpoint")
