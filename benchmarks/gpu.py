@@ -208,20 +208,21 @@ def kernels(mode: str, device: str) -> tuple[int, float]:
 def report(args: argparse.Namespace, device: str) -> list[str]:
     """Measure what is asked for and return the lines of the report."""
     shown = modes(device)
-    name = machine() if device == "cpu" else f"{torch.cuda.get_device_name()}; {machine()}"
+    name = "CPU" if device == "cpu" else torch.cuda.get_device_name()
+    stamp = f"{datetime.date.today()}, {name}, torch {torch.__version__}, {args.runs} runs"
     lines = [
         "# Speed on a GPU", "",
-        f"Printed by `python benchmarks/gpu.py` on {datetime.date.today()}: {name}; rltrainer "
-        f"{rl.__version__}, torch {torch.__version__}, device {device}. Medians of {args.runs} runs.", "",
+        "Printed by `python benchmarks/gpu.py --write`; with `--only sac` it measures one row, and the others stay. "
+        f"Medians; a cell is empty where a program cannot do the row. Last on: {machine()}.", "",
         "## Whole runs", "", *gpu_runs.head(),
     ]  # fmt: skip
     # A row that was not asked for says that it was not measured.
     num_runs = {key: args.runs if key in args.only else 0 for key in KEYS}
     for key in gpu_runs.RUNS:
-        lines.append(gpu_runs.row(key, num_runs[key], device, not args.ours))
+        lines.append(gpu_runs.row(key, num_runs[key], device, stamp, not args.ours))
         print(lines[-1], flush=True)
     peers = [gpu_runs.PROGRAMS[key].title for key in gpu_runs.UPDATE_PEERS]
-    columns = [*shown, *peers, "goal"]
+    columns = [*shown, *peers, "goal", "measured"]
     lines += [
         "", "## Gradient steps", "", f"Per second, sampling included; runs of {args.steps} steps.", "",
         f"| | networks | batch | at once | {' | '.join(columns)} |", f"|---|---|---|---|{'---|' * len(columns)}",
@@ -230,26 +231,31 @@ def report(args: argparse.Namespace, device: str) -> list[str]:
         figures = measure(case, args.steps, num_runs[case.key], device)
         figures += gpu_runs.peers_of(case.work, args.steps, 0 if args.ours else num_runs[case.key], device)
         sizes, goal = "-".join(map(str, case.hidden_sizes)), "" if case.goal is None else f"{case.goal:,}"
-        cells = [case.name, sizes, str(case.batch_size), str(case.at_once), *figures, goal]
+        measured = stamp if num_runs[case.key] else ""
+        cells = [case.name, sizes, str(case.batch_size), str(case.at_once), *figures, goal, measured]
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    figure = offline_by_default(min(args.steps, 9000), device) if num_runs[OFFLINE_KEY] else gpu_runs.NOT_MEASURED
+    figure = offline_by_default(min(args.steps, 9000), device) if num_runs[OFFLINE_KEY] else ""
+    figure = f"{figure} ({stamp})" if figure else gpu_runs.NOT_MEASURED
     text = f"{OFFLINE.name} by an offline trainer with its defaults, buffer on the device, recording included"
     lines += ["", f"{text}, gradient steps per second: {figure}; aimed at: {OFFLINE.goal:,}."]
     lines += [
         "", f"## One update of {PROFILED.name}", "",
         "What a profiler saw, sampling included. No way of launching kernels is faster than their time.", "",
-        "| | kernels | their time in us | so at most steps/s |", "|---|---|---|---|",
+        "| | kernels | their time in us | so at most steps/s | measured |", "|---|---|---|---|---|",
     ]  # fmt: skip
-    for mode in shown if num_runs[KERNELS_KEY] else []:
+    for mode in shown:
+        if not num_runs[KERNELS_KEY]:
+            lines.append(f"| {mode} | {gpu_runs.NOT_MEASURED} | | | |")
+            continue
         count, us = kernels(mode, device)
-        lines.append(f"| {mode} | {count} | {us:,.0f} | {f'{1e6 / us:,.0f}' if us else 'nothing seen'} |")
+        lines.append(f"| {mode} | {count} | {us:,.0f} | {f'{1e6 / us:,.0f}' if us else 'nothing seen'} | {stamp} |")
     return [*lines, ""]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/gpu.md")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/gpu.md; other rows stay as they are")
     parser.add_argument(
         "--cpu", action="store_true", help="only show that it runs: on the CPU, once, few steps, peers that are there"
     )
@@ -265,10 +271,12 @@ def main() -> None:
     args.steps, args.runs = args.steps or (20 if args.cpu else 5000), args.runs or (1 if args.cpu else 5)
     args.only = args.only or list(KEYS)
     torch.set_num_threads(1)
-    text = "\n".join(report(args, "cpu" if args.cpu else "cuda"))
-    print(f"\n{text}")
+    page = Path(__file__).resolve().parent / "gpu.md"
+    lines = report(args, "cpu" if args.cpu else "cuda")
     if args.write:
-        (Path(__file__).resolve().parent / "gpu.md").write_text(text, encoding="utf-8")
+        lines = gpu_runs.merged(lines, page.read_text(encoding="utf-8").splitlines())
+        page.write_text("\n".join(lines), encoding="utf-8")
+    print("", *lines, sep="\n")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,14 @@ def peers_of(work: str, steps: int, num_runs: int, device: str) -> list[str]:
     return [speed_of(key, work, 0, min(steps, UPDATE_STEPS), num_runs, device) for key in UPDATE_PEERS]
 
 
-def row(name: str, num_runs: int, device: str, with_peers: bool = True) -> str:
+def merged(lines: list[str], before: list[str]) -> list[str]:
+    """Return lines of a report, with those of the report before for rows that were not measured now."""
+    begins = [line.partition(NOT_MEASURED)[0] if NOT_MEASURED in line else None for line in lines]
+    found = (next((x for x in before if begin and x.startswith(begin)), None) for begin in begins)
+    return [line if old is None else old for line, old in zip(lines, found, strict=True)]
+
+
+def row(name: str, num_runs: int, device: str, stamp: str, with_peers: bool = True) -> str:
     """Measure one of `RUNS` and return its line of Markdown; briefly on the CPU, not at all with no runs."""
     run, figures = RUNS[name], dict.fromkeys(PROGRAMS, "")
     warmup, steps = (0, 1) if device == "cpu" else (run.warmup, run.steps)
@@ -113,10 +120,10 @@ def row(name: str, num_runs: int, device: str, with_peers: bool = True) -> str:
         is_ours = PROGRAMS[key].is_ours
         options, count = run.options if is_ours else (), num_runs if is_ours or with_peers else 0
         figures[key] = speed_of(key, name, warmup, steps, count, device, *options)
-    return f"| {run.title} | {' | '.join(figures.values())} | {run.goal:,} |"
+    return f"| {run.title} | {' | '.join(figures.values())} | {run.goal:,} | {stamp if num_runs else ''} |"
 
 
 def head() -> list[str]:
     """Return the head of the table of `RUNS`."""
     titles = " | ".join(program.title for program in PROGRAMS.values())
-    return [f"| env steps/s | {titles} | goal |", f"|---|{'---|' * len(PROGRAMS)}---|"]
+    return [f"| env steps/s | {titles} | goal | measured |", f"|---|{'---|' * len(PROGRAMS)}---|---|"]

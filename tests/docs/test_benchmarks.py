@@ -24,3 +24,22 @@ def test_a_benchmark_runs(command: str) -> None:
     run = subprocess.run(line, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "failed" not in run.stdout + run.stderr, run.stderr
+
+
+def test_a_page_keeps_rows_that_are_not_measured_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from gpu_runs import merged
+
+    before = [
+        "| SAC | 1 | 90 | today |",
+        "| SAC | 32 | 95 | today |",
+        "SAC offline: 7 (today)",
+        "| DQN | 1 | 5 | today |",
+    ]
+    now = [
+        "| SAC | 1 | not measured | |",
+        "SAC offline: not measured",
+        "| DQN | 1 | 6 | tomorrow |",
+        "| TD3 | not measured | |",
+    ]
+    assert merged(now, before) == [before[0], before[2], now[2], now[3]]
