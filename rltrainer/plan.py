@@ -65,7 +65,7 @@ class RuntimeParams(Params):
     takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves the setting as it is."""
     matrix_library: Literal["auto", "torch", "onednn"] = "auto"
     """Library of large float32 products on the CPU while the trainer runs: "torch" is PyTorch's own, which has MKL.
-    "auto" takes oneDNN on AMD's processors with AVX-512, and "torch" on Intel's and on those that say no maker."""
+    "auto" takes oneDNN on AMD's processors with AVX-512 from family 26 (Zen 5) on, and "torch" on all others."""
     deterministic: Flag = False
     """Let PyTorch take only operations that give the same bits each time, while the trainer runs; one that has no such
     form is a `RuntimeError`. Needed on CUDA only, where it needs the environment variable CUBLAS_WORKSPACE_CONFIG."""

@@ -88,24 +88,25 @@ def test_a_hooked_layer_of_an_ensemble_is_called() -> None:
     assert shapes == [torch.Size([2, 6, 5])]
 
 
-def test_the_maker_of_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD"
+def test_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    zen_5, later = "AMD64 Family 26 Model 2 Stepping 1, AuthenticAMD", "Family 27, AuthenticAMD"
     others = [
-        ("AVX512", "GenuineIntel"),
-        ("AVX512", "CentaurHauls"),
+        ("AVX512", "Family 25, AuthenticAMD"),
+        ("AVX512", "Family 26, GenuineIntel"),
+        ("AVX512", "AuthenticAMD"),
         ("AVX512", ""),
-        ("AVX2", "AuthenticAMD"),
+        ("AVX2", zen_5),
         ("", ""),
     ]
-    assert {module.faster_library("AVX512", maker) for maker in ("AuthenticAMD", windows, "HygonGenuine")} == {"onednn"}
+    assert {module.faster_library("AVX512", name) for name in (zen_5, later)} == {"onednn"}
     assert {module.faster_library(*other) for other in others} == {"torch"}
-    cpuinfo = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon\n"
+    cpuinfo = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Xeon\n"
     monkeypatch.setattr(module.Path, "is_file", lambda path: True)
-    monkeypatch.setattr(module.Path, "read_text", lambda path, errors: cpuinfo)
-    assert module._maker() == "GenuineIntel"
+    monkeypatch.setattr(module.Path, "read_text", lambda path, errors: cpuinfo + cpuinfo)
+    assert module._processor() == "Family 6, GenuineIntel"
     monkeypatch.setattr(module.Path, "is_file", lambda path: False)
     monkeypatch.setattr(module.platform, "processor", lambda: "Intel64 Family 6 Model 85, GenuineIntel")
-    assert module._maker() == "Intel64 Family 6 Model 85, GenuineIntel"
+    assert module._processor() == "Intel64 Family 6 Model 85, GenuineIntel"
 
 
 def test_what_a_run_has_chosen_holds_on_another_machine(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
