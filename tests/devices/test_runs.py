@@ -97,6 +97,26 @@ def test_a_copy_of_the_policy_acts_elsewhere(name: str, device: str, acting_devi
     assert_same_numbers(run(name, device, acting_device=acting_device), run(name, "cpu"))
 
 
+def test_a_collection_of_arrays_reaches_the_device_without_waiting() -> None:
+    trainer = made("ppo", "cuda")
+    collector = trainer.params.training_collector
+    collector.collect(num_steps=10)
+    torch.cuda.set_sync_debug_mode("error")
+    rollout = trainer._batch()
+    torch.cuda.set_sync_debug_mode("default")
+    assert (collector.buffer.device.type, rollout.obs.device.type, rollout.valid.device.type) == ("cpu", "cuda", "cuda")
+    assert torch.equal(rollout.reward.cpu(), collector.rollout().reward)
+
+
+def test_a_collection_of_tensors_stays_on_the_device() -> None:
+    envs = rl.make_vec("CartPole-v1", 2, backend="tensor", device="cuda")
+    algorithm = rl.PPO(rl.ActorCritic.for_envs(envs, hidden_sizes=(4,)).to("cuda"))
+    collector = rl.Collector(algorithm.policy, envs)
+    rl.OnPolicyTrainer(algorithm, rl.OnPolicyTrainerParams(training_collector=collector, verbose=False))
+    assert collector.buffer is not None
+    assert collector.buffer.device.type == "cuda"
+
+
 @pytest.mark.parametrize("name", ["ppo_masked", "dqn_masked", "sac_hindsight"])
 def test_envs_that_mask_actions_or_have_goals(name: str) -> None:
     trainer = run(name, "cuda", make_envs=steered_envs)
