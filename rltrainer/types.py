@@ -200,6 +200,10 @@ class DenseRollout(Rollout):
         """Return where a trajectory ended [T, N]: with its episode."""
         return self.done
 
+    def valid_cells(self, tree: Tree) -> Tree:
+        """Return the steps of a tree [T, N, ...] as [T * N, ...], time first: all are valid."""
+        return map_tree(lambda x: x.flatten(0, 1), tree)
+
     def of_one_shape(self) -> Self:
         """Return it without final observations, whose number differs between rollouts, for compiled code."""
         none = map_tree(lambda x: x[:0], self.final_obs)

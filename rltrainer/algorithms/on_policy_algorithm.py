@@ -1,7 +1,9 @@
 """On-policy updates: the rollout is processed once, then there are gradient steps on minibatches of it."""
 
 import dataclasses
+import functools
 import itertools
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +20,9 @@ from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import DenseRollout, Rollout, UpdateResult
 from rltrainer.updates.compiled_step import add_norms
+
+STEPS_PER_UPDATE_GRAPH = 128
+"""Largest number of gradient steps in the CUDA graph of a whole update: a longer one takes memory and gains little."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,6 +85,8 @@ class OnPolicyAlgorithm(Algorithm):
     None takes all data for the current policy's."""
     standardized_by: ClassVar[str | None] = None
     """Name of the params' flag for standardised advantages, if there is one."""
+    waits_in_update: ClassVar[bool] = False
+    """Whether `process` or `before_batches` waits for the device, so that no CUDA graph can hold them."""
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         super().__init__(policy, params)
@@ -162,6 +169,14 @@ class OnPolicyAlgorithm(Algorithm):
         self._begin_update()
         if (dtype := self.policy.weight_dtype) is not torch.float32:
             rollout = cast(rollout, dtype)
+        if isinstance(rollout, DenseRollout) and self._records(rollout, batch_size, repeat):
+            if self.standardizes():
+                self.check_batch_size(batch_size, rollout.reward.numel())
+            given = (self.generator,), rollout.of_one_shape(), batch_size, repeat
+            recorded = self._compiled_step.run_sampled("rollout", self._process_and_step, (), *given)
+            self.observe(rollout)
+            self._end_update(recorded)
+            return recorded[0]
         with torch.no_grad():
             with self._eval_mode.while_on():
                 samples = self._processed(rollout)
@@ -180,8 +195,53 @@ class OnPolicyAlgorithm(Algorithm):
                 add_norms(results[-1], self.optimizers_by_loss())
         self.observe(rollout)
         self._end_update(results)
+        return self._merged(results, measured)
+
+    def _records(self, rollout: DenseRollout, batch_size: int | None, repeat: int) -> bool:
+        """Return whether a CUDA graph may hold the whole update; the log names an addition that prevents it."""
+        step, size = self._compiled_step, rollout.reward.numel()
+        num_steps = math.ceil(size / min(batch_size or size, size)) * repeat
+        if not step.has_cuda_graph or self.waits_in_update or num_steps > STEPS_PER_UPDATE_GRAPH:
+            return False
+        # A graph would repeat what a user's own function decides on the host.
+        functions = (self.process, self.before_batches, self.batches, self.continues, self.update)
+        own = [function.__name__ for function in functions if not function.__module__.startswith("rltrainer.")]
+        if own:
+            reason = f"it has a method {own[0]} of its own"
+        elif step.has_callbacks:
+            reason = "a callback is given its batches"
+        elif self.accumulation is not None:
+            reason = "gradients are accumulated"
+        elif any(optimizer.can_stop for optimizer in self._optimizers()):
+            reason = "target_kl may end it"
+        else:
+            is_split = type(self).batches is OnPolicyAlgorithm.batches
+            return is_split and step.records_sampling and rollout.reward.device == self.device
+        _say_once(f"{type(self).__name__}: an update is several CUDA graphs instead of one, as {reason}")
+        return False
+
+    def _process_and_step(
+        self, run: Callable[[Any], list[UpdateResult]], rollout: DenseRollout, batch_size: int | None, repeat: int
+    ) -> list[UpdateResult]:
+        """Do what `update` does, without a look at a number of the device; see `CompiledStep.run_sampled`."""
+        with torch.no_grad():
+            with self._eval_mode.while_on():
+                samples = self.process(rollout)
+            measured = self.before_batches(samples)
+        size = samples.weight.numel()
+        each = min(batch_size or size, size)
+        results = run((batch,) for batch in minibatches(samples.flatten(), size, each, self.generator, repeat))
+        self._check_results(results)
+        return [self._merged(results, measured)]
+
+    def _merged(self, results: list[UpdateResult], measured: Mapping[str, Tensor]) -> UpdateResult:
+        """Return the result of an update from those of its steps and of `before_batches`."""
+        self._measure(results)
         result = UpdateResult.mean(results)
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
+
+    def _measure(self, results: list[UpdateResult]) -> None:
+        """Replace the results of steps by some with further metrics."""
 
     def _processed(self, rollout: Rollout) -> OnPolicyBatch:
         """Return the result of `process`, compiled as the steps are if rollouts have one shape."""
@@ -189,6 +249,11 @@ class OnPolicyAlgorithm(Algorithm):
             return self.process(rollout)
         found: OnPolicyBatch = self._compiled_step.compiled("process", self.process)(rollout.of_one_shape())
         return found
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    logging.getLogger("rltrainer").info(text)
 
 
 def minibatches(

@@ -122,7 +122,7 @@ class CompiledStep:
     def records_sampling(self) -> bool:
         """True if CUDA graphs may hold the sampling of the batches, too: no callback is given one."""
         is_on = self.has_cuda_graph and (self._sampled is None or self._sampled[1].is_on)
-        return is_on and not self._has_callbacks
+        return is_on and not self.has_callbacks
 
     def run_sampled(
         self,
@@ -132,7 +132,7 @@ class CompiledStep:
         generators: Sequence[torch.Generator],
         *args: Any,
     ) -> list[UpdateResult]:
-        """Return the results of an update that samples its batches, recorded as one CUDA graph for each `args`.
+        """Return the results of an update that makes its batches, recorded as one CUDA graph for each `args`.
 
         It is called as `update(run, *args)`, where `run` takes the arguments of each gradient step. Beside the
         algorithm's own it may change `tensors`, and draw from `generators`. With another `key` than before it is
@@ -146,12 +146,14 @@ class CompiledStep:
                 return update(lambda steps: self._run_compiled(state, self._in_weight_dtype(steps)), *args)
 
             own = self._owner._tensors
-            self._sampled = key, CudaGraphs(update_from, lambda: [*own(), *tensors], self._recorder, generators)
+            graphs = CudaGraphs(update_from, lambda: [*own(), *tensors], self._recorder, generators, "the update")
+            self._sampled = key, graphs
         results: list[UpdateResult] = self._sampled[1](self._fingerprint(), *args)
         return results
 
     @property
-    def _has_callbacks(self) -> bool:
+    def has_callbacks(self) -> bool:
+        """True if callbacks are given the batches of steps."""
         return self._callbacks.before is not None or self._callbacks.after is not None
 
     def _in_weight_dtype(self, steps: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
@@ -162,7 +164,7 @@ class CompiledStep:
     def can_gather(self) -> bool:
         """True if steps are compiled on the CPU and no callback sees their batches, so that they may gather them."""
         on_cpu = self._graph is None and self._owner.device.type == "cpu"
-        return self.is_compiled and on_cpu and not self._has_callbacks
+        return self.is_compiled and on_cpu and not self.has_callbacks
 
     def compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a pure function of the owner as a compiled one, the same at each call."""
@@ -173,7 +175,7 @@ class CompiledStep:
     def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
         """Take the gradient steps of an update, given the arguments of each, and return their results."""
         results: list[Any] = []
-        if has_callbacks := self._has_callbacks:
+        if has_callbacks := self.has_callbacks:
             steps = self._with_callbacks(steps, results)
         steps = self._in_weight_dtype(steps)
         if self._fingerprint is None:

@@ -223,7 +223,7 @@ def test_an_update_that_cannot_be_recorded_samples_outside_of_its_graph(
     buffers, algorithms = pair()
     for buffer in buffers:
         filled(buffer, 0, 5)
-    with pytest.warns(UserWarning, match="recording the gradient step as a CUDA graph failed, it runs without: CUDA"):
+    with pytest.warns(UserWarning, match="recording the update as a CUDA graph failed, it runs without: CUDA"):
         updated(buffers, algorithms)
     assert algorithms[0].has_cuda_graph
     assert replays

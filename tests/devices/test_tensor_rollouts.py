@@ -1,5 +1,6 @@
-"""Rollouts of envs of tensors as CUDA graphs: the bits of those without, in runs, resumes and what falls back."""
+"""Rollouts of envs of tensors, and updates from them, as CUDA graphs: the bits of runs without, and what falls back."""
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import rltrainer as rl
+from rltrainer.algorithms import on_policy_algorithm
 from rltrainer.collect import tensor_rollouts
 from rltrainer.nets.policy import Decision
 from rltrainer.types import DenseRollout
@@ -230,8 +232,65 @@ def test_a_run_has_the_bits_of_one_without_graphs(name: str, replays: Replays, t
     assert not replays
     assert end(trainer_of(name, GRAPHS)) == without
     assert replays.count("a rollout of envs of tensors") == 6
+    if name in ("ppo", "a2c"):
+        assert replays == ["a rollout of envs of tensors", "the update"] * 6
     stopped, resumed = trainer_of(name, GRAPHS), trainer_of(name, GRAPHS)
     stopped.execute_epoch()
     stopped.save(tmp_path / "checkpoint")
     resumed.restore(tmp_path / "checkpoint")
     assert end(resumed) == without
+
+
+def test_an_update_that_is_one_graph_does_not_wait() -> None:
+    trainer = trainer_of("ppo", GRAPHS)
+    trainer.execute_epoch()
+    algorithm, rollout = trainer.algorithm, trainer.params.training_collector.rollout()
+    algorithm.policy.reward_normalizer = None  # its statistics look at where episodes continue
+    algorithm.update(rollout, 8, 2)
+    torch.cuda.set_sync_debug_mode("error")
+    result = algorithm.update(rollout, 8, 2)
+    torch.cuda.set_sync_debug_mode("default")
+    assert result.num_gradient_steps == 6
+    assert {"explained_variance", "approx_kl", "loss"} <= result.metrics.keys()
+
+
+class OwnAdvantages(rl.PPO):
+    def process(self, rollout: rl.Rollout) -> rl.OnPolicyBatch:
+        samples = super().process(rollout)
+        samples.advantage = samples.advantage * float(samples.return_.max() > 0)
+        return samples
+
+
+class Watching(rl.TrainerHook):
+    def post_optim_log(self, ctx: rl.TrainerContext, minibatch: rl.OnPolicyBatch) -> Any:
+        return {"largest_advantage": minibatch.advantage.max()}
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    ("process", "it has a method process of its own"),
+    pytest.param("accumulate", "gradients are accumulated", marks=pytest.mark.full),
+    pytest.param("target_kl", "target_kl may end it", marks=pytest.mark.full),
+    pytest.param("hook", "a callback is given its batches", marks=pytest.mark.full),
+])  # fmt: skip
+def test_additions_to_an_update_leave_it_in_several_graphs(
+    change: str, reason: str, monkeypatch: pytest.MonkeyPatch, replays: Replays, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm_class, *more = ALGORITHMS["ppo"]
+    fields: dict[str, Any] = {}
+    if change == "process":
+        algorithm_class = OwnAdvantages
+    elif change == "accumulate":
+        fields["update"] = rl.UpdateParams(accumulate=2)
+    elif change == "target_kl":
+        more[1] = rl.PPOParams(lr=RATE, clip=CLIP, target_kl=0.01)
+    else:
+        fields["hooks"] = (Watching(),)
+    monkeypatch.setitem(ALGORITHMS, "ppo", (algorithm_class, *more))
+    on_policy_algorithm._say_once.cache_clear()
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        found = end(trainer_of("ppo", GRAPHS, **fields))
+    assert sum(record.message.endswith(f"an update is several CUDA graphs instead of one, as {reason}")
+               for record in caplog.records) == 1  # fmt: skip
+    assert "the update" not in replays
+    assert "the gradient step" in replays
+    assert found == end(trainer_of("ppo", EAGER, **fields))

@@ -117,9 +117,8 @@ class A2C(OnPolicyAlgorithm):
         """Return metrics [K] of the policy's distance from the one that collected, of `PolicyStep` fields [K, B]."""
         return {}
 
-    def _end_update(self, results: list[UpdateResult]) -> None:
+    def _measure(self, results: list[UpdateResult]) -> None:
         """Measure the policy's change at all steps at once: step by step, a dozen small operations take 30 us."""
-        super()._end_update(results)
         places = [k for k, result in enumerate(results) if isinstance(result, PolicyStep)]
         for _, group in itertools.groupby(places, key=lambda k: cast(PolicyStep, results[k]).weight.shape):
             steps = [(k, cast(PolicyStep, results[k])) for k in group]

@@ -37,6 +37,7 @@ class REINFORCE(OnPolicyAlgorithm):
     policy: Actor
     params: REINFORCEParams
     standardized_by = "standardize_return"
+    waits_in_update = True
 
     def __init__(self, policy: Actor, params: REINFORCEParams | None = None) -> None:
         super().__init__(policy, params)

@@ -56,6 +56,7 @@ class TRPO(A2C):
     params_class = TRPOParams
     params: TRPOParams
     occasional_metrics = ("policy_loss", "kl", "step_scale")  # not where the policy's step is skipped
+    waits_in_update = True
 
     def __init__(self, policy: ActorCritic, params: TRPOParams | None = None) -> None:
         super().__init__(policy, params)
