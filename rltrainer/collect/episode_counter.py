@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rltrainer.collect.collect_stats import CollectStats
@@ -134,9 +135,11 @@ class EpisodeCounter:
         """Count rows [T, N] on any device; return the rows and the envs where episodes ended [E], in time order."""
         num_rows, num_envs = reward.shape
         total = reward.double().cumsum(0)
-        place = done.t().nonzero()  # by env, then by time
-        env, row = place.cpu().numpy().T
-        at_end, at_last = total[place[:, 1], place[:, 0]].cpu().numpy(), total[-1].cpu().numpy()
+        place = done.t().nonzero().t()  # by env, then by time
+        # One copy from the device: each is a wait for it. A float64 holds these numbers exactly.
+        found = torch.cat([*place.double(), total[place[1], place[0]], total[-1]]).cpu().numpy()
+        env, row, at_end, at_last = np.split(found, np.arange(1, 4) * place.shape[1])
+        env, row = env.astype(np.int64), row.astype(np.int64)
         # What an env had gained and how long it had run when its episode before ended; of its first one, before these
         # rows: a negative number.
         is_first = np.diff(env, prepend=-1) != 0
