@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import torch
 
 import rltrainer as rl
@@ -34,6 +35,11 @@ def joint(num_envs: int, action_space: Any, seed: int | None = None) -> Any:
     return rl.make_vec(lambda: rl.JointEnv(COMING_AND_GOING()), num_envs, backend="sync")
 
 
+def tensors(num_envs: int, action_space: Any, seed: int | None = None) -> Any:
+    env = "Pendulum-v1" if isinstance(action_space, gym.spaces.Box) else "CartPole-v1"
+    return rl.make_vec(env, num_envs, backend="tensor")
+
+
 MORE: dict[str, Callable[[], dict[str, Any]]] = {
     "accumulated": lambda: {"update": rl.UpdateParams(accumulate=3, max_grad_norm=0.5)},
     "fp16": lambda: {
@@ -43,6 +49,7 @@ MORE: dict[str, Callable[[], dict[str, Any]]] = {
     "hooks": lambda: {"hooks": (rl.RewardNormalizer(), rl.EarlyStopping(patience=10_000))},
     "agents": lambda: {"make_envs": agents, "num_envs": 4},
     "joint": lambda: {"make_envs": joint},
+    "tensors": lambda: {"make_envs": tensors},
     "windows": lambda: {"hooks": (rl.BatchSubSampler(8, 2), rl.EarlyStopping("return", patience=10_000))},
 }
 """Further fields of a trainer's params."""
@@ -50,6 +57,8 @@ MORE_RUNS = [
     ("ppo_masked", ""), ("recurrent_ppo_masked", ""), ("dqn_masked", ""), ("dqn_hindsight", ""),
     ("ppo", "accumulated"), ("sac", "accumulated"), ("offline_iql", "accumulated"),
     ("ppo_midway", "agents"), ("recurrent_ppo_midway", "agents"), ("dqn_midway", "agents"), ("ppo_midway", "joint"),
+    ("ppo_midway", "tensors"), ("recurrent_ppo_midway", "tensors"), ("dqn_midway", "tensors"),
+    ("sac_midway", "tensors"), ("reinforce_episodes", "tensors"),
     ("ppo", "fp16"), ("td3", "fp16"), ("ppo", "hooks"), ("ppo", "windows"), ("td3", "hooks"), ("offline_bc", "hooks"),
 ]  # fmt: skip
 """What is in none of `RUNS`: a run, and a key of `MORE`."""

@@ -64,6 +64,8 @@ ENVS: dict[str, MakeEnvs] = {
     "agents who come and go": partial(rl.AgentsAsEnvs, COMING_AND_GOING, 2, agent_id=True, seed=4),
     "agents in workers": partial(rl.AgentsAsEnvs, COMING_AND_GOING, 3, backend="workers", num_workers=2),
     "joint": partial(rl.make_vec, lambda: rl.JointEnv(COMING_AND_GOING()), 2),
+    "tensors": partial(rl.make_vec, "CartPole-v1", 3, backend="tensor"),
+    "tensors, continuous": partial(rl.make_vec, "Pendulum-v1", 2, backend="tensor"),
     "clipped": lambda: ClipReward(of_gymnasium(2, AutoresetMode.NEXT_STEP), -1.0, 1.0),
 }  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
