@@ -41,7 +41,7 @@ EXCEPTIONS = {
     r"^trainer\._profiler\.": "of one recording, which no resume goes on with",
     r"^trainer\._checkpoints\._(since|ended_step)$": "where the interval of saves counts from",
     r"state\.phase$": "that the next run continues is what restoring means",
-    r"_selection\._(acting|initial|replacing|random|explore)$": "set at the start of every collection",
+    r"_selection\.(acting|initial|replacing|random|explore)$": "set at the start of every collection",
     r"params\.buffer\.(_|)(storage|obs|action|reward|terminated|truncated|final)": "offline data is the user's file",
 }
 # A rollout is used up by its update, and overwritten by the next collection.
