@@ -187,6 +187,10 @@ RATE, CLIP = rl.LinearSchedule(1e-2, 1e-3), rl.LinearSchedule(0.3, 0.1)
 ALGORITHMS: dict[str, tuple[Any, Any, Any, str]] = {
     "ppo": (rl.PPO, rl.ActorCritic, rl.PPOParams(lr=RATE, clip=CLIP), "CartPole-v1"),
     "a2c": (rl.A2C, rl.ActorCritic, rl.A2CParams(lr=RATE), "Pendulum-v1"),
+    "impala": (rl.IMPALA, rl.ActorCritic, rl.IMPALAParams(lr=RATE), "CartPole-v1"),
+    "trpo": (rl.TRPO, rl.ActorCritic, rl.TRPOParams(lr=RATE), "CartPole-v1"),
+    "reinforce": (rl.REINFORCE, rl.Actor, rl.REINFORCEParams(lr=RATE), "CartPole-v1"),
+    "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, rl.PPOParams(lr=RATE), "CartPole-v1"),
     "dqn": (rl.DQN, rl.QNetwork, rl.DQNParams(lr=RATE), "CartPole-v1"),
     "sac": (rl.SAC, rl.SquashedActorCritic, rl.SACParams(lr=RATE), "Pendulum-v1"),
     "td3": (rl.TD3, rl.DeterministicActorCritic, rl.TD3Params(lr=RATE), "Pendulum-v1"),
@@ -206,7 +210,7 @@ def trainer_of(name: str, runtime: rl.RuntimeParams, **fields: Any) -> Any:
         "runtime": runtime, "show_progress": False, "verbose": False, "initial_statistics_num_env_steps": 20,
     }  # fmt: skip
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
-        more = {"batch_size": 8, "update_step_num_repetitions": 2}
+        more = {"batch_size": 12 if algorithm.trains_recurrent else 8, "update_step_num_repetitions": 2}
         params_class: Any = rl.OnPolicyTrainerParams
         collector = rl.Collector(policy, envs)
     else:
@@ -225,14 +229,14 @@ def end(trainer: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", "dqn", *(pytest.param(n, marks=pytest.mark.full) for n in ("a2c", "sac", "td3"))]
+    "name", [name if name in ("ppo", "dqn") else pytest.param(name, marks=pytest.mark.full) for name in ALGORITHMS]
 )
 def test_a_run_has_the_bits_of_one_without_graphs(name: str, replays: Replays, tmp_path: Path) -> None:
     without = end(trainer_of(name, EAGER))
     assert not replays
     assert end(trainer_of(name, GRAPHS)) == without
     assert replays.count("a rollout of envs of tensors") == 6
-    if name in ("ppo", "a2c"):
+    if name in ("ppo", "a2c", "impala"):
         assert replays == ["a rollout of envs of tensors", "the update"] * 6
     stopped, resumed = trainer_of(name, GRAPHS), trainer_of(name, GRAPHS)
     stopped.execute_epoch()
