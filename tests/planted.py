@@ -48,6 +48,7 @@ ORDER = f"{UNIT}/trainers/test_order_and_counts.py"
 WRITES = "tests/faults/test_order_of_writes.py"
 RESUME = "tests/resume/test_resume.py::test_resume_in_process"
 COMMANDS = f"{UNIT}/tools/cli/test_defaults_and_names.py"
+TENSOR_ROLLOUTS = f"{UNIT}/collect/test_tensor_rollouts.py"
 TENSOR_ENVS = f"{UNIT}/envs/tensors/test_tensor_vector_env.py"
 
 MUTANTS = [
@@ -153,6 +154,10 @@ MUTANTS = [
            "num_steps >= env.max_episode_steps", "num_steps > env.max_episode_steps", TENSOR_ENVS),
     mutant("envs of tensors: the successor is of the next episode", "envs/tensors/tensor_vector_env.py",
            "self.observe(after)", "self.observe(following.state)", TENSOR_ENVS),
+    mutant("Rollouts of envs of tensors: a schedule of exploration stands still", "collect/tensor_rollouts.py",
+           "scheduled.follow(policy.progress())", "scheduled.follow(0.0)", TENSOR_ROLLOUTS),
+    mutant("Rollouts of envs of tensors: a graph does not see other rules", "collect/tensor_rollouts.py",
+           "self._key, plain(vars(self._envs.env))", "self._key, None", "tests/devices/test_tensor_rollouts.py"),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",
            "part.seed(derive_seed(self.params.seed, name))", "part.seed(self.params.seed)", ORDER),

@@ -14,7 +14,7 @@ from rltrainer.errors import readable
 from rltrainer.functional.returns import discounted_returns
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
-from rltrainer.types import Rollout, to_device
+from rltrainer.types import DenseRollout, Rollout, to_device
 
 CLIP = 10.0
 EPS = 1e-8
@@ -124,12 +124,13 @@ class RewardScaler(nn.Module):
         # A loaded one may be on another device.
         initial = to_device(initial, reward.device).masked_fill(rollout.starts, 0.0)
         returns, running = discounted_returns(reward, rollout.ends, initial, gamma)
-        if (idle := rollout.idle)[-1].any():  # the episodes of these envs continue in a later rollout
+        # The episodes of idle envs continue in a later rollout. Those of tensors all take part: the host need not look.
+        if not isinstance(rollout, DenseRollout) and (idle := rollout.idle)[-1].any():
             last, envs = (~idle).sum(0) - 1, torch.arange(idle.shape[1], device=idle.device)
             there = torch.where(last < 0, initial, returns[last, envs] * ~rollout.done[last, envs])
             running = torch.where(idle[-1], there, running)
         self.running_return = running
-        self.moments.update(returns[rollout.valid])
+        self.moments.update(rollout.valid_cells(returns))
 
     def get_extra_state(self) -> Tensor:
         """Return the running return of each env; it is no buffer, as its size is not known in advance."""

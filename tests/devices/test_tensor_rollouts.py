@@ -249,7 +249,6 @@ def test_an_update_that_is_one_graph_does_not_wait() -> None:
     trainer = trainer_of("ppo", GRAPHS)
     trainer.execute_epoch()
     algorithm, rollout = trainer.algorithm, trainer.params.training_collector.rollout()
-    algorithm.policy.reward_normalizer = None  # its statistics look at where episodes continue
     algorithm.update(rollout, 8, 2)
     torch.cuda.set_sync_debug_mode("error")
     result = algorithm.update(rollout, 8, 2)
