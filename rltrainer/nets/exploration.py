@@ -56,9 +56,7 @@ class EpsilonGreedy(Params):
 
     def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Replace some choices [N]."""
-        if not isinstance(action_space, spaces.Discrete):
-            hint = "Explore continuous actions with GaussianNoise."
-            raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", action_space, hint))
+        low, high = self._range_of(action_space)
         chance = draw_like(action, generator, "uniform_")
         epsilon = value_at(self.epsilon, progress)
         # Mostly so with few envs; a comparison in torch takes 3 us more. No look at numbers that were drawn before:
@@ -66,13 +64,24 @@ class EpsilonGreedy(Params):
         is_known = action.is_cpu and not isinstance(generator, DrawnNumbers)
         if is_known and not np.count_nonzero(chance.numpy() < epsilon):
             return action
-        low, high = int(action_space.start), int(action_space.start + action_space.n)
         choice = draw_like(action, generator, "random_", low, high, dtype=torch.int64)
         return torch.where(chance < epsilon, choice, action)
 
     def settings(self, progress: float) -> dict[str, float]:
         """Return the numbers to log."""
         return {"epsilon": value_at(self.epsilon, progress)}
+
+    def _range_of(self, space: Space) -> tuple[int, int]:
+        """Return the first choice and the one past the last; checked and made once for a space."""
+        of_space, low, high = self.__dict__.get("_kept", (None, 0, 0))
+        if of_space is not space:
+            if not isinstance(space, spaces.Discrete):
+                hint = "Explore continuous actions with GaussianNoise."
+                raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", space, hint))
+            # The space has NumPy's numbers, and compiled code would have to leave its graph to convert them.
+            low, high = int(space.start), int(space.start + space.n)
+            object.__setattr__(self, "_kept", (space, low, high))  # the dataclass is frozen, and this is no field
+        return low, high
 
 
 @dataclass(frozen=True, repr=False)
