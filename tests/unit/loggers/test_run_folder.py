@@ -63,7 +63,7 @@ def test_a_run_in_its_folder(tmp_path: Path) -> None:
         "logs/log.jsonl", "params.json"
     ]  # fmt: skip
     told = json.loads(run.params.read_text())
-    assert list(told) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "git"]
+    assert list(told) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "devices", "git"]
     assert told["trainer"] == json.loads(trainer.params.to_json())
     assert type(rl.load(run.best)) is rl.PPO
     again = made(rl.RunFolder(run.path), "csv", "jsonl", max_epochs=4)
