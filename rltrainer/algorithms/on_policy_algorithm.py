@@ -62,13 +62,12 @@ class Minibatch:
 
     flat: OnPolicyBatch
     index: Tensor
-    is_real: Tensor | None  # [B], False for padding; None if there is none
+    is_real: Tensor  # [B], False for padding; given where there is none, too, so that one graph serves both
 
     def gathered(self) -> OnPolicyBatch:
         """Return the steps as a batch [B]."""
         batch = self.flat.map(lambda x: x.index_select(0, self.index))
-        if self.is_real is not None:
-            batch.weight = batch.weight * self.is_real
+        batch.weight = batch.weight * self.is_real
         return batch
 
 
@@ -276,7 +275,7 @@ def minibatches(
         place = index.flatten() if counted is None else counted[index.flatten()]
         if lazily:
             rows = place.view(index.shape).unbind()
-            real = [None] * len(rows) if is_real is None else is_real.unbind()
+            real = (torch.ones_like(index, dtype=torch.bool) if is_real is None else is_real).unbind()
             yield from (Minibatch(flat, *each) for each in zip(rows, real, strict=True))  # type: ignore[misc]  # gathered in `_step`
             continue
         for k, batch in enumerate(flat.gather(place, (len(index), batch_size))):
