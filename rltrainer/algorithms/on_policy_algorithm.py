@@ -46,29 +46,18 @@ class OnPolicyBatch:
         """Apply a function to all tensors."""
         return type(self)(**{name: map_tree(function, value) for name, value in self.fields().items()})
 
-    def gather(self, index: Tensor, shape: tuple[int, int]) -> list[Self]:
-        """Return the steps at `index` [K * B] of a flattened batch, as K minibatches of B."""
-        columns = {name: _split(value, index, shape) for name, value in self.fields().items()}
-        return [type(self)(**dict(zip(columns, parts, strict=True))) for parts in zip(*columns.values(), strict=True)]
+    def gather(self, index: Tensor, is_real: Tensor | None) -> list[Self]:
+        """Return the steps at `index` [K, B] of a flattened batch as K minibatches of B; see `shuffled`."""
+        columns = {name: _split(value, index) for name, value in self.fields().items()}
+        found = [type(self)(**dict(zip(columns, each, strict=True))) for each in zip(*columns.values(), strict=True)]
+        if is_real is not None:
+            for k, batch in enumerate(found):
+                batch.weight = batch.weight * is_real[k]
+        return found
 
     def fields(self) -> dict[str, Tree]:
         """Return the fields by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-
-@dataclasses.dataclass(slots=True)
-class Minibatch:
-    """The steps at `index` [B] of a flattened batch, for a compiled gradient step that gathers them by itself."""
-
-    flat: OnPolicyBatch
-    index: Tensor
-    is_real: Tensor  # [B], False for padding; given where there is none, too, so that one graph serves both
-
-    def gathered(self) -> OnPolicyBatch:
-        """Return the steps as a batch [B]."""
-        batch = self.flat.map(lambda x: x.index_select(0, self.index))
-        batch.weight = batch.weight * self.is_real
-        return batch
 
 
 class OnPolicyAlgorithm(Algorithm):
@@ -131,25 +120,26 @@ class OnPolicyAlgorithm(Algorithm):
 
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
         """
+        num_steps, size = self._sizes(samples, batch_size)
+        yield from minibatches(samples.flatten(), num_steps, size, self.generator, repeat)
+
+    def _sizes(self, samples: OnPolicyBatch, batch_size: int | None) -> tuple[int, int]:
+        """Return the number of valid steps, and the rows of a minibatch."""
         num_steps = int(samples.weight.count_nonzero())  # once: the host waits for the device
         if self.standardizes():
             self.check_batch_size(batch_size, num_steps)
-        flat, size = samples.flatten(), samples.weight.numel()  # no matter how many of them are valid
+        size = samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
             size = 1 << (max(num_steps, 1) - 1).bit_length()
-        size = size if batch_size is None else min(batch_size, size)
-        # An override may look at the batches.
-        lazily = self._compiled_step.can_gather and type(self).batches is OnPolicyAlgorithm.batches
-        yield from minibatches(flat, num_steps, size, self.generator, repeat, lazily)
+        return num_steps, size if batch_size is None else min(batch_size, size)
 
     def continues(self) -> bool:
         """Return whether to take the next gradient step and those after it; an algorithm may end an update early."""
         return True
 
     def _step(self, *args: Any) -> UpdateResult:
-        batch = args[0]
-        return self.gradient_step(batch.gathered() if isinstance(batch, Minibatch) else batch)
+        return self.gradient_step(args[0])
 
     def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
         """Update the policy from one rollout [T, N] of it.
@@ -177,14 +167,9 @@ class OnPolicyAlgorithm(Algorithm):
             self._end_update(recorded)
             return recorded[0]
         with torch.no_grad():
-            with self._eval_mode.while_on():
-                samples = self._processed(rollout)
-            measured = self.before_batches(samples)
-        batches = itertools.takewhile(lambda _: self.continues(), self.batches(samples, batch_size, repeat))
-        steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)
-        if self.accumulation is not None:
-            steps = self.accumulation.grouped(steps)
-        results = self._compiled_step.run(steps)
+            samples, measured = self._processed(rollout)
+        found = self._looped(samples, batch_size, repeat) if self._loops() else self._steps(samples, batch_size, repeat)
+        results = [found] if isinstance(found, UpdateResult) else self._compiled_step.run(found)
         if self.accumulation is not None:
             # Apply the gathered gradients of the last steps: the next ones are on data of another policy.
             for optimizer in self._optimizers():
@@ -195,6 +180,36 @@ class OnPolicyAlgorithm(Algorithm):
         self.observe(rollout)
         self._end_update(results)
         return self._merged(results, measured)
+
+    def _steps(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[tuple[Any, ...]]:
+        """Return the arguments of each gradient step."""
+        batches = itertools.takewhile(lambda _: self.continues(), self.batches(samples, batch_size, repeat))
+        steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)
+        return steps if self.accumulation is None else self.accumulation.grouped(steps)
+
+    def _loops(self) -> bool:
+        """Return whether the gradient steps may be one compiled loop; its Python code runs when it is compiled only."""
+        is_ours = type(self).__module__.startswith("rltrainer.") and type(self).batches is OnPolicyAlgorithm.batches
+        goes_through = self.accumulation is None and not any(optimizer.can_stop for optimizer in self._optimizers())
+        return is_ours and goes_through and not self.plan.varies_in_length and self._compiled_step.can_loop
+
+    def _looped(
+        self, samples: OnPolicyBatch, batch_size: int | None, repeat: int
+    ) -> UpdateResult | Iterator[tuple[Any, ...]]:
+        """Take the gradient steps as one compiled loop, which gathers their minibatches, or else return them."""
+        flat, (num_steps, size) = samples.flatten(), self._sizes(samples, batch_size)
+        if num_steps == 0 or len(flat.weight) == size:
+            return self._steps(samples, batch_size, repeat)
+        found = places(flat.weight, num_steps, size, self.generator, repeat)
+        # As many rows as there may be, so that one graph serves all updates.
+        shape = math.ceil(len(flat.weight) / size) * repeat, size
+        index, weight = flat.weight.new_zeros(shape, dtype=torch.int64), flat.weight.new_ones(shape)
+        num_batches = sum(len(each) for each, _ in found)
+        torch.cat([each for each, _ in found], out=index[:num_batches])
+        if found[0][1] is not None:
+            weight[:num_batches] = torch.cat([is_real for _, is_real in found if is_real is not None])
+        result = self._compiled_step.run_loop(num_batches, minibatch_at, flat, index, weight)
+        return result or ((batch,) for order in found for batch in flat.gather(*order))
 
     def _records(self, rollout: DenseRollout, batch_size: int | None, repeat: int) -> bool:
         """Return whether a CUDA graph may hold the whole update; the log names an addition that prevents it."""
@@ -224,9 +239,7 @@ class OnPolicyAlgorithm(Algorithm):
     ) -> list[UpdateResult]:
         """Do what `update` does, without a look at a number of the device; see `CompiledStep.run_sampled`."""
         with torch.no_grad():
-            with self._eval_mode.while_on():
-                samples = self.process(rollout)
-            measured = self.before_batches(samples)
+            samples, measured = self._process(rollout)
         size = samples.weight.numel()
         each = min(batch_size or size, size)
         results = run((batch,) for batch in minibatches(samples.flatten(), size, each, self.generator, repeat))
@@ -242,12 +255,19 @@ class OnPolicyAlgorithm(Algorithm):
     def _measure(self, results: list[UpdateResult]) -> None:
         """Replace the results of steps by some with further metrics."""
 
-    def _processed(self, rollout: Rollout) -> OnPolicyBatch:
-        """Return the result of `process`, compiled as the steps are if rollouts have one shape."""
-        if not isinstance(rollout, DenseRollout) or not self._compiled_step.can_gather:
-            return self.process(rollout)
-        found: OnPolicyBatch = self._compiled_step.compiled("process", self.process)(rollout.of_one_shape())
+    def _processed(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
+        """Return the results of `process` and `before_batches`, compiled as steps are if rollouts have one shape."""
+        if not isinstance(rollout, DenseRollout) or self.waits_in_update or not self._compiled_step.can_loop:
+            return self._process(rollout)
+        compiled = self._compiled_step.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
+        with self._eval_mode.while_on():
+            found: tuple[OnPolicyBatch, Mapping[str, Tensor]] = compiled(rollout.of_one_shape())
         return found
+
+    def _process(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
+        with self._eval_mode.while_on():
+            samples = self.process(rollout)
+        return samples, self.before_batches(samples)
 
 
 @functools.cache
@@ -256,12 +276,7 @@ def _say_once(text: str) -> None:
 
 
 def minibatches(
-    flat: OnPolicyBatch,
-    num_steps: int,
-    batch_size: int,
-    generator: torch.Generator,
-    repeat: int = 1,
-    lazily: bool = False,
+    flat: OnPolicyBatch, num_steps: int, batch_size: int, generator: torch.Generator, repeat: int = 1
 ) -> Iterator[OnPolicyBatch]:
     """Yield the `num_steps` steps of [M] with a weight in random order, in minibatches that differ by at most one."""
     # Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
@@ -270,18 +285,27 @@ def minibatches(
     if len(flat.weight) == batch_size:  # a mean over everything needs no order and no padding
         yield from itertools.repeat(flat, repeat)
         return
-    counted = None if num_steps == len(flat.weight) else flat.weight.nonzero().squeeze(1)
-    for index, is_real in shuffled(num_steps, batch_size, generator, repeat):
-        place = index.flatten() if counted is None else counted[index.flatten()]
-        if lazily:
-            rows = place.view(index.shape).unbind()
-            real = (torch.ones_like(index, dtype=torch.bool) if is_real is None else is_real).unbind()
-            yield from (Minibatch(flat, *each) for each in zip(rows, real, strict=True))  # type: ignore[misc]  # gathered in `_step`
-            continue
-        for k, batch in enumerate(flat.gather(place, (len(index), batch_size))):
-            if is_real is not None:
-                batch.weight = batch.weight * is_real[k]
-            yield batch
+    for index, is_real in places(flat.weight, num_steps, batch_size, generator, repeat):
+        yield from flat.gather(index, is_real)
+
+
+def minibatch_at(k: Tensor, flat: OnPolicyBatch, index: Tensor, weight: Tensor) -> OnPolicyBatch:
+    """Return the steps of a flattened batch at row `k` [1] of an index [K, B], with weights [K, B]."""
+    place = index.index_select(0, k).squeeze(0)
+    batch = flat.map(lambda x: x.index_select(0, place))
+    batch.weight = batch.weight * weight.index_select(0, k).squeeze(0)
+    return batch
+
+
+def places(
+    weight: Tensor, num_steps: int, batch_size: int, generator: torch.Generator, repeat: int
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Split the `num_steps` places in [M] that have a weight; see `shuffled`."""
+    found = shuffled(num_steps, batch_size, generator, repeat)
+    if num_steps == len(weight):
+        return found
+    counted = weight.nonzero().squeeze(1)
+    return [(counted[index], is_real) for index, is_real in found]
 
 
 def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
@@ -303,11 +327,12 @@ def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int)
     return [(order[place], is_real) for order in orders]
 
 
-def _split(tree: Tree, index: Tensor, shape: tuple[int, int]) -> Sequence[Tree]:
-    """Return the trees of K minibatches of shape (K, B), as views that one call makes."""
+def _split(tree: Tree, index: Tensor) -> Sequence[Tree]:
+    """Return the trees of the K minibatches at an index [K, B], as views that one call makes."""
     if isinstance(tree, dict) and not tree:  # no extras
-        return [{} for _ in range(shape[0])]
-    split: list[Sequence[Tree]] = [leaf.index_select(0, index).unflatten(0, shape).unbind() for leaf in leaves(tree)]
+        return [{} for _ in index]
+    place = index.flatten()
+    split: list[Sequence[Tree]] = [x.index_select(0, place).unflatten(0, index.shape).unbind() for x in leaves(tree)]
     if isinstance(tree, Tensor):
         return split[0]
     return [rebuild(tree, parts) for parts in zip(*split, strict=True)]

@@ -18,15 +18,16 @@ from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
 from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.plan import no_progress
-from rltrainer.tree import Tree, map_tree
-from rltrainer.updates.compiled_step import CompiledFunction, plain
+from rltrainer.tree import Tree, map_tensors, map_tree
+from rltrainer.updates.compiled_function import CompiledLoop
+from rltrainer.updates.compiled_step import plain
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, without_waiting
 
 Fields = dict[str, Tree]
 """Fields of a rollout by their names."""
+Drawn = tuple[list[Tensor], Tensor | None, Tensor]
+"""Random numbers of T rows: of the policy's decisions [T, ...], or the actions [T, N]; and of the envs [T, N, ...]."""
 
-ROWS_PER_CALL = 16
-"""Rows in one compiled function: more take longer to compile, and a call costs little beside so many."""
 ROWS_PER_GRAPH = 128
 """Rows in one CUDA graph: more take longer to record, and memory, and a replay costs little beside so many."""
 
@@ -36,12 +37,12 @@ class TensorRollouts:
 
     ```
     numbers of policy [T, ...] and envs [T, N, ...]     # drawn for all rows at once
-    for some rows at a time, as one function of tensors:
+    for each row:
         decision = policy.select_action(obs, memory)
         state, step = envs.advance(state, decision.action)
     ```
 
-    On the CPU the function is compiled if the policy's updates are; on CUDA it is recorded as a CUDA graph.
+    On the CPU this is a compiled loop if the policy's updates are compiled; on CUDA some rows are one CUDA graph.
     """
 
     # Random numbers are drawn before: neither compiled nor recorded code then has a generator, and the numbers do not
@@ -52,7 +53,8 @@ class TensorRollouts:
         self._policy, self._envs = policy, envs
         self._to_env = ActionConverter(envs.single_action_space, envs.num_envs, envs.device)
         self._draws: dict[Hashable, list[Draw] | None] = {}
-        self._compiled: CompiledFunction | None = None
+        self._loop: CompiledLoop | None = None
+        self._rows_like: dict[Hashable, Fields] = {}
         self._graphs: CudaGraphs | None = None
         self._policy_state: PolicyState | None = None
         self._states: dict[Hashable, int] = {}
@@ -91,17 +93,16 @@ class TensorRollouts:
         envs = self._envs
         with self._exploring(selection):
             numbers, actions = self._numbers(num_rows, selection, generator)
-            uniform, state, memory = envs.sample_uniforms(num_rows), envs.current, selection.memory
+            drawn: Drawn = numbers, actions, envs.sample_uniforms(num_rows)
+            state, memory = envs.current, selection.memory
             # A copy: the memory may be the same tensor at first, for which the compiler would make code of its own.
             initial = None if memory is None or selection.initial is None else selection.initial.clone()
-            size = ROWS_PER_CALL if envs.device.type == "cpu" else ROWS_PER_GRAPH
+            size = num_rows if envs.device.type == "cpu" else ROWS_PER_GRAPH
             # The version changes with each update: a compiled function would have to be compiled again.
             columns, parts = tuple(name for name in selection.columns if name not in VERSION), []
             for first in range(0, num_rows, size):
-                some = slice(first, first + size)
-                drawn, chosen = [each[some] for each in numbers], None if actions is None else actions[some]
-                given = initial, drawn, chosen, uniform[some], selection.explore, columns
-                state, memory, rows = self._run(state, memory, *given)
+                some = map_tensors(lambda x: x[first : first + size], drawn)  # noqa: B023  # called at once
+                state, memory, rows = self._run(state, memory, initial, some, selection.explore, columns)
                 parts.append(rows)
         envs.current, selection.memory = state, memory
         rows = parts[0] if len(parts) == 1 else map_tree(lambda *x: torch.cat(x), *parts)
@@ -165,13 +166,12 @@ class TensorRollouts:
         return self._draws[key]
 
     def _run(self, *args: Any) -> tuple[TensorEnvState, Tensor | None, Fields]:
-        """Run some rows: compiled if updates are, on CUDA as a graph."""
+        """Run some rows: as a compiled loop if updates are compiled, on CUDA as a graph."""
         policy, on_cpu = self._policy, self._envs.device.type == "cpu"
         if not (policy.is_compiled if on_cpu else policy.cuda_graph):
             return self._rows(*args)
         if on_cpu:
-            self._compiled = self._compiled or CompiledFunction("a rollout of envs of tensors", self._rows)
-            return self._compiled(*args)  # type: ignore[no-any-return]  # a function may return anything
+            return self._run_loop(*args) or self._rows(*args)
         if self._graphs is None or self._policy_state is None:
             recorder, name = CudaRecorder(self._envs.device), "a rollout of envs of tensors"
             self._graphs = CudaGraphs(self._recorded, lambda: [*policy.buffers()], recorder, name=name)
@@ -184,6 +184,34 @@ class TensorRollouts:
                 self._graphs.give_up(error)
         return self._rows(*args)
 
+    def _run_loop(
+        self, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, drawn: Drawn, *choices: Any
+    ) -> tuple[TensorEnvState, Tensor | None, Fields] | None:
+        """Run rows as a compiled loop, which writes them into memory; return None if it cannot be compiled."""
+        self._loop = self._loop or CompiledLoop("a rollout of envs of tensors", self._run_row)
+        num_rows, key = len(drawn[2]), (choices, self._key, memory is None, drawn[1] is None)
+        if key not in self._rows_like:
+            *_, first = self._rows(state, memory, initial, map_tensors(lambda x: x[:1], drawn), *choices)
+            self._rows_like[key] = map_tree(lambda x: torch.empty_like(x[0]), first)
+        rows = map_tree(lambda x: x.new_empty((num_rows, *x.shape)), self._rows_like[key])
+        state, memory = map_tensors(Tensor.clone, state), None if memory is None else memory.clone()
+        found = self._loop(str(self._key), num_rows, state, memory, initial, drawn, choices, rows)
+        return None if found is None else (state, memory, rows)
+
+    def _run_row(
+        self, index: Tensor, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, drawn: Drawn,
+        choices: tuple[Any, ...], rows: Fields,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Run the row at `index` [1], and change in place: this row, the envs' state and the memory."""
+        own = map_tensors(lambda x: x.index_select(0, index), drawn)
+        after, memory_after, row = self._rows(state, memory, initial, own, *choices)
+        map_tree(lambda column, x: column.index_copy_(0, index, x), rows, row)
+        map_tree(Tensor.copy_, state.state, after.state)
+        state.num_steps.copy_(after.num_steps)
+        if memory is not None and memory_after is not None:
+            memory.copy_(memory_after)
+        return {}
+
     def _recorded(self, state: int, *args: Any) -> tuple[TensorEnvState, Tensor | None, Fields]:
         """Run some rows in a way that can be recorded, for each state of policy and rules."""
         assert self._policy_state is not None, "made with the graphs"
@@ -191,16 +219,16 @@ class TensorRollouts:
             return self._rows(*args)
 
     def _rows(
-        self, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, numbers: list[Tensor],
-        actions: Tensor | None, uniform: Tensor, explore: bool, columns: tuple[str, ...],
+        self, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, drawn: Drawn, explore: bool,
+        columns: tuple[str, ...],
     ) -> tuple[TensorEnvState, Tensor | None, Fields]:  # fmt: skip
         """Run as many rows as there are random numbers; a pure function."""
-        policy, envs, rows = self._policy, self._envs, []
+        policy, envs, rows, (numbers, actions, uniform) = self._policy, self._envs, [], drawn
         obs = envs.observe(state.state)
         for t in range(len(uniform)):
             if actions is None:
-                drawn = cast(Generator, DrawnNumbers([each[t] for each in numbers]))
-                given: dict[str, Any] = {"explore": explore, "generator": drawn, "exploration": self._replacing}
+                given: dict[str, Any] = {"explore": explore, "exploration": self._replacing}
+                given["generator"] = cast(Generator, DrawnNumbers([each[t] for each in numbers]))
                 decision = policy.select_action(obs, memory, **given)
             else:
                 decision = Decision(actions[t])

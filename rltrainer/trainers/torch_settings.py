@@ -13,7 +13,7 @@ import torch
 from rltrainer.loggers.file_logger import NumberedPath
 from rltrainer.nets.linear import Library, large_products_by
 from rltrainer.plan import ProfilerParams, RuntimeParams
-from rltrainer.updates.compiled_step import tracing_gradients
+from rltrainer.updates.compiled_function import tracing_gradients
 
 _LOG = logging.getLogger("rltrainer")
 # Values of CUBLAS_WORKSPACE_CONFIG with which cuBLAS gives the same bits each time.

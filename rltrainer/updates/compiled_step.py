@@ -1,4 +1,4 @@
-"""Gradient steps as they are run: as written, or compiled; on CUDA as CUDA graphs. All use of `torch.compile`."""
+"""Gradient steps as they are run: as written, or compiled; on CUDA as CUDA graphs."""
 
 import contextlib
 import dataclasses
@@ -21,6 +21,15 @@ from rltrainer.nets.weight_dtype import cast
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
 from rltrainer.updates.adam import Adam
+from rltrainer.updates.compiled_function import (
+    OPTIONS,
+    CompiledFunction,
+    CompiledLoop,
+    is_of_compiler,
+    reason_of,
+    tracing_gradients,
+    with_code_of_its_own,
+)
 from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
 from rltrainer.updates.optimizer import Optimizer
 
@@ -33,7 +42,6 @@ TESTED = ("2.11.", "2.12.", "2.13.")
 """Versions of torch whose guards this file knows; with another one, a graph looks at everything again at each call."""
 
 Step = Callable[..., Any]
-_NUMBERS = itertools.count()
 
 
 class CompiledStep:
@@ -56,6 +64,8 @@ class CompiledStep:
         self._callbacks = UpdateCallbacks()
         self._recorder: CudaRecorder | None = None
         self._functions: dict[str, CompiledFunction] = {}
+        self._loop: CompiledLoop | None = None
+        self._is_one_graph = False
         self.is_compiled = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,7 +95,7 @@ class CompiledStep:
         tensors = [(x.shape, x.stride(), x.dtype) for x in self._owner._tensors()]
         layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, *tensors]
         if layout != self._layout:
-            self._layout, self._compiled, self._states = layout, None, {}
+            self._layout, self._compiled, self._states, self._loop = layout, None, {}, None
             self._eager = _with_plan(self._owner, plan, device)
         is_recorded = plan.runtime.cuda_graph
         if is_recorded == "auto":
@@ -97,8 +107,9 @@ class CompiledStep:
             warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
             # On a GPU the compiler recommends TF32, which rounds more: `PrecisionParams.tf32` leaves that to the user.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
-            step = _with_code_of_its_own(self._eager)
+            step = with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
+        self._is_one_graph = is_ours and not _leaves_graph(plan)
         self._record_with(CudaRecorder(device) if is_recorded else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
@@ -161,10 +172,32 @@ class CompiledStep:
         return steps if dtype is torch.float32 else (cast(args, dtype) for args in steps)
 
     @property
-    def can_gather(self) -> bool:
-        """True if steps are compiled on the CPU and no callback sees their batches, so that they may gather them."""
+    def can_loop(self) -> bool:
+        """True if the steps of an update may be one compiled loop on the CPU: nobody is called between them."""
         on_cpu = self._graph is None and self._owner.device.type == "cpu"
-        return self.is_compiled and on_cpu and not self.has_callbacks
+        return self.is_compiled and on_cpu and self._is_one_graph and not self.has_callbacks
+
+    def run_loop(self, num_steps: int, batch_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
+        """Take the gradient steps on `batch_at(index, *args)` for each index [1] below `num_steps` in compiled code.
+
+        Returns:
+            Their result; None if their loop cannot be compiled, and nothing was done.
+        """
+        assert self._fingerprint is not None, "made with what is compiled"
+        (args,) = self._in_weight_dtype([args])
+        if self._loop is None:
+            owner, step = self._owner, self._eager
+
+            def metrics_at(index: Tensor, *args: Any) -> dict[str, Tensor | float]:
+                results = [step(batch_at(index, *args))]
+                owner._measure(results)
+                metrics: dict[str, Tensor | float] = results[0].metrics
+                return metrics
+
+            self._loop = CompiledLoop("an update", metrics_at)
+        with contextlib.nullcontext() if torch._dynamo.config.trace_autograd_ops else tracing_gradients():
+            sums = self._loop(self._fingerprint(), num_steps, *args)
+        return None if sums is None else UpdateResult({k: x / num_steps for k, x in sums.items()}, num_steps)
 
     def compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a pure function of the owner as a compiled one, the same at each call."""
@@ -218,44 +251,13 @@ class CompiledStep:
                 results.append(self._compiled(state, *args))
             except Exception as error:
                 # Nothing was run yet: a graph is compiled before its first operation. The step's own errors are raised.
-                if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                if not is_of_compiler(error):
                     raise
                 self.is_compiled = False
-                reason = str(error).strip().partition("\n")[0]
-                warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
+                text = f"compiling the gradient step failed, it runs uncompiled: {reason_of(error)}"
+                warnings.warn(text, stacklevel=3)
                 return [*results, *(self._eager(*each) for each in (args, *steps))]
         return results
-
-
-class CompiledFunction:
-    """A pure function of tensors as a compiled graph of the CPU; one that cannot be compiled runs as it is."""
-
-    # The compiler looks at all that the function has read at each call, which costs little beside a whole rollout.
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self._name, self._function = name, function
-        compiled = _with_code_of_its_own(function)
-        self._compiled: Step | None = torch.compile(compiled, dynamic=False, options=_OF_FUNCTIONS)
-
-    def __call__(self, *args: Any) -> Any:
-        """Return the function's result."""
-        if self._compiled is None:
-            return self._function(*args)
-        try:
-            return self._compiled(self._name, *args)
-        except Exception as error:
-            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                raise
-            self._compiled = None
-            reason = str(error).strip().partition("\n")[0]
-            warnings.warn(f"compiling {self._name} failed, it runs uncompiled: {reason}", stacklevel=3)
-            return self._function(*args)
-
-
-def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which the compiler traces `torch.autograd.grad`, which it does not by default."""
-    context: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(trace_autograd_ops=True)
-    return context
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int, is_recorded: bool) -> bool:
@@ -283,18 +285,6 @@ def _can_trace_gradients() -> bool:
     import torch._dynamo  # seconds of imports, and most runs need none of it
 
     return hasattr(torch._dynamo.config, "trace_autograd_ops")
-
-
-def _with_code_of_its_own(step: Step) -> Step:
-    """Return the same function as one that the compiler has not seen."""
-    # It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
-    # remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
-
-    def compiled_step(state: str, *args: Any) -> Any:
-        return step(*args) if state else None  # a graph that looks at the state is compiled again for another one
-
-    compiled_step.__code__ = compiled_step.__code__.replace(co_name=f"compiled_step_{next(_NUMBERS)}")
-    return compiled_step
 
 
 # Names of sources in Dynamo's guards: a class's dict would be copied to be looked at.
@@ -335,18 +325,11 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
     return {
         # A wrong answer would be a stale graph.
         **({"guard_filter_fn": lambda guards: list(map(_can_fail, guards))} if is_tested else {}),
-        # The sizes of arguments are guarded, and `attach` looks at those of the algorithm's own tensors.
-        "size_asserts": False,
-        # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
-        "cpp.use_decompose_tanh": True,
+        **OPTIONS,
         # What calls the loops and matrix products is C++ too: a fifth of a small network's step was Python. But not
         # around an optimizer of the user's, whose operators are called from there by detours, with warnings.
         "cpp_wrapper": device.type == "cpu" and is_one_graph,
     }
-
-
-_OF_FUNCTIONS: dict[str, Any] = {"size_asserts": False, "cpp.use_decompose_tanh": True, "cpp_wrapper": True}
-"""Options of `CompiledFunction`; see `_compiler_options`."""
 
 
 def _leaves_graph(plan: UpdatePlan) -> bool:

@@ -330,12 +330,12 @@ def test_the_function_of_rows_is_one_graph(name: str, monkeypatch: pytest.Monkey
         graphs.append(graph)
         return graph.forward
 
-    def compiled(name: str, function: Any) -> Any:
+    def traced_loop(name: str, function: Any) -> Any:
         # Without `fullgraph`, which is traced otherwise where a number of NumPy's is converted to one of Python's.
-        return torch.compile(function, backend=count, dynamic=False)
+        step = torch.compile(function, backend=count, dynamic=False)
+        return lambda state, num_steps, *args: [step(torch.tensor([k]), *args) for k in range(num_steps)]
 
-    monkeypatch.setattr(tensor_rollouts, "CompiledFunction", compiled)
-    monkeypatch.setattr(tensor_rollouts, "ROWS_PER_CALL", 2)
+    monkeypatch.setattr(tensor_rollouts, "CompiledLoop", traced_loop)
     traced.policy.is_compiled = True
     for k in range(2):
         for collector in (eager, traced):

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms.on_policy_algorithm import Minibatch, OnPolicyBatch, minibatches
-from rltrainer.tree import map_tree
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, minibatches
 from rltrainer.updates.compiled_step import STEPS_PER_CUDA_GRAPH
 from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaGraphs, _copy, _take_apart
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, rollout, transitions
@@ -302,20 +301,6 @@ def test_minibatches_hold_each_sample_once_with_extras_and_in_their_class(num_sa
         seen += batch.obs[batch.weight == 1].tolist()
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(1)).tolist()
     assert seen == (order if num_samples != batch_size else sorted(order))  # one batch is taken as it is
-
-
-@pytest.mark.parametrize("weight", [[1.0] * 23, [1.0] * 24, [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0]])
-def test_minibatches_that_a_step_gathers_are_the_same(weight: list[float]) -> None:
-    samples, num_steps = make_samples(torch.tensor(weight)), int(sum(weight))
-    batches = list(minibatches(samples, num_steps, 4, torch.Generator().manual_seed(1), repeat=2))
-    lazy = list(minibatches(samples, num_steps, 4, torch.Generator().manual_seed(1), repeat=2, lazily=True))
-    assert len(lazy) == len(batches)
-    for one, other in zip(lazy, batches, strict=True):
-        assert isinstance(one, Minibatch)
-        gathered = one.gathered()
-        assert isinstance(gathered, Marked)
-        for name, value in other.fields().items():
-            assert map_tree(torch.equal, gathered.fields()[name], value) in (True, {"version": True}), name
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(4, [3, 3]), (8, [6]), (10, [6])])

@@ -1,0 +1,119 @@
+"""Functions of tensors as compiled graphs of the CPU: called once, or for one index after another in compiled code."""
+
+import contextlib
+import itertools
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rltrainer.updates.loop_graph import SPAN, compile_loop
+
+LOOPS_TESTED = "2.13."
+"""Version of torch whose loops were tested; with another one, there is none."""
+STEPS_PER_CALL = 256
+"""Largest number of steps of a loop in one call: the process is deaf to Ctrl-C for so long."""
+OPTIONS: dict[str, Any] = {
+    # The sizes of arguments are guarded, and `CompiledStep.attach` looks at those of the algorithm's own tensors.
+    "size_asserts": False,
+    # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
+    "cpp.use_decompose_tanh": True,
+}
+"""Options of the compiler for all graphs."""
+_OF_CPU = {**OPTIONS, "cpp_wrapper": True}
+_NUMBERS = itertools.count()
+
+
+class CompiledFunction:
+    """A pure function of tensors as a compiled graph of the CPU; one that cannot be compiled runs as it is."""
+
+    # The compiler looks at all that the function has read at each call, which costs little beside a whole rollout.
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name, self._function = name, function
+        compiled = with_code_of_its_own(function)
+        self._compiled: Callable[..., Any] | None = torch.compile(compiled, dynamic=False, options=_OF_CPU)
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the function's result."""
+        if self._compiled is None:
+            return self._function(*args)
+        try:
+            return self._compiled(self._name, *args)
+        except Exception as error:
+            if not is_of_compiler(error):
+                raise
+            self._compiled = None
+            warnings.warn(f"compiling {self._name} failed, it runs uncompiled: {reason_of(error)}", stacklevel=3)
+            return self._function(*args)
+
+
+class CompiledLoop:
+    """Calls `function(index, *args)` for the indexes [1] of int64 below a number, in compiled code of the CPU.
+
+    The function changes tensors in place, and returns a dict of scalar tensors or an empty one. Its Python code runs
+    when it is compiled, not at each step.
+    """
+
+    def __init__(self, name: str, function: Callable[..., dict[str, Any]]) -> None:
+        def at(span: Tensor, *args: Any) -> dict[str, Any]:
+            return function(span[:1].long(), *args)
+
+        self._name = name
+        self._compiled: Callable[..., Any] | None = None
+        if torch.__version__.startswith(LOOPS_TESTED):
+            step = with_code_of_its_own(at)
+            self._compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compile_loop, options=_OF_CPU)
+
+    def __call__(self, state: str, num_steps: int, *args: Any) -> dict[str, Tensor] | None:
+        """Return the sums of what the function returns; None if it cannot be compiled, and nothing was done.
+
+        For another `state` than before it is compiled again.
+        """
+        sums: dict[str, Tensor] = {}
+        for first in range(0, num_steps, STEPS_PER_CALL):
+            if self._compiled is None:
+                return None
+            span = torch.tensor([first, min(first + STEPS_PER_CALL, num_steps)], dtype=SPAN)
+            try:
+                found = self._compiled(state, span, *args)
+            except Exception as error:
+                if first or not is_of_compiler(error):
+                    raise
+                self._compiled = None
+                text = "%s runs step by step instead of as one compiled loop: %s"
+                logging.getLogger("rltrainer").info(text, self._name, reason_of(error))
+                return None
+            sums = {name: x + sums[name] if sums else x for name, x in found.items()}
+        return sums
+
+
+def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which the compiler traces `torch.autograd.grad`, which it does not by default."""
+    context: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(trace_autograd_ops=True)
+    return context
+
+
+def with_code_of_its_own(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function as one that the compiler has not seen."""
+    # It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
+    # remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
+
+    def compiled_step(state: str, *args: Any) -> Any:
+        return step(*args) if state else None  # a graph that looks at the state is compiled again for another one
+
+    compiled_step.__code__ = compiled_step.__code__.replace(co_name=f"compiled_step_{next(_NUMBERS)}")
+    return compiled_step
+
+
+def is_of_compiler(error: Exception) -> bool:
+    """Return whether the compiler failed, and not the function that it compiles."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,95 @@
+"""A graph of one step as a graph of many: the loop over the steps is compiled with them."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+aten = torch.ops.aten
+
+SPAN = torch.int16
+"""Number format of the span [2] of steps, the first one and the end, by which a graph's input is known."""
+
+
+def compile_loop(graph: fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any]) -> Callable[..., Any]:
+    """Compile a graph of one step of a loop; a backend of `torch.compile`.
+
+    The graph has one input with the number format `SPAN`, whose first number is the step. The compiled code runs it
+    for each step of the span; it returns the sums over the steps of what the graph returns.
+    """
+    from torch._inductor import compile_fx  # seconds of imports, as of `torch._dynamo`
+
+    def compile_whole(step: fx.GraphModule, inputs: Sequence[Any], **settings: Any) -> Any:
+        return compile_fx.compile_fx_inner(_loop_over(step), inputs, **settings)
+
+    compiled: Any = compile_fx.compile_fx(graph, inputs, inner_compile=compile_whole, config_patches=options)
+    return compiled  # type: ignore[no-any-return]  # callable
+
+
+def _loop_over(step: fx.GraphModule) -> fx.GraphModule:
+    """Return a graph with the inputs of a step's, in ATen's operations, that runs it for each step of its span."""
+    # while_loop(is_inside, step, (span, *changed, *totals), fixed); the inputs that a step changes are changed in place
+    inputs = step.graph.find_nodes(op="placeholder")
+    (span,) = (x for x in inputs if x.meta["val"].dtype is SPAN)
+    changed = [x for x in inputs if any(user.target is aten.copy_.default and user.args[0] is x for user in x.users)]
+    fixed = [x for x in inputs if x is not span and x not in changed]
+    results = list(step.graph.output_node().args[0])  # type: ignore[arg-type]  # a tuple of nodes
+
+    body, known = fx.Graph(), dict[fx.Node, fx.Node]()
+    totals = _add_inputs(body, known, [span, *changed], results, fixed)
+    for node in step.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            known[node] = body.node_copy(node, known.__getitem__)
+    first, end = (_call(body, aten.slice.Tensor, known[span], 0, at, at + 1) for at in range(2))
+    following = _call(body, aten.cat.default, [_call(body, aten.add.Tensor, first, 1), end])
+    sums = [_call(body, aten.add.Tensor, total, known[x]) for total, x in zip(totals, results, strict=True)]
+    body.output((following, *(known[x] for x in changed), *sums))
+
+    condition, known = fx.Graph(), {}
+    _add_inputs(condition, known, [span, *changed], results, fixed)
+    first, end = (_call(condition, aten.select.int, known[span], 0, at) for at in range(2))
+    condition.output((_call(condition, aten.lt.Tensor, first, end),))
+
+    whole, known = fx.Graph(), {}
+    _add_inputs(whole, known, inputs)
+    start = _call(whole, aten.add.Tensor, known[span], 0)  # a copy: the caller's is an input
+    zeros = [_zeros(whole, x.meta["val"]) for x in results]
+    graphs = nn.ModuleDict({"is_inside": fx.GraphModule(step, condition), "step": fx.GraphModule(step, body)})
+    carried = start, *(known[x] for x in changed), *zeros
+    loop = whole.call_function(
+        torch.ops.higher_order.while_loop,
+        (whole.get_attr("is_inside"), whole.get_attr("step"), carried, tuple(known[x] for x in fixed)),
+    )
+    loop.meta["val"] = tuple(x.meta["val"] for x in carried)
+    whole.output(tuple(_call(whole, operator.getitem, loop, k) for k in range(len(carried) - len(zeros), len(carried))))
+    return fx.GraphModule(graphs, whole)
+
+
+def _add_inputs(graph: fx.Graph, known: dict[fx.Node, fx.Node], *nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Add an input for each node; note those of inputs, and return those of other nodes."""
+    others = []
+    for node in (node for some in nodes for node in some):
+        name = node.name if node.op == "placeholder" else f"total_{node.name}"
+        added = graph.placeholder(name)
+        added.meta["val"] = node.meta["val"]
+        if node.op == "placeholder":
+            known[node] = added
+        else:
+            others.append(added)
+    return others
+
+
+def _zeros(graph: fx.Graph, like: Any) -> fx.Node:
+    settings = {"dtype": like.dtype, "device": like.device}
+    node = graph.call_function(aten.full.default, (list(like.shape), 0.0), settings)
+    node.meta["val"] = like
+    return node
+
+
+def _call(graph: fx.Graph, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    """Add a call of a function, with its result on fake tensors, which the compiler asks for."""
+    node = graph.call_function(target, args, kwargs)
+    node.meta["val"] = target(*fx.map_arg(args, lambda x: x.meta["val"]), **kwargs)
+    return node
