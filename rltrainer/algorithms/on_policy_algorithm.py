@@ -188,7 +188,7 @@ class OnPolicyAlgorithm(Algorithm):
         return steps if self.accumulation is None else self.accumulation.grouped(steps)
 
     def _loops(self) -> bool:
-        """Return whether the gradient steps may be one compiled loop; its Python code runs when it is compiled only."""
+        """Return whether the gradient steps may be one compiled loop, whose Python code runs only to compile it."""
         is_ours = type(self).__module__.startswith("rltrainer.") and type(self).batches is OnPolicyAlgorithm.batches
         goes_through = self.accumulation is None and not any(optimizer.can_stop for optimizer in self._optimizers())
         return is_ours and goes_through and not self.plan.varies_in_length and self._compiled_step.can_loop

@@ -74,6 +74,8 @@ class CompiledLoop:
         For another `state` than before it is compiled again.
         """
         sums: dict[str, Tensor] = {}
+        if num_steps > torch.iinfo(SPAN).max:
+            return None
         for first in range(0, num_steps, STEPS_PER_CALL):
             if self._compiled is None:
                 return None

@@ -16,6 +16,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from rltrainer.plan import UpdateCallbacks
 from rltrainer.updates.compiled_function import with_code_of_its_own
 from tests import batches
 from tests.fakes import POLICY_OPTIONS
@@ -328,6 +329,66 @@ def test_a_second_algorithm_of_a_process_is_compiled_for_its_own_sizes() -> None
             data.valid.view(-1).copy_(torch.arange(num_rows * 5) < num_valid)
             algorithm.update(data, batch_size=10, repeat=1)
     assert counters["stats"]["unique_graphs"] == 2
+
+
+class Counting(rl.PPO):
+    """Counts its steps in Python, which a compiled loop would do once."""
+
+    num_steps = 0
+
+    def gradient_step(self, batch: Any) -> rl.UpdateResult:
+        """Count, and take a step."""
+        self.num_steps += 1
+        return super().gradient_step(batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "is_loop"),
+    [
+        ({}, {}, True),
+        ({"target_kl": 0.01}, {}, False),  # may end early
+        ({}, {"varies_in_length": True}, False),  # a graph for each length
+        ({}, {"update": rl.UpdateParams(accumulate=2)}, False),
+        ({}, {"update": rl.UpdateParams(max_grad_norm=0.1)}, True),
+        ({}, {"callbacks": UpdateCallbacks(after=lambda batch, result: None)}, False),
+        ({}, {"callbacks": UpdateCallbacks(on_loss=lambda name, loss, step: None)}, False),
+        ({}, {"all_reduce": lambda gradient: gradient}, False),
+        ({}, {"runtime": rl.RuntimeParams(compile=False)}, False),
+        ({"optimizer": torch.optim.Adam}, {}, False),
+    ],
+)
+def test_an_update_is_one_loop_if_it_is_only_the_librarys(changes: Any, plan: Any, is_loop: bool) -> None:
+    algorithm = make("ppo", **changes)
+    algorithm.attach(dataclasses.replace(COMPILED, **plan))
+    assert algorithm._loops() == is_loop
+
+
+class CountingLayer(torch.nn.Identity):
+    """A layer of a user's, which counts its calls in Python."""
+
+    num_calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Count, and return the input."""
+        self.num_calls += 1
+        return x
+
+
+def test_networks_with_code_of_a_users_take_their_steps_one_by_one() -> None:
+    algorithm = make("ppo")
+    algorithm.policy.actor.append(CountingLayer())
+    algorithm.attach(COMPILED)
+    assert not algorithm._loops()
+
+
+def test_an_algorithm_of_a_users_takes_its_steps_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_ = torch.compile
+    monkeypatch.setattr("torch.compile", lambda step, options: compile_(step, backend="eager"))
+    made = make("ppo")
+    algorithm = Counting(made.policy, made.params)
+    algorithm.attach(COMPILED)
+    result = update(algorithm, seed=0)
+    assert algorithm.num_steps == result.num_gradient_steps == 4
 
 
 @pytest.mark.parametrize("name", ["ppo", "offline_iql"])
