@@ -257,7 +257,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     def _processed(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
         """Return the results of `process` and `before_batches`, compiled as steps are if rollouts have one shape."""
-        if not isinstance(rollout, DenseRollout) or self.waits_in_update or not self._compiled_step.can_loop:
+        if not isinstance(rollout, DenseRollout) or self.waits_in_update or not self._compiled_step.compiles_functions:
             return self._process(rollout)
         compiled = self._compiled_step.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
         with self._eval_mode.while_on():

@@ -175,10 +175,14 @@ class CompiledStep:
         return steps if dtype is torch.float32 else (cast(args, dtype) for args in steps)
 
     @property
+    def compiles_functions(self) -> bool:
+        """True if functions beside the steps are compiled like them: on the CPU."""
+        return self.is_compiled and self._graph is None and self._owner.device.type == "cpu"
+
+    @property
     def can_loop(self) -> bool:
         """True if the steps of an update may be one compiled loop on the CPU: they run no code of a user's."""
-        on_cpu = self._graph is None and self._owner.device.type == "cpu"
-        return self.is_compiled and on_cpu and self._is_one_graph and not self.has_callbacks
+        return self.compiles_functions and self._is_one_graph and not self.has_callbacks
 
     def run_loop(self, num_steps: int, batch_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
         """Take the gradient steps on `batch_at(index, *args)` for each index [1] below `num_steps` in compiled code.
