@@ -74,9 +74,14 @@ def install_extra(extra: str) -> str:
     return f'Run in a clone: pip install ".[{extra}]"'
 
 
-def missing_extra(owner: str, extra: str, error: ImportError) -> MissingExtraError:
-    """Return the error for an owner that cannot import what an extra brings."""
-    return MissingExtraError(f"{owner} needs a package that is not installed: {error}. {install_extra(extra)}")
+@contextmanager
+def importing_extra(owner: str, extra: str) -> Iterator[None]:
+    """Raise a `MissingExtraError` for an owner that cannot import the packages of an extra."""
+    try:
+        yield
+    except ImportError as error:
+        text = f"{owner} needs a package that is not installed: {error}. {install_extra(extra)}"
+        raise MissingExtraError(text) from error
 
 
 def without_addresses(text: str) -> str:

@@ -15,7 +15,6 @@ from rltrainer.data.storage import (
     Spec,
     Storage,
     column_specs,
-    matching_leaves,
     require_extra,
     slot_nbytes,
     to_array,
@@ -152,8 +151,7 @@ class RolloutBuffer:
                 leaf.target[:num_rows][rest] = 0
         for leaf in columns["action"].leaves:  # any action of the space will do
             leaf.target[:num_rows][rest] = leaf.target[0, int(self._lengths.argmax())]
-        seen = matching_leaves(columns["obs"].specs, obs, columns["obs"].name)
-        for leaf, (_, values) in zip(columns["obs"].leaves, seen, strict=True):
+        for leaf, values in columns["obs"].matched(obs):
             last = leaf.accept(values)
             for n in short.tolist():
                 leaf.target[self._lengths[n] : num_rows + 1, n] = last[n]

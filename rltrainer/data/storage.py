@@ -98,15 +98,20 @@ class Storage:
         """Bytes of all tensors."""
         return sum(leaf.tensor.nbytes for leaf in self.leaves)
 
+    def matched(self, values: Tree) -> Iterator[tuple["Leaf", Any]]:
+        """Return each leaf with its value in a tree; a `ReplayBufferError` for another form of tree."""
+        found = (value for _, value in matching_leaves(self.specs, values, self.name))
+        return zip(self.leaves, found, strict=True)
+
     def check(self, values: Tree, num: int | None = None) -> None:
         """Check a tree of tensors [S, ...] before `scatter`, S as it is or `num`; see `Leaf.check` for errors."""
-        for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
+        for leaf, value in self.matched(values):
             leaf.check(value, (*(value.shape[:1] if num is None else (num,)), *leaf.spec.shape))
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
         """Write values [S, ...], on any device, into slots [M]; `source` [M] are their places in S, None all."""
         where = to_device(torch.from_numpy(index), self.device)
-        for leaf, (_, value) in zip(self.leaves, matching_leaves(self.specs, values, self.name), strict=True):
+        for leaf, value in self.matched(values):
             if source is not None:
                 value = value.index_select(0, to_device(torch.from_numpy(source), value.device))
             leaf.flat.index_copy_(0, where, to_device(value.to(leaf.spec.dtype), self.device))
@@ -256,7 +261,7 @@ class PackedRows:
         rows = torch.zeros(num, self.step.shape[-1], dtype=torch.int64)
         views = dict(zip(self._leaves, self.views(rows), strict=True))
         for column, tree, source in parts:
-            for leaf, (_, value) in zip(column.leaves, matching_leaves(column.specs, tree, column.name), strict=True):
+            for leaf, value in column.matched(tree):
                 views[leaf].copy_(value if source is None else value.index_select(0, torch.from_numpy(source)))
         return rows
 
@@ -331,11 +336,6 @@ class FinalObservations:
     def nbytes(self) -> int:
         """Bytes of the store and the index."""
         return self._store.nbytes + self.index.nbytes
-
-    @property
-    def num_places(self) -> int:
-        """The size of the store, which lies elsewhere after it has grown."""
-        return self._store.shape[0]
 
     def put(self, slots: Array, values: Tree, source: Array | None = None) -> None:
         """End a trajectory at each slot [K]; the successors are values [S, ...], at `source` [K] or all."""

@@ -10,13 +10,13 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.algorithms import OnPolicyAlgorithm
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import ParamsError, field_error_text
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.spaces import ACTION_MASK
 from rltrainer.tree import Tree, map_tree
-from rltrainer.types import Rollout, Transitions
+from rltrainer.types import Load, Rollout, State, Transitions
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked, is_finite
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -185,19 +185,6 @@ def _require_kept(field: str, names: Sequence[str], read: Collection[str], reade
             raise ParamsError(f"SelectKeys.{field}: must keep {name!r}, which {reader}; got {list(names)}")
 
 
-def _is_generator_state(value: object) -> bool:
-    try:
-        check_generator("", torch.Generator(), value)
-    except CheckpointError:
-        return False
-    return True
-
-
-@dataclasses.dataclass
-class _BatchSubSamplerState:
-    generator: Annotated[Any, Rule("the state of a generator", _is_generator_state)]
-
-
 class BatchSubSampler(TrainerHook):
     """Updates on policy from `batch_size` steps of the rollout, in windows of `sub_traj_len` consecutive steps.
 
@@ -247,20 +234,14 @@ class BatchSubSampler(TrainerHook):
         """Seed the draws, unless it has a seed of its own."""
         reseed(self._generator, "BatchSubSampler", seed if self._own_seed is None else self._own_seed)
 
-    # The state of a generator lies in the generator: it is read and restored through its own state's dataclass.
-    state_class = _BatchSubSamplerState
+    def state_dict(self) -> State:
+        """Return the state of the generator."""
+        return {"generator": self._generator.get_state()}
 
-    def reset(self) -> None:
-        """Keep the generator, which the trainer seeds."""
-
-    @property
-    def state(self) -> _BatchSubSamplerState:
-        """The state of the generator."""
-        return _BatchSubSamplerState(self._generator.get_state())
-
-    @state.setter
-    def state(self, state: _BatchSubSamplerState) -> None:
-        set_generator(self._generator, state.generator)
+    def prepare_load(self, state: State) -> Load:
+        """Check the state of the generator."""
+        check_generator("BatchSubSampler.generator", self._generator, state.get("generator"))
+        return partial(set_generator, self._generator, state["generator"])
 
 
 def windows(rollout: Rollout, first: Tensor, length: int) -> Rollout:

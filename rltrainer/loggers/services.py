@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 from urllib.parse import quote
 
-from rltrainer.errors import ParamsError, field_error_text, missing_extra
+from rltrainer.errors import ParamsError, field_error_text, importing_extra
 from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked
@@ -95,10 +95,8 @@ class WandbLogger(ServiceLogger):
             rule = f"must be a mapping of arguments of wandb.init without {', '.join(sorted(own))}"
             raise ParamsError(field_error_text("WandbLogger", "init", rule, init))
         self._init = dict(init or {})
-        try:
+        with importing_extra("WandbLogger", "wandb"):
             import wandb
-        except ImportError as error:
-            raise missing_extra("WandbLogger", "wandb", error) from error
         self._wandb = wandb
         self._run: Any = None
 
@@ -162,13 +160,11 @@ class MLflowLogger(ServiceLogger):
         self.folder, self.experiment = self.folder.absolute(), experiment
         uri = checked("MLflowLogger", "tracking_uri", tracking_uri, AnyText | None)
         self.tracking_uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.folder}/mlflow.db"
-        try:
+        with importing_extra("MLflowLogger", "mlflow"):
             import mlflow
 
             if self.tracking_uri.startswith("sqlite:") and importlib.util.find_spec("sqlalchemy") is None:
                 raise ImportError("No module named 'sqlalchemy'")
-        except ImportError as error:
-            raise missing_extra("MLflowLogger", "mlflow", error) from error
         self._mlflow = mlflow
         self._client: Any = None
         self._continued: dict[str, int] | None = None  # the last steps of the metrics of a run that is continued

@@ -23,7 +23,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.algorithms.load_file import Player, policy_of
-from rltrainer.errors import ExportError, missing_extra, readable, without_addresses
+from rltrainer.errors import ExportError, importing_extra, readable, without_addresses
 from rltrainer.files.atomic_write import replaced_file, write_errors
 from rltrainer.files.json_text import to_strict_json
 from rltrainer.nets.linear import large_products_by
@@ -83,12 +83,10 @@ def export_onnx(policy: Player, path: str | os.PathLike[str]) -> None:
         ParamsError: there is no policy.
         CheckpointError: the file of the policy cannot be read.
     """
-    try:
+    with importing_extra("export_onnx", "onnx"):
         import onnx  # noqa: F401  # PyTorch imports these two itself
         import onnxruntime
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("export_onnx", "onnx", error) from error
     path = Path(checked("export_onnx", "path", path, AnyPath))
     policy = own_policy("export_onnx", policy)
     contents = _to_onnx(policy, trace("export_onnx", policy))

@@ -54,8 +54,8 @@ def test_whatever_is_imported_comes_with_an_extra() -> None:
 
 
 def test_errors_name_extras_that_are_there() -> None:
-    """An extra is an argument of `install_extra`, or the second one of `missing_extra`."""
-    call = r"""(?:install_extra\(|missing_extra\([^,]*, )["'](\w+)["']"""
+    """An extra is an argument of `install_extra`, or the second one of `importing_extra`."""
+    call = r"""(?:install_extra\(|importing_extra\([^,]*, )["'](\w+)["']"""
     named = {extra for source in PACKAGE.values() for extra in re.findall(call, source)} | set(_EXTRAS.values())
     assert named >= {"onnx", "plot", "cli", "mujoco"}
     assert named <= set(PROJECT["optional-dependencies"])

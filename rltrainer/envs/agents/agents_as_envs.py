@@ -21,7 +21,7 @@ from rltrainer.envs.adapter.env_state import AdapterState, check_array
 from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
-from rltrainer.errors import ParamsError, SpaceError, field_error_text, missing_extra
+from rltrainer.errors import ParamsError, SpaceError, field_error_text, importing_extra
 from rltrainer.seeding import derive_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, map_tree
@@ -89,7 +89,8 @@ def make_team(make_env: Callable[[], ParallelEnv]) -> TeamEnv:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pettingzoo", "mpe2"):
             raise
-        raise missing_extra("AgentsAsEnvs.env: the factory", "pettingzoo", error) from error
+        with importing_extra("AgentsAsEnvs.env: the factory", "pettingzoo"):
+            raise
     return TeamEnv(env)
 
 

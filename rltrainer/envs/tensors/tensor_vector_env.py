@@ -123,7 +123,8 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
             raise SpaceError(f"TensorVectorEnv.step: expected a tensor {self._action_shape}, got {describe(actions)}")
         self.current, step = self.advance(self.current, actions, self.sample_uniforms())
         info = {"final_obs": step.final_obs, "_final_obs": step.terminated | step.truncated}
-        return _copied(step.obs), step.reward, step.terminated, step.truncated, info
+        # A copy: the rules may return their state as the observation, which a caller may change.
+        return map_tree(torch.clone, step.obs), step.reward, step.terminated, step.truncated, info
 
     @torch.no_grad()
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
@@ -134,7 +135,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         if seed is not None:
             reseed(self.generator, name, seed)
         self.current = self._first_state(self.sample_uniforms())
-        return _copied(self.observe(self.current.state)), {}
+        return map_tree(torch.clone, self.observe(self.current.state)), {}
 
     def state(self) -> SavedTensorEnvs:
         """Return where the envs and their generator are; `set_state` takes it."""
@@ -188,8 +189,3 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
 def _described(name: str, tree: Tree) -> dict[str, str]:
     """Return dtype and shape of each leaf by its name."""
     return {f"{name}{path}": describe(leaf) for path, leaf in named_leaves(tree)}
-
-
-def _copied(obs: Tree) -> Tree:
-    # The rules may return their state as the observation, which a caller may change.
-    return map_tree(torch.clone, obs)

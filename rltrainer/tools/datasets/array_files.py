@@ -14,7 +14,7 @@ import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, missing_extra, readable
+from rltrainer.errors import ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import MAX_DEPTH
 from rltrainer.files.regular_file import open_regular
 from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wanted, reading, to_buffer
@@ -107,10 +107,8 @@ def from_hdf5(
         SpaceError: the values do not fit the spaces.
         MissingExtraError: h5py is not installed.
     """
-    try:
+    with importing_extra("from_hdf5", "hdf5"):
         import h5py
-    except ImportError as error:
-        raise missing_extra("from_hdf5", "hdf5", error) from error
     path = Path(checked("from_hdf5", "path", path, AnyPath))
     origin = f"from_hdf5: {path}"
     with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:

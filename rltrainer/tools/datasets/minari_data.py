@@ -13,7 +13,7 @@ import torch
 from rltrainer.data.buffer_description import stored_episodes
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import to_array
-from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, missing_extra, readable
+from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, importing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.spaces import check_claims, leaf_spaces
@@ -51,11 +51,9 @@ def from_minari(
         MissingExtraError: Minari is not installed.
     """
     name = str(checked("from_minari", "name", name, AnyPath))
-    try:
+    with importing_extra("from_minari", "minari"):
         from minari import MinariDataset
         from minari.storage.datasets_root_dir import get_dataset_path
-    except ImportError as error:
-        raise missing_extra("from_minari", "minari", error) from error
     places = (Path(name), Path(name) / "data", get_dataset_path(name) / "data")
     # Minari does not find its files from a relative path.
     folder = next((each.resolve() for each in places if (each / "metadata.json").exists()), None)
@@ -172,13 +170,11 @@ def to_minari(
             nothing behind.
         MissingExtraError: Minari is not installed.
     """
-    try:
+    with importing_extra("to_minari", "minari"):
         import minari
         from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage.datasets_root_dir import get_dataset_path
-    except ImportError as error:
-        raise missing_extra("to_minari", "minari", error) from error
     if not isinstance(buffer, ReplayBuffer):
         raise ReplayBufferError(field_error_text("to_minari", "buffer", "must be a ReplayBuffer", buffer))
     name = checked("to_minari", "name", name, AnyText)

@@ -13,7 +13,7 @@ import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, missing_extra, readable
+from rltrainer.errors import ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wanted, reading, to_buffer
@@ -150,11 +150,9 @@ def _read_file(origin: str, path: Path, is_wanted: Wanted) -> dict[str, Array]:
 @contextlib.contextmanager
 def opened(origin: str, path: Path) -> Iterator[Any]:
     """Open a file with pyarrow; errors begin with `origin`."""
-    try:
+    with importing_extra(origin.partition(":")[0], "parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise missing_extra(origin.partition(":")[0], "parquet", error) from error
     is_damaged = reading(origin, "a Parquet file", pyarrow.ArrowException)
     with is_damaged, open_regular(path) as stream, parquet.ParquetFile(stream) as file:
         yield file

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rltrainer.errors import missing_extra
+from rltrainer.errors import importing_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,10 +43,8 @@ def line(index: int) -> dict[str, Any]:
 @contextmanager
 def drawing() -> Iterator[None]:
     """Draw in our style within a `with` block."""
-    try:
+    with importing_extra("rltrainer.tools.plots", "plot"):
         import matplotlib
-    except ImportError as error:
-        raise missing_extra("rltrainer.tools.plots", "plot", error) from error
     with matplotlib.rc_context(_STYLE):
         yield
 

@@ -9,16 +9,15 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rltrainer.checkpoint.folder_lock import FolderLock
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text, missing_extra, readable
+from rltrainer.errors import CheckpointError, ParamsError, field_error_text, importing_extra, readable
 from rltrainer.files.atomic_write import refuse_links, write_errors
 from rltrainer.files.regular_file import open_regular
 from rltrainer.seeding import derive_seed
-from rltrainer.state.codec import to_plain
 from rltrainer.validation.field_rules import is_int
 
 if TYPE_CHECKING:
@@ -68,11 +67,6 @@ class Study:
         if number < len(trials := self.trials) and trials[number].state == optuna.trial.TrialState.RUNNING:
             return optuna.trial.Trial(self._study, trials[number]._trial_id)
         return self._study.ask()  # the first that was enqueued by Optuna's own means, or a new one
-
-    def note_fields(self, trial: "optuna.trial.Trial", fields: Mapping[str, Any]) -> None:
-        """Note the values of the varying fields of a trial, for readers of the study without the program."""
-        if FIELDS not in trial.user_attrs:  # else before a kill
-            trial.set_user_attr(FIELDS, to_plain(fields))
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
         """Note the score of a test step, and return whether the trial must end."""
@@ -148,10 +142,8 @@ def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
 
 def require_optuna(owner: str = "rl.sweep") -> Any:
     """Return Optuna, or raise a `MissingExtraError`; `owner` needs it."""
-    try:
+    with importing_extra(owner, "sweep"):
         import optuna
-    except ImportError as error:
-        raise missing_extra(owner, "sweep", error) from error
     return optuna
 
 

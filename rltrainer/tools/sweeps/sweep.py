@@ -21,7 +21,7 @@ from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.runs.processes import Bar, Job, Processes, check_program
 from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, run_paths
 from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
-from rltrainer.tools.sweeps.study import Study, open_study, require_optuna
+from rltrainer.tools.sweeps.study import FIELDS, Study, open_study, require_optuna
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 
@@ -128,7 +128,8 @@ class _Trials:
         for number in [*cut_off, *range(len(earlier), num_trials)]:
             trial = self._running[number] = self._study.begin(number)
             fields = self._space.draw(trial)
-            self._study.note_fields(trial, fields)
+            if FIELDS not in trial.user_attrs:  # for readers without the program; else noted before a kill
+                trial.set_user_attr(FIELDS, to_plain(fields))
             yield number, TrialJob(self._make, fields, run_paths(self._folder, number, self._seeds))
 
     def progress(self, number: int, share: float, score: float | None) -> None:

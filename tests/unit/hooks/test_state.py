@@ -185,7 +185,7 @@ STATES: list[tuple[rl.TrainerHook, Any, str]] = [
     (
         rl.BatchSubSampler(4, 2),
         {"generator": 3},
-        "BatchSubSampler.generator: expected the state of a generator, found 3",
+        "BatchSubSampler.generator: expected the state of a generator, found int",
     ),
     (rl.Evaluate("CartPole-v1"), {"best_score": math.nan}, "Evaluate: best_score: NaN is never the best"),
     (rl.Evaluate("CartPole-v1"), {"best_score": "high"}, "Evaluate.best_score: expected a number, found 'high'"),
