@@ -185,11 +185,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
         return type(self) is PrioritizedReplayBuffer and type(self.sampler) is PrioritySampler
 
-    @property
-    def sampler_tensors(self) -> list[Tensor]:
-        """The priorities and their sums."""
-        return self.sampler.tensors if isinstance(self.sampler, PrioritySampler) else []
-
     def refresh(self) -> tuple[Hashable, ...]:
         """Bring beta on the device up to date, too."""
         if isinstance(self.sampler, PrioritySampler):

@@ -264,7 +264,7 @@ class ReplayBuffer:
     @property
     def sampler_tensors(self) -> list[Tensor]:
         """The tensors that `update_priorities` changes."""
-        return []
+        return list(getattr(self.sampler, "tensors", ()))
 
     def refresh(self) -> tuple[Hashable, ...]:
         """Bring the numbers on the device up to date that a recorded sample reads; return where the data lies."""

@@ -2,6 +2,8 @@
 
 import dataclasses
 import time
+from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
@@ -12,7 +14,7 @@ from rltrainer.spaces import describe_mismatch
 from rltrainer.trainers.run_state import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
-from rltrainer.types import Load, State, Transitions, UpdateResult
+from rltrainer.types import Transitions, UpdateResult
 from rltrainer.validation.field_rules import PositiveInt, instance_of
 
 _HOW_TO_READ = "Read one by rl.ReplayBuffer.load(path), or from other files by rl.datasets."
@@ -58,7 +60,10 @@ class OfflineTrainerParams(TrainerParams):
 
     def parts(self) -> dict[str, Any]:
         """Return the sampling of the buffer too."""
-        return {**super().parts(), "buffer": _Sampling(self.buffer)}
+        # Its random numbers and its sampler change; its data is the user's file, and in no checkpoint.
+        buffer, load = self.buffer, partial(self.buffer.prepare_sampling, name="OfflineTrainerParams.buffer")
+        sampling = SimpleNamespace(seed=buffer.seed, state_dict=buffer.sampling_state, prepare_load=load)
+        return {**super().parts(), "buffer": sampling}
 
     def check_fits(self, algorithm: Algorithm) -> None:
         """Check the data too: a `SpaceError` for other spaces than the policy's, a `NonFiniteError` for NaN."""
@@ -104,16 +109,3 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         result = self.algorithm.update(batch)
         self.params.buffer.update_priorities(batch.index, result.td_error)
         return result
-
-
-class _Sampling:
-    """The random numbers and the sampler of a buffer, which offline training changes; its data is the user's file."""
-
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self.buffer, self.seed = buffer, buffer.seed
-
-    def state_dict(self) -> State:
-        return self.buffer.sampling_state()
-
-    def prepare_load(self, state: State) -> Load:
-        return self.buffer.prepare_sampling(state, "OfflineTrainerParams.buffer")

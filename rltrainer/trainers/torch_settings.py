@@ -13,6 +13,7 @@ import torch
 from rltrainer.loggers.file_logger import NumberedPath
 from rltrainer.nets.linear import Library, large_products_by
 from rltrainer.plan import ProfilerParams, RuntimeParams
+from rltrainer.processes.worker import num_cores
 from rltrainer.updates.compiled_function import tracing_gradients
 
 _LOG = logging.getLogger("rltrainer")
@@ -82,8 +83,7 @@ def choose_num_threads(choice: str | int | None, chosen: str | int | None, work:
         return choice  # type: ignore[return-value]  # the params have checked it
     limit = torch.get_num_threads()  # by `torch.set_num_threads` or OMP_NUM_THREADS
     if not isinstance(chosen, int):
-        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(work // WORK_PER_THREAD, num_cores, limit))
+        return max(1, min(work // WORK_PER_THREAD, num_cores(), limit))
     if chosen > limit:
         text = f"the run was saved with {chosen} torch threads and continues with the {limit} that are set"
         _LOG.warning("num_threads='auto': %s; sums may round differently", text)

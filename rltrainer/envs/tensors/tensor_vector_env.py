@@ -137,14 +137,12 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         self.current = self._first_state(self.sample_uniforms())
         return map_tree(torch.clone, self.observe(self.current.state)), {}
 
-    def state(self) -> SavedTensorEnvs:
-        """Return where the envs and their generator are; `set_state` takes it."""
-        return self.get_state()
-
     def get_state(self) -> SavedTensorEnvs:
-        """Return copies of the states and of the generator's, on the CPU."""
+        """Return where the envs and their generator are, as copies on the CPU; `set_state` takes it."""
         saved = [leaf.to("cpu", copy=True) for leaf in (*leaves(self.current.state), self.current.num_steps)]
         return SavedTensorEnvs(self.generator.get_state(), saved[:-1], saved[-1])
+
+    state = get_state
 
     def check_state(self, state: SavedTensorEnvs) -> None:
         """Raise a `CheckpointError` if the state is of other envs."""

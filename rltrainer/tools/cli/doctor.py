@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 import platform
 import re
 import shutil
@@ -24,6 +23,7 @@ from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import RLTrainerError, readable
 from rltrainer.nets import ActorCritic, Policy
+from rltrainer.processes.worker import num_cores
 from rltrainer.tools.cli.values import env_named
 from rltrainer.tools.recipes.algorithms import algorithms_for, policy_of
 
@@ -85,9 +85,8 @@ def machine() -> Iterator[tuple[str, str]]:
     """Yield what the machine has, by name."""
     yield "python", platform.python_version()
     yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     capability = torch.backends.cpu.get_cpu_capability()
-    yield "processor", f"{platform.machine()}, {cores} cores, torch uses {capability}"
+    yield "processor", f"{platform.machine()}, {num_cores()} cores, torch uses {capability}"
     yield "AVX-512", "yes" if "AVX512" in capability else "no"
     bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
     yield "bf16", "yes, by AVX-512" if bf16 else "slow: no instructions for it"
