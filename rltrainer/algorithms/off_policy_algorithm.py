@@ -3,11 +3,7 @@
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
@@ -100,25 +96,14 @@ class OffPolicyAlgorithm(Algorithm):
         results = []
         while num_steps > 0:
             num_batches = min(num_steps, buffer.max_num_batches(batch_size))
-            results.append(self._update_from(buffer, batch_size, num_batches))
+            if self._records(buffer):
+                results += self._replay(buffer, batch_size, num_batches)
+            else:
+                transitions = self.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
+                result = self.update(transitions)
+                buffer.update_priorities(transitions.index, result.td_error)
+                results.append(dataclasses.replace(result, td_error=None))
             num_steps -= num_batches
-        return UpdateResult.mean(results)
-
-    def _update_from(self, buffer: ReplayBuffer, batch_size: int, num_batches: int) -> UpdateResult:
-        if not self._records(buffer):
-            transitions = self.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
-            result = self.update(transitions)
-            buffer.update_priorities(transitions.index, result.td_error)
-            result.td_error = None
-            return result
-        self._begin_update()
-        buffer.progress = self.plan.progress
-        arguments = batch_size, tuple(self._turns(num_batches))
-        update = partial(self._sample_and_step, buffer)
-        results = self._compiled_step.run_sampled(
-            (buffer, *buffer.refresh()), update, buffer.sampler_tensors, (buffer.generator, self.generator), *arguments
-        )
-        self._end_update(results)
         return UpdateResult.mean(results)
 
     def _records(self, buffer: ReplayBuffer) -> bool:
@@ -129,18 +114,25 @@ class OffPolicyAlgorithm(Algorithm):
         functions = (self.sample, self.sample_noise, self.update)
         return all(function.__module__.startswith("rltrainer.") for function in functions)
 
-    def _sample_and_step(
-        self, buffer: ReplayBuffer, run: Callable[[Any], list[UpdateResult]], batch_size: int, turns: tuple[Any, ...]
-    ) -> list[UpdateResult]:
-        """Sample batches, take their steps by `run`, and report the errors; see `CompiledStep.run_sampled`."""
-        transitions = self.sample(buffer, batch_size, len(turns) if len(turns) > 1 else None)
-        results = run(self._steps(transitions, turns))
-        self._check_results(results)
-        errors = [self._priorities(result.td_error) for result in results if result.td_error is not None]
-        are_whole = len(errors) == len(results)
-        found = errors[0] if len(errors) == 1 else torch.stack(errors) if are_whole else None
-        buffer.update_priorities(transitions.index, found)
-        return [dataclasses.replace(result, td_error=None) for result in results]
+    def _replay(self, buffer: ReplayBuffer, batch_size: int, num_batches: int) -> list[UpdateResult]:
+        """Sample batches, take their steps and report the errors as one CUDA graph."""
+
+        # Called again for other arguments: it uses its own, not those of this call.
+        def sample_and_step(run: Callable[..., list[UpdateResult]], size: int, turns: tuple[Any, ...]) -> Any:
+            transitions = self.sample(buffer, size, len(turns) if len(turns) > 1 else None)
+            results = run(self._steps(transitions, turns))
+            self._check_results(results)
+            result = self._merged(results, transitions)
+            buffer.update_priorities(transitions.index, result.td_error)
+            return [dataclasses.replace(result, td_error=None)]
+
+        self._begin_update()
+        buffer.progress = self.plan.progress
+        key, generators = (buffer, *buffer.refresh()), (buffer.generator, self.generator)
+        arguments = batch_size, tuple(self._turns(num_batches))
+        results = self._compiled_step.run_sampled(key, sample_and_step, buffer.sampler_tensors, generators, *arguments)
+        self._end_update(results)
+        return results
 
     def update(self, transitions: Transitions) -> UpdateResult:
         """Update from sampled transitions: [B] for one gradient step, [K, B] for K in order.
@@ -153,13 +145,16 @@ class OffPolicyAlgorithm(Algorithm):
         """
         self._begin_update()
         transitions = transitions.to(self.device)
-        is_single = transitions.reward.dim() == transitions.num_axes
-        turns = self._turns(1 if is_single else len(transitions.reward))
+        turns = self._turns(1 if _is_single(transitions) else len(transitions.reward))
         results = self._compiled_step.run(self._steps(transitions, turns))
         self._end_update(results)
-        result = results[0] if is_single else UpdateResult.mean(results)
-        if result.td_error is not None:
-            result.td_error = self._priorities(result.td_error)
+        return self._merged(results, transitions)
+
+    def _merged(self, results: list[UpdateResult], transitions: Transitions) -> UpdateResult:
+        result = results[0] if _is_single(transitions) else UpdateResult.mean(results)
+        if result.td_error is not None and self.plan.skips_steps:
+            # A priority that is not finite would outweigh all others.
+            result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
         return result
 
     def _turns(self, num_steps: int) -> Iterator[tuple[Any, ...]]:
@@ -169,17 +164,12 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _steps(self, transitions: Transitions, turns: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of each gradient step."""
-        is_single = transitions.reward.dim() == transitions.num_axes
         for k, (turn, *applies) in enumerate(turns):
-            batch = transitions if is_single else transitions[k]
+            batch = transitions if _is_single(transitions) else transitions[k]
             noise = self.sample_noise(batch)
             if turn is not None:
                 noise.is_actors_turn = turn
             yield batch, noise, *applies
-
-    def _priorities(self, td_error: Tensor) -> Tensor:
-        # A priority that is not finite would outweigh all others.
-        return td_error.nan_to_num(0.0, 0.0, 0.0) if self.plan.skips_steps else td_error
 
     def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
         obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)
@@ -187,3 +177,7 @@ class OffPolicyAlgorithm(Algorithm):
         if not (obs is batch.obs and next_obs is batch.next_obs and action is batch.action and reward is batch.reward):
             batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action, reward=reward)
         return self.gradient_step(batch, noise)
+
+
+def _is_single(transitions: Transitions) -> bool:
+    return transitions.reward.dim() == transitions.num_axes

@@ -5,7 +5,7 @@ A small policy is dozens of kernels of a few microseconds, and launching one tak
 
 import copy
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +33,8 @@ class Recording:
     obs: Tree
     generator: Generator
     memory: Tensor | None
-    replay: Any
-    chosen: Tensor  # the bytes of all that it returns, on the device
-    received: Tensor  # the same in pinned memory
-    values: dict[str, Tensor]  # views of `received`: the action, and columns of a buffer
+    replay: Callable[[], None]  # fills `values`
+    values: dict[str, Tensor]  # the action, and columns of a buffer, in one piece of pinned memory
     exploration: Exploration | None
 
 
@@ -78,7 +76,8 @@ class ActingGraph:
         self._has_given_up = False
         # Set at the start of every collection.
         self._key: tuple[Hashable, ...] = ()
-        self._exploration: Exploration | None = None
+        self._exploration: Exploration | None = None  # that replaces the policy's
+        self._acting: Exploration | None = None
         self._explore, self._columns = True, tuple[str, ...]()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,7 +89,8 @@ class ActingGraph:
         if self._has_given_up:
             return
         self._exploration, self._explore, self._columns = exploration, explore, columns
-        acting = self._acting_exploration()
+        acting = self.policy.exploration if exploration is None else exploration
+        self._acting = acting = acting if explore else None
         key = self._state(), explore, exploration is None, id(acting), columns
         if key != self._key:
             self._key, self._current = key, None
@@ -112,13 +112,7 @@ class ActingGraph:
         if current.memory is not memory and current.memory is not None and memory is not None:
             current.memory.copy_(memory)
         current.replay()
-        current.received.copy_(current.chosen)  # the one wait of a step
-        values = current.values
-        return Decision(values["action"], current.memory, values)
-
-    def _acting_exploration(self) -> Exploration | None:
-        exploration = self.policy.exploration if self._exploration is None else self._exploration
-        return exploration if self._explore else None
+        return Decision(current.values["action"], current.memory, current.values)
 
     def _find(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Recording | None:
         key = (*self._key, id(obs), id(generator))  # a recording keeps these objects: their ids are not used again
@@ -134,7 +128,7 @@ class ActingGraph:
         return self._recordings.get(key)
 
     def _record(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Recording:
-        policy, acting = self.policy, self._acting_exploration()
+        policy, acting = self.policy, self._acting
         if len(self._recordings) == MAX_GRAPHS:
             raise RuntimeError(f"what it depends on has changed {MAX_GRAPHS} times")
         if acting is not None and type(acting) not in RECORDED_EXPLORATIONS:
@@ -178,10 +172,15 @@ class ActingGraph:
                     run()
                 self._recorder = self._recorder or CudaRecorder(policy.device)
                 self._recorder.warm_up(run)
-                replay = self._recorder.capture(run, [generator])
+                launch = self._recorder.capture(run, [generator])
             finally:  # the runs of a recording do not count
                 policy.exploration = own_exploration
                 generator.set_state(numbers)
                 for buffer, before in buffers:
                     buffer.copy_(before)
-        return Recording(obs, generator, own, replay, chosen, received, values, acting)
+
+        def replay() -> None:
+            launch()
+            received.copy_(chosen)  # the one wait of a step
+
+        return Recording(obs, generator, own, replay, values, acting)

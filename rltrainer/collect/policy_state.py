@@ -24,8 +24,9 @@ class PolicyState:
     def __call__(self) -> Hashable:
         """Return all that a graph would not see change, as far as it can be compared."""
         if (name := self._fingerprint()) != self._name:
-            modules = [module for module in self._policy.modules() if not _is_of_a_library(module)]
-            self._name, self._own = name, [vars(module) for module in modules]
+            libraries, modules = ("rltrainer", "torch"), self._policy.modules()
+            users = [each for each in modules if type(each).__module__.partition(".")[0] not in libraries]
+            self._name, self._own = name, [vars(module) for module in users]
         return name, *(plain({**attributes, "version": None}) for attributes in self._own)
 
     @contextlib.contextmanager
@@ -42,7 +43,3 @@ class PolicyState:
                 each.clear()
                 each.update(values_before)
             raise RuntimeError("choosing an action changes its attributes")
-
-
-def _is_of_a_library(module: Any) -> bool:
-    return type(module).__module__.partition(".")[0] in ("rltrainer", "torch")
