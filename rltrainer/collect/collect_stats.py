@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
+from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

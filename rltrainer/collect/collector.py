@@ -247,29 +247,27 @@ class Collector(Stateful[CollectorState]):
             self.rollout_buffer.begin(self._token)
         num_rows_before, self._processed = self.num_rows, None
         self._checker.begin(num_rows_before)
-        switched = self._eval_mode.switch()
         # Until all is stored: the next collection must not continue one that failed half-way.
         self.needs_reset, is_stored = True, False
         try:
-            older, continues = self._older, self._acted_on is self._token
-            with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
-                self._selection.begin(self.exploration, random, explore)
-                try:
-                    if not self._run_tensors(num_steps):
-                        self._step_envs(num_steps)
-                    self._checker.check_policy(self.policy)
-                except Exception as error:
-                    self._checker.name_cause(self.rollout_buffer)
-                    raise_named(error, self.num_rows)
-                    raise
-            if older is not None:
-                older.publish()
-                self._acted_on = self._token
-            self._store(process)
-            is_stored = True
+            with self._eval_mode.while_on():
+                older, continues = self._older, self._acted_on is self._token
+                with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
+                    self._selection.begin(self.exploration, random, explore)
+                    try:
+                        if not self._run_tensors(num_steps):
+                            self._step_envs(num_steps)
+                        self._checker.check_policy(self.policy)
+                    except Exception as error:
+                        self._checker.name_cause(self.rollout_buffer)
+                        raise_named(error, self.num_rows)
+                        raise
+                if older is not None:
+                    older.publish()
+                    self._acted_on = self._token
+                self._store(process)
+                is_stored = True
         finally:
-            for module in switched:
-                module.training = True
             if not is_stored and self.rollout_buffer is not None:
                 self.rollout_buffer.clear()
         # Envs past their quota are in the middle of episodes that do not count.

@@ -1,7 +1,6 @@
 """Counts episodes while envs are stepped: running returns and lengths, quotas, and the episodes that have ended."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,11 +8,10 @@ from torch import Tensor
 
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.episode_infos import InfoReader
+from rltrainer.data.storage import Array
 from rltrainer.envs import AgentsAsEnvs
 from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN
 from rltrainer.errors import CheckpointError
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 
+from rltrainer.data.storage import Array
 from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs
+from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import EnvError, ParamsError, field_error_text, readable
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
 from rltrainer.validation.suggestions import did_you_mean
 
-Array = np.ndarray[Any, Any]
-VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 LastInfo = Callable[[int], tuple[dict[str, Any], int]]
 
 # Keys by which envs report whether an episode succeeded.

@@ -13,7 +13,7 @@ import numpy as np
 
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.data import RolloutBuffer
-from rltrainer.data.storage import to_array
+from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.adapter.observations import all_finite
 from rltrainer.errors import EnvError, NonFiniteError, ParamsError, SpaceError
@@ -22,7 +22,6 @@ from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
 from rltrainer.tree import Tree, leaves, named_leaves
 from rltrainer.types import Rollout
 
-Array = np.ndarray[Any, Any]
 # A fault in the order of time, and within a row of cause and effect: the row, its rank there (0 for the observation
 # acted on, 1 for the action, 2 for the reward, 3 for a final observation), its text and its error.
 Fault = tuple[int, int, str, type[Exception]]

@@ -15,15 +15,13 @@ from rltrainer.nets.distributions import DiagonalGaussian, Distribution, Squashe
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, ValueHead, make_head
 from rltrainer.nets.linear import Chain, Linear, hooks_of
-from rltrainer.nets.mlp import MLP, TModule, orthogonal_
+from rltrainer.nets.mlp import MLP, SQRT_2, TModule, orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
 from rltrainer.spaces import Space, leaf_shape, require_floats
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
-
-SQRT_2 = 2**0.5
 
 
 class ActorOptions(PolicyOptions, total=False):

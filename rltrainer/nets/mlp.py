@@ -21,6 +21,7 @@ from rltrainer.nets.weight_dtype import full_precision
 Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
 # Members of an ensemble: each may have objects of its own, and a file could ask for any number of them.
 MAX_MEMBERS = 1000
+SQRT_2 = 2**0.5
 TModule = TypeVar("TModule", bound=nn.Module)
 
 

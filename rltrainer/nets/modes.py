@@ -52,14 +52,10 @@ class EvalMode:
 
     def while_on(self) -> AbstractContextManager[None]:
         """Switch now, and restore the modes at the exit."""
-        return _back_at_exit(self.switch())
-
-    def switch(self) -> list[nn.Module]:
-        """Switch, and return the modules to put back into train mode."""
         seen = self._tree.look()
         if seen is not self._seen:
             self._seen, self._matters = seen, _depends_on_mode(self._policy)
-        return _switch(self._policy) if self._matters else []
+        return _back_at_exit(_switch(self._policy) if self._matters else [])
 
 
 def _depends_on_mode(policy: nn.Module) -> bool:

@@ -12,7 +12,7 @@ from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead, make_head
 from rltrainer.nets.linear import Linear
-from rltrainer.nets.mlp import orthogonal_
+from rltrainer.nets.mlp import SQRT_2, orthogonal_
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
@@ -20,7 +20,6 @@ from rltrainer.spaces import Space
 from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
 
-SQRT_2 = 2**0.5
 CellName = Literal["gru", "lstm"]
 
 

@@ -38,8 +38,8 @@ def test_policies_of_ordinary_layers_are_left_alone(cls: Any, space: Any, option
     """None of their classes is missing in the list of those without modes, which would cost time at every step."""
     policy = cls.for_spaces(OBS, space, hidden_sizes=(8,), normalize_obs=True, **options)
     assert not _depends_on_mode(policy)
-    assert EvalMode(policy).switch() == []
-    assert all(modes(policy))
+    with EvalMode(policy).while_on():
+        assert all(modes(policy))
 
 
 def with_dropout() -> rl.ActorCritic:
@@ -85,10 +85,8 @@ def test_every_module_is_switched_where_one_may_look_at_its_mode(make: Any) -> N
     policy = make()
     policy.critic.eval()
     before = modes(policy)
-    switched = EvalMode(policy).switch()
-    assert not any(modes(policy))
-    for module in switched:
-        module.training = True
+    with EvalMode(policy).while_on():
+        assert not any(modes(policy))
     assert modes(policy) == before
 
 
