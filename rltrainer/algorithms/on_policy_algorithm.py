@@ -188,10 +188,18 @@ class OnPolicyAlgorithm(Algorithm):
         return steps if self.accumulation is None else self.accumulation.grouped(steps)
 
     def _loops(self) -> bool:
-        """Return whether the gradient steps may be one compiled loop, whose Python code runs only to compile it."""
-        is_ours = type(self).__module__.startswith("rltrainer.") and type(self).batches is OnPolicyAlgorithm.batches
+        """Return whether the gradient steps may be one compiled loop."""
         goes_through = self.accumulation is None and not any(optimizer.can_stop for optimizer in self._optimizers())
-        return is_ours and goes_through and not self.plan.varies_in_length and self._compiled_step.can_loop
+        is_split = goes_through and not self.plan.varies_in_length and not self._own_methods()
+        return is_split and self._is_split_at_random() and self._compiled_step.can_loop
+
+    def _own_methods(self) -> list[str]:
+        """Return the names of a user's own methods, which may decide on the host what a graph would repeat."""
+        methods = (self.process, self.before_batches, self.batches, self.continues, self.update)
+        return [method.__name__ for method in methods if not method.__module__.startswith("rltrainer.")]
+
+    def _is_split_at_random(self) -> bool:
+        return type(self).batches is OnPolicyAlgorithm.batches
 
     def _looped(
         self, samples: OnPolicyBatch, batch_size: int | None, repeat: int
@@ -217,10 +225,7 @@ class OnPolicyAlgorithm(Algorithm):
         num_steps = math.ceil(size / min(batch_size or size, size)) * repeat
         if not step.has_cuda_graph or self.waits_in_update or num_steps > STEPS_PER_UPDATE_GRAPH:
             return False
-        # A graph would repeat what a user's own function decides on the host.
-        functions = (self.process, self.before_batches, self.batches, self.continues, self.update)
-        own = [function.__name__ for function in functions if not function.__module__.startswith("rltrainer.")]
-        if own:
+        if own := self._own_methods():
             reason = f"it has a method {own[0]} of its own"
         elif step.has_callbacks:
             reason = "a callback is given its batches"
@@ -229,8 +234,7 @@ class OnPolicyAlgorithm(Algorithm):
         elif any(optimizer.can_stop for optimizer in self._optimizers()):
             reason = "target_kl may end it"
         else:
-            is_split = type(self).batches is OnPolicyAlgorithm.batches
-            return is_split and step.records_sampling and rollout.reward.device == self.device
+            return self._is_split_at_random() and step.records_sampling and rollout.reward.device == self.device
         _say_once(f"{type(self).__name__}: an update is several CUDA graphs instead of one, as {reason}")
         return False
 

@@ -193,10 +193,13 @@ class TensorRollouts:
         if key not in self._rows_like:
             *_, first = self._rows(state, memory, initial, map_tensors(lambda x: x[:1], drawn), *choices)
             self._rows_like[key] = map_tree(lambda x: torch.empty_like(x[0]), first)
-        rows = map_tree(lambda x: x.new_empty((num_rows, *x.shape)), self._rows_like[key])
+        # Each number of rows is a shape to compile: the next power of two.
+        room = 1 << (num_rows - 1).bit_length()
+        drawn = map_tensors(lambda x: torch.cat([x, x.new_zeros(room - num_rows, *x.shape[1:])]), drawn)
+        rows = map_tree(lambda x: x.new_empty((room, *x.shape)), self._rows_like[key])
         state, memory = map_tensors(Tensor.clone, state), None if memory is None else memory.clone()
         found = self._loop(str(self._key), num_rows, state, memory, initial, drawn, choices, rows)
-        return None if found is None else (state, memory, rows)
+        return None if found is None else (state, memory, map_tree(lambda x: x[:num_rows], rows))
 
     def _run_row(
         self, index: Tensor, state: TensorEnvState, memory: Tensor | None, initial: Tensor | None, drawn: Drawn,

@@ -73,14 +73,12 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
         if collector.buffer is None:
             num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
-            of_envs = getattr(getattr(getattr(collector, "envs", None), "unwrapped", None), "device", None)
-            # With envs of tensors the graph that acts has the probabilities at hand. Mixed precision rounds them.
-            is_known = of_envs is not None and params.precision.amp is None
-            known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data or is_known)
+            known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data)
             extra = {name: known[name] for name in names if name in known}
             algorithm.require_columns(f"{type(params).__name__}.training_collector", extra, collector.has_stale_data)
             extra |= VERSION if collector.has_stale_data else {}
             # Rows of envs of arrays are gathered where they are: on a device, each number of a step would be a copy.
+            of_envs = getattr(getattr(getattr(collector, "envs", None), "unwrapped", None), "device", None)
             device = algorithm.device if of_envs == algorithm.device else "cpu"
             buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=device, extra=extra)
             collector.attach_buffer(buffer)

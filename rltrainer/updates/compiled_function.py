@@ -1,9 +1,9 @@
 """Functions of tensors as compiled graphs of the CPU: called once, or for one index after another in compiled code."""
 
 import contextlib
+import functools
 import itertools
 import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -47,25 +47,27 @@ class CompiledFunction:
             if not is_of_compiler(error):
                 raise
             self._compiled = None
-            warnings.warn(f"compiling {self._name} failed, it runs uncompiled: {reason_of(error)}", stacklevel=3)
+            logging.getLogger("rltrainer").info("%s runs uncompiled: %s", self._name, reason_of(error))
             return self._function(*args)
 
 
 class CompiledLoop:
     """Calls `function(index, *args)` for the indexes [1] of int64 below a number, in compiled code of the CPU.
 
-    The function changes tensors in place, and returns a dict of scalar tensors or an empty one. Its Python code runs
-    when it is compiled, not at each step.
+    The function changes tensors in place, and no other objects; it returns a dict of scalar tensors, or an empty one.
     """
 
-    def __init__(self, name: str, function: Callable[..., dict[str, Any]]) -> None:
-        def at(span: Tensor, *args: Any) -> dict[str, Any]:
-            return function(span[:1].long(), *args)
+    def __init__(self, name: str, function: Callable[..., dict[str, Tensor]]) -> None:
+        def run(span: Tensor, *args: Any) -> dict[str, Tensor]:
+            if torch.compiler.is_compiling():
+                return function(span[:1].long(), *args)
+            found = [function(torch.tensor([index]), *args) for index in range(*span.tolist())]
+            return functools.reduce(_add, found)  # where the user has switched the compiler off
 
         self._name = name
         self._compiled: Callable[..., Any] | None = None
         if torch.__version__.startswith(LOOPS_TESTED):
-            step = with_code_of_its_own(at)
+            step = with_code_of_its_own(run)
             self._compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compile_loop, options=_OF_CPU)
 
     def __call__(self, state: str, num_steps: int, *args: Any) -> dict[str, Tensor] | None:
@@ -89,8 +91,12 @@ class CompiledLoop:
                 text = "%s runs step by step instead of as one compiled loop: %s"
                 logging.getLogger("rltrainer").info(text, self._name, reason_of(error))
                 return None
-            sums = {name: x + sums[name] if sums else x for name, x in found.items()}
+            sums = _add(sums, found) if first else found
         return sums
+
+
+def _add(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x + other[name] for name, x in one.items()}
 
 
 def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
@@ -117,5 +123,5 @@ def is_of_compiler(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's text."""
-    return str(error).strip().partition("\n")[0]
+    """Return the first line of an error's text; of its cause's, if that is known."""
+    return str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]

@@ -111,8 +111,7 @@ class CompiledStep:
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
-        classes = {type(module) for network in self._owner._networks() for module in network.modules()}
-        self._is_one_graph = is_ours and not _leaves_graph(plan) and all(map(_is_of_library, classes))
+        self._is_one_graph = is_ours and not _leaves_graph(plan)
         self._record_with(CudaRecorder(device) if is_recorded else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
@@ -181,7 +180,7 @@ class CompiledStep:
 
     @property
     def can_loop(self) -> bool:
-        """True if the steps of an update may be one compiled loop on the CPU: they run no code of a user's."""
+        """True if the steps of an update may be one compiled loop on the CPU: no callback is called between them."""
         return self.compiles_functions and self._is_one_graph and not self.has_callbacks
 
     def run_loop(self, num_steps: int, batch_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
@@ -195,11 +194,10 @@ class CompiledStep:
         if self._loop is None:
             owner, step = self._owner, self._eager
 
-            def metrics_at(index: Tensor, *args: Any) -> dict[str, Tensor | float]:
+            def metrics_at(index: Tensor, *args: Any) -> dict[str, Tensor]:
                 results = [step(batch_at(index, *args))]
                 owner._measure(results)
-                metrics: dict[str, Tensor | float] = results[0].metrics
-                return metrics
+                return {name: torch.as_tensor(x) for name, x in results[0].metrics.items()}
 
             self._loop = CompiledLoop("an update", metrics_at)
         with contextlib.nullcontext() if torch._dynamo.config.trace_autograd_ops else tracing_gradients():
@@ -441,11 +439,7 @@ def _is_looked_at(cls: type, owner: Any) -> bool:
     """Return whether a class is of the algorithm or the policy, or a user's own of a module or attribute."""
     if cls in type(owner).__mro__ or cls in type(owner.policy).__mro__:
         return cls not in (object, nn.Module)
-    return not _is_of_library(cls)
-
-
-def _is_of_library(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in ("builtins", "numpy", "rltrainer", "torch")
+    return cls.__module__.partition(".")[0] not in ("builtins", "numpy", "rltrainer", "torch")
 
 
 def plain(value: Any) -> Hashable:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from rltrainer.updates.optimizer import Optimizer
+
 aten = torch.ops.aten
 
 SPAN = torch.int16
@@ -18,8 +20,18 @@ def compile_loop(graph: fx.GraphModule, inputs: Sequence[Any], *, options: dict[
 
     The graph has one input with the number format `SPAN`, whose first number is the step. The compiled code runs it
     for each step of the span; it returns the sums over the steps of what the graph returns.
+
+    Raises:
+        RuntimeError: the step changes an object of Python's, which a compiled loop would do once for all steps.
     """
-    from torch._inductor import compile_fx  # seconds of imports, as of `torch._dynamo`
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._inductor import compile_fx  # seconds of imports, both
+
+    effects = InstructionTranslator.current_tx().output.side_effects
+    for changed in effects.id_to_variable.values():
+        # An optimizer's norm is read at once, and is None between the steps.
+        if effects.is_modified(changed) and changed.source is not None and changed.python_type() is not Optimizer:
+            raise RuntimeError(f"{changed.source.name} is changed")
 
     def compile_whole(step: fx.GraphModule, inputs: Sequence[Any], **settings: Any) -> Any:
         return compile_fx.compile_fx_inner(_loop_over(step), inputs, **settings)

@@ -363,32 +363,37 @@ def test_an_update_is_one_loop_if_it_is_only_the_librarys(changes: Any, plan: An
     assert algorithm._loops() == is_loop
 
 
-class CountingLayer(torch.nn.Identity):
-    """A layer of a user's, which counts its calls in Python."""
-
-    num_calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Count, and return the input."""
-        self.num_calls += 1
-        return x
+def _count(module: Any, args: Any, output: torch.Tensor) -> None:
+    _COUNTED["calls"] += 1
 
 
-def test_networks_with_code_of_a_users_take_their_steps_one_by_one() -> None:
+_COUNTED = {"calls": 0}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("of", ["algorithm", "hook"])
+def test_what_counts_in_python_takes_its_steps_one_by_one(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make("ppo")
-    algorithm.policy.actor.append(CountingLayer())
+    algorithm = Counting(algorithm.policy, algorithm.params) if of == "algorithm" else algorithm
+    if of == "hook":
+        algorithm.policy.critic.register_forward_hook(_count)
     algorithm.attach(COMPILED)
-    assert not algorithm._loops()
-
-
-def test_an_algorithm_of_a_users_takes_its_steps_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    compile_ = torch.compile
-    monkeypatch.setattr("torch.compile", lambda step, options: compile_(step, backend="eager"))
-    made = make("ppo")
-    algorithm = Counting(made.policy, made.params)
-    algorithm.attach(COMPILED)
+    assert algorithm._loops()
+    before = _COUNTED["calls"]
     result = update(algorithm, seed=0)
-    assert algorithm.num_steps == result.num_gradient_steps == 4
+    assert result.num_gradient_steps == 4
+    if of == "algorithm":
+        assert algorithm.num_steps == 4
+    else:
+        assert _COUNTED["calls"] == before + 1 + 4  # once to value the rollout
+
+
+def test_methods_replaced_in_an_algorithm_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make("ppo")
+    algorithm.attach(COMPILED)
+    batches = algorithm.batches
+    algorithm.batches = lambda *args: list(batches(*args))[:1]
+    assert not algorithm._loops()
 
 
 @pytest.mark.parametrize("name", ["ppo", "offline_iql"])

@@ -63,6 +63,29 @@ def test_a_loop_that_cannot_be_compiled_does_nothing(caplog: pytest.LogCaptureFi
     assert record.getMessage().startswith("a test runs step by step instead of as one compiled loop: ")
 
 
+def counting(index: Tensor, column: Tensor, calls: list[int]) -> dict[str, Tensor]:
+    calls[0] += 1
+    column.index_fill_(0, index, float(calls[0]))
+    return {}
+
+
+def test_a_step_that_changes_an_object_of_pythons_is_no_loop(caplog: pytest.LogCaptureFixture) -> None:
+    column, calls = torch.zeros(4), [0]
+    with caplog.at_level(logging.INFO, "rltrainer"):
+        assert CompiledLoop("a test", counting)("as ever", 4, column, calls) is None
+    assert (column.tolist(), calls) == ([0.0] * 4, [0])
+    assert caplog.records[0].getMessage().endswith(" is changed")
+
+
+def test_a_loop_takes_all_steps_where_the_compiler_is_switched_off() -> None:
+    column, count, last = torch.zeros(3, dtype=torch.int64), torch.tensor(0), torch.tensor(0)
+    with torch.compiler.set_stance("force_eager"):
+        sums = CompiledLoop("a test", append)("as ever", 3, column, count, last)
+    assert column.tolist() == [0, 11, 22]
+    assert sums is not None
+    assert {name: float(x) for name, x in sums.items()} == {"row": 33.0, "one": 3.0}
+
+
 def test_there_is_no_loop_with_another_torch_or_more_steps_than_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     column = torch.zeros(4)
     assert CompiledLoop("a test", interrupted)("as ever", 2**15, column) is None
