@@ -207,16 +207,11 @@ class DenseRollout(Rollout):
     def of_one_shape(self) -> Self:
         """Return it with a number of final observations that does not depend on the data, for compiled code.
 
-        They are a sixteenth of the steps, some repeated; none if more episodes ended, so that successors are valued.
+        They are a sixteenth of the steps; none if more episodes ended: then all successors are to be valued.
         """
-        num_steps, num_envs = self.reward.shape
-        num, found = num_steps * num_envs // 16, len(self.final_index)
-        if found > num or not num:
-            num, last = 0, self.final_index[:0]
-        else:
-            # The last row's successor is its env's last observation, if no episode ended there: the same value.
-            last = self.final_index[:1] if found else self.final_index.new_full((1,), (num_steps - 1) * num_envs)
-        index = torch.cat([self.final_index[:num], last.expand(num - found)]) if num else last
+        room, index = self.reward.numel() // 16, self.final_index
+        # The first step fills up, as its successor is right wherever it stands.
+        index = torch.cat([index, index.new_zeros(room - len(index))]) if len(index) <= room else index[:0]
         final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, index), self.successor)
         return dataclasses.replace(self, final_obs=final_obs, final_index=index)
 

@@ -49,6 +49,7 @@ WRITES = "tests/faults/test_order_of_writes.py"
 RESUME = "tests/resume/test_resume.py::test_resume_in_process"
 COMMANDS = f"{UNIT}/tools/cli/test_defaults_and_names.py"
 TENSOR_ROLLOUTS = f"{UNIT}/collect/test_tensor_rollouts.py"
+LOOPS = f"{UNIT}/updates/test_compiled_function.py"
 TENSOR_ENVS = f"{UNIT}/envs/tensors/test_tensor_vector_env.py"
 
 MUTANTS = [
@@ -158,6 +159,12 @@ MUTANTS = [
            "scheduled.follow(policy.progress())", "scheduled.follow(0.0)", TENSOR_ROLLOUTS),
     mutant("Rollouts of envs of tensors: a graph does not see other rules", "collect/tensor_rollouts.py",
            "self._key, plain(vars(self._envs.env))", "self._key, None", "tests/devices/test_tensor_rollouts.py"),
+    mutant("final observations of one number: too many are cut off", "types.py",
+           "if len(index) <= room else index[:0]", "if len(index) <= room else index[:room]", LOOPS),
+    mutant("compiled loops: a counter in Python counts once", "updates/loop_graph.py",
+           "if effects.is_modified(changed) and", "if False and", LOOPS),
+    mutant("compiled loops: one step where the compiler is off", "updates/compiled_function.py",
+           "if torch.compiler.is_compiling():", "if True:", LOOPS),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",
            "part.seed(derive_seed(self.params.seed, name))", "part.seed(self.params.seed)", ORDER),
