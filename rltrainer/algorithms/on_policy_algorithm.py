@@ -261,11 +261,14 @@ class OnPolicyAlgorithm(Algorithm):
 
     def _processed(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
         """Return the results of `process` and `before_batches`, compiled as steps are if rollouts have one shape."""
-        if not isinstance(rollout, DenseRollout) or self.waits_in_update or not self._compiled_step.compiles_functions:
+        if not isinstance(rollout, DenseRollout):
+            return self._process(rollout)
+        rollout = rollout.of_one_shape()  # not only for compiled code: another shape rounds otherwise
+        if self.waits_in_update or not self._compiled_step.compiles_functions:
             return self._process(rollout)
         compiled = self._compiled_step.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
         with self._eval_mode.while_on():
-            found: tuple[OnPolicyBatch, Mapping[str, Tensor]] = compiled(rollout.of_one_shape())
+            found: tuple[OnPolicyBatch, Mapping[str, Tensor]] = compiled(rollout)
         return found
 
     def _process(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
