@@ -304,7 +304,8 @@ def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
     trainer = build("ppo", logger=logger)
     trainer.run()
     (params,) = logger.params
-    assert list(params) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command"]
+    assert list(params) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "devices"]
+    assert params["devices"] == {"networks": "cpu"}
     assert params["trainer"] == json.loads(trainer.params.to_json())
     assert params["algorithm"] == json.loads(trainer.algorithm.params.to_json())
     assert params["versions"] == {
