@@ -62,13 +62,10 @@ SATELLITES = {
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",
     "collect.async_worker": "the processes, not the data that they bring",
-    "collect.acting_graph": "all that acting knows of CUDA graphs",
-    "collect.action_selection": "the choice of actions, not the loop",
     "collect.tensor_rollouts": "rollouts without an object per step, not the loop of those with one",
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
-    "updates.cuda_graph": "all that knows CUDA graphs",
     "updates.loop_graph": "all that knows the compiler's graphs",
 }
 """Files that only one other file of their room imports, each with the reason why it is not a part of that one."""
