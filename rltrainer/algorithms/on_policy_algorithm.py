@@ -74,7 +74,7 @@ class OnPolicyAlgorithm(Algorithm):
     standardized_by: ClassVar[str | None] = None
     """Name of the params' flag for standardised advantages, if there is one."""
     waits_in_update: ClassVar[bool] = False
-    """Whether `process` or `before_batches` waits for the device, so that no CUDA graph can hold them."""
+    """Flag of an algorithm whose `process` or `before_batches` waits for the device: no CUDA graph can hold them."""
 
     def __init__(self, policy: Policy, params: AlgorithmParams | None = None) -> None:
         super().__init__(policy, params)

@@ -14,8 +14,6 @@ import rltrainer as rl
 from rltrainer.updates import compiled_function
 from rltrainer.updates.compiled_function import CompiledLoop
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
-
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
@@ -35,6 +33,8 @@ def append(index: Tensor, column: Tensor, count: Tensor, last: Tensor) -> dict[s
 
 @pytest.mark.full
 def test_a_loop_takes_each_step_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("needs a C++ compiler")
     monkeypatch.setattr(compiled_function, "STEPS_PER_CALL", 3)  # three calls, the last of one step
     column, count, last = torch.zeros(8, dtype=torch.int64), torch.tensor(0), torch.tensor(0)
     loop = CompiledLoop("a test", append)
