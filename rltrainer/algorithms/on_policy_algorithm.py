@@ -195,8 +195,8 @@ class OnPolicyAlgorithm(Algorithm):
 
     def _own_methods(self) -> list[str]:
         """Return the names of a user's own methods, which may decide on the host what a graph would repeat."""
-        methods = (self.process, self.before_batches, self.batches, self.continues, self.update)
-        return [method.__name__ for method in methods if not method.__module__.startswith("rltrainer.")]
+        names = ("process", "before_batches", "batches", "continues", "update")
+        return [name for name in names if not getattr(self, name).__module__.startswith("rltrainer.")]
 
     def _is_split_at_random(self) -> bool:
         return type(self).batches is OnPolicyAlgorithm.batches
