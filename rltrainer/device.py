@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.spaces import has_images
 from rltrainer.validation.field_rules import Rule, checked
 
@@ -39,8 +39,7 @@ def require_device(owner: str, device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         found = cuda_devices()
         hint = f"There is {', '.join(['cpu', *found])}{'' if found else '; PyTorch sees no CUDA device'}."
-        rule = "must be a device that PyTorch can use here"
-        raise ParamsError(field_error_text(owner, "device", rule, device, hint)) from error
+        raise ParamsError.about(owner, "device", "must be a device that PyTorch can use here", device, hint) from error
 
 
 def cuda_devices() -> list[str]:

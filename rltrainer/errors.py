@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|\bid=\d{9,}(, )?")
 MAX_LENGTH = 120
@@ -19,6 +19,13 @@ def escaped(text: str, kept: str = "") -> str:
 
 class RLTrainerError(Exception):
     """Parent of every exception that rltrainer raises on purpose."""
+
+    @classmethod
+    def about(cls, owner: str, field: str, rule: str, value: object, hint: str = "") -> Self:
+        """Return an error `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, as every one about a value."""
+        kind = "type" if isinstance(value, type) else type(value).__name__
+        text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
+        return cls(f"{text}. {hint}" if hint else text)
 
     def __str__(self) -> str:
         """Return the text, which may quote a file, as a terminal can show it."""
@@ -102,13 +109,6 @@ def readable(value: object) -> str:
         return f"{text[:MAX_LENGTH]}..."
     shape = getattr(value, "shape", None)
     return f"<{kind} of shape {tuple(shape)}>" if shape else f"<{kind}>"  # an array's rows, a network's layers
-
-
-def field_error_text(owner: str, field: str, rule: str, value: object, hint: str = "") -> str:
-    """Return `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, the form of every error about a value."""
-    kind = "type" if isinstance(value, type) else type(value).__name__
-    text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
-    return f"{text}. {hint}" if hint else text
 
 
 def call_all(calls: Iterable[Callable[[], Any]], cause: BaseException | None = None) -> None:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_finite, is_int
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -28,7 +28,7 @@ class Every:
         if not isinstance(self.unit, str) or self.unit not in get_args(Unit):
             rule = f"must be one of {get_args(Unit)}"
             hint = did_you_mean(str(self.unit), get_args(Unit)).strip()
-            raise ParamsError(field_error_text("Every", "unit", rule, self.unit, hint))
+            raise ParamsError.about("Every", "unit", rule, self.unit, hint)
 
     def crossed(self, before: float, now: float) -> bool:
         """Return whether a multiple of `n` lies in (before, now]."""
@@ -45,6 +45,5 @@ def as_every(owner: str, every: int | Every, field: str = "every") -> Every:
     if is_int(every) and every > 0:
         return Every(every, "training_step")
     if not isinstance(every, Every):
-        rule = "must be a positive integer, of training steps, or an Every"
-        raise ParamsError(field_error_text(owner, field, rule, every))
+        raise ParamsError.about(owner, field, "must be a positive integer, of training steps, or an Every", every)
     return every

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from rltrainer.errors import field_error_text
+from rltrainer.errors import ReturnedError
 from rltrainer.state.params import Params
 from rltrainer.types import UpdateResult
 from rltrainer.validation.field_rules import (
@@ -199,7 +199,7 @@ class UpdateCallbacks:
         found = None if self.before is None else self.before(batch)
         if found is not None and type(found) is not type(batch):
             rule = f"must return a {type(batch).__name__} or None"
-            raise TypeError(field_error_text("UpdateCallbacks", "before", rule, found))
+            raise ReturnedError.about("UpdateCallbacks", "before", rule, found)
         return batch if found is None else found
 
     def notify(self, name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
@@ -214,7 +214,7 @@ class UpdateCallbacks:
 
         found: Any = self.on_loss(name, loss, step_at_once)
         if found is not None and not isinstance(found, Tensor):
-            raise TypeError(field_error_text("UpdateCallbacks", "on_loss", "must return a loss or None", found))
+            raise ReturnedError.about("UpdateCallbacks", "on_loss", "must return a loss or None", found)
         return None if taken else loss if found is None else found
 
 
@@ -243,7 +243,7 @@ class UpdatePlan:
         result: Any = self.all_reduce(gradient)
         if not isinstance(result, Tensor) or result.shape != gradient.shape:
             rule = f"must return a gradient of shape {tuple(gradient.shape)}"
-            raise TypeError(field_error_text("UpdatePlan", "all_reduce", rule, result))
+            raise ReturnedError.about("UpdatePlan", "all_reduce", rule, result)
         return result
 
     @property

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rltrainer.errors import ParamsError, field_error_text, readable
+from rltrainer.errors import ParamsError, readable
 from rltrainer.validation.field_rules import FiniteFloat, checked
 
 Schedule = Callable[[float], float]
@@ -37,7 +37,7 @@ class LinearSchedule:
         for field, value in list(vars(self).items()):
             object.__setattr__(self, field, checked(name, field, value, FiniteFloat))  # frozen
         if not 0.0 < self.until <= 1.0:
-            raise ParamsError(field_error_text(name, "until", "must be in (0, 1]", self.until))
+            raise ParamsError.about(name, "until", "must be in (0, 1]", self.until)
 
     def __call__(self, progress: float) -> float:
         """Return the value at `progress`."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import SpaceError, field_error_text, readable
+from rltrainer.errors import SpaceError, readable
 from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import is_int
 
@@ -90,14 +90,14 @@ def require_floats(owner: str, action_space: Space) -> None:
     """Raise a `SpaceError` for a Box of integers: what the env got would not be what the policy, `owner`, chose."""
     if isinstance(action_space, spaces.Box) and not np.issubdtype(action_space.dtype, np.floating):
         hint = "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
-        raise SpaceError(field_error_text(owner, "action_space", "must hold floats if it is a Box", action_space, hint))
+        raise SpaceError.about(owner, "action_space", "must hold floats if it is a Box", action_space, hint)
 
 
 def require_few_choices(owner: str, action_space: Space) -> None:
     """Raise a `SpaceError` if the network of a policy, `owner`, would have more outputs than fit into memory."""
     if sum(num_choices(action_space) or ()) > MAX_CHOICES:
         rule, hint = f"must have at most {MAX_CHOICES} choices in all", "Make several numbers of them: MultiDiscrete."
-        raise SpaceError(field_error_text(owner, "action_space", rule, action_space, hint))
+        raise SpaceError.about(owner, "action_space", rule, action_space, hint)
 
 
 def to_plain(space: Space) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, field_error_text, readable
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReturnedError, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
@@ -135,7 +135,7 @@ class Algorithm(metaclass=Constructed):
             hint = f"Write {params_class}(lr=..., ...)."
             if hasattr(params, "create_trainer"):
                 hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
-            raise ParamsError(field_error_text(name, "params", f"must be of class {params_class}", params, hint))
+            raise ParamsError.about(name, "params", f"must be of class {params_class}", params, hint)
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
@@ -219,7 +219,7 @@ class Algorithm(metaclass=Constructed):
         if isinstance(params, type) or not callable(getattr(params, "create_trainer", None)):
             hint = "Hyperparameters belong to the algorithm." if isinstance(params, AlgorithmParams) else ""
             rule = "must be trainer params, such as OnPolicyTrainerParams(training_collector=...)"
-            raise ParamsError(field_error_text(f"{type(self).__name__}.run_training", "params", rule, params, hint))
+            raise ParamsError.about(f"{type(self).__name__}.run_training", "params", rule, params, hint)
         return params.create_trainer(self).run()
 
     def to_plain(self) -> dict[str, Any]:
@@ -367,7 +367,7 @@ class Algorithm(metaclass=Constructed):
         for result in results:
             if not isinstance(result, UpdateResult):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
-                raise TypeError(field_error_text(type(self).__name__, "gradient_step", rule, result, hint))
+                raise ReturnedError.about(type(self).__name__, "gradient_step", rule, result, hint)
 
     def _end_update(self, results: list[UpdateResult]) -> None:
         self._check_results(results)

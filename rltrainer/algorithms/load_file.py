@@ -13,7 +13,7 @@ from torch import Tensor
 from rltrainer import errors
 from rltrainer.algorithms.algorithm import Algorithm
 from rltrainer.device import require_device, resolve_device
-from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, readable
 from rltrainer.loggers import RunFolder
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
@@ -93,7 +93,7 @@ def policy_of(owner: str, player: Player) -> Policy:
     hint = f"It is the id of an env; the policy comes first: {owner}(policy, env)." if is_id else ""
     if isinstance(player, gym.Env | gym.vector.VectorEnv):
         hint = f"The policy comes first: {owner}(policy, env)."
-    raise ParamsError(field_error_text(owner, "policy", rule, player, hint))
+    raise ParamsError.about(owner, "policy", rule, player, hint)
 
 
 class _File:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.nets.policy import Policy
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.validation.field_rules import PositiveInt
@@ -70,7 +70,7 @@ class OffPolicyAlgorithm(Algorithm):
         normalizer = self.policy.reward_normalizer
         if self.learns_from_rewards and normalizer is not None and not normalizer.moments.count:
             rule, hint = "must be False before offline training", "Scale the rewards of the data."
-            raise ParamsError(field_error_text(type(self.policy).__name__, "normalize_reward", rule, True, hint))
+            raise ParamsError.about(type(self.policy).__name__, "normalize_reward", rule, True, hint)
         if self.policy.obs_normalizer is not None:
             self.policy.obs_normalizer.reset()
             for obs in buffer.observations():

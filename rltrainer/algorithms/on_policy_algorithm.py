@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import cast
@@ -109,7 +109,7 @@ class OnPolicyAlgorithm(Algorithm):
         effect = f"as {field}=True makes its advantage 0: no actor is trained"
         rule = f"must leave no minibatch with one step{of_what}, {effect}"
         hint = f"Take larger minibatches, collect more, or set {field}=False."
-        raise ParamsError(field_error_text(type(self).__name__, "batch_size", rule, batch_size, hint))
+        raise ParamsError.about(type(self).__name__, "batch_size", rule, batch_size, hint)
 
     def standardizes(self) -> bool:
         """Return whether the advantages of each minibatch are standardised, which needs more than one step."""

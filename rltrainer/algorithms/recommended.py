@@ -4,7 +4,7 @@ from typing import Any, NotRequired, TypedDict
 
 import gymnasium as gym
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.spaces import has_images
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
@@ -56,5 +56,5 @@ def look_at(envs: VectorEnv, algorithm: type[Any]) -> tuple[int, bool]:
     if not isinstance(envs, gym.vector.VectorEnv):
         hint = "Make one with rl.make_vec(env_id, num_envs=1)."
         owner = f"{algorithm.__name__}.recommended"
-        raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
+        raise ParamsError.about(owner, "envs", "must be a gymnasium VectorEnv", envs, hint)
     return envs.num_envs, has_images(envs.single_observation_space)

@@ -11,7 +11,7 @@ from torch import Tensor
 from rltrainer.collect.acting_graph import MEMORY, ActingGraph
 from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_clock import Rows
-from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError, readable
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import allowed, has_state
 from rltrainer.nets.policy import VERSION, Decision
@@ -49,7 +49,7 @@ class ActionSelection:
             lost = [name for name in self.columns if name not in UNCHOSEN]
             if lost:
                 rule = "must hold no column of the policy's own choices, where others replace them"
-                raise ParamsError(field_error_text("Collector", "buffer.extra", rule, lost))
+                raise ParamsError.about("Collector", "buffer.extra", rule, lost)
         self._is_recorded = self.policy.cuda_graph and self._adapter.is_uploaded and not random
         if self._is_recorded:
             self._graph = self._graph or ActingGraph(self.policy)
@@ -124,7 +124,7 @@ class ActionSelection:
             return memory
         if memory is not None:
             rule = f"must have no memory where {type(self.policy).__name__} has one"
-            raise ParamsError(field_error_text("Collector", "exploration", rule, exploration))
+            raise ParamsError.about("Collector", "exploration", rule, exploration)
         return exploration.initial_state(num_envs, self._adapter.action_space).to(self.policy.device)
 
 

@@ -20,7 +20,7 @@ from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
 from rltrainer.collect.weight_sync import Counts, Publisher, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
@@ -231,7 +231,7 @@ class AsyncCollector(Stateful[AsyncState]):
         """Return the last collection [T, N]; a `ParamsError` without a buffer, and before the first."""
         if self._rollout is None:
             rule = "must be given, and something collected, to look at what was stored"
-            raise ParamsError(field_error_text(OWNER, "buffer", rule, self.buffer))
+            raise ParamsError.about(OWNER, "buffer", rule, self.buffer)
         if not isinstance(self._rollout, Rollout):
             self._rollout = from_arrays(self._rollout)
         return self._rollout

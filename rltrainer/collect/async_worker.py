@@ -19,7 +19,7 @@ from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
 from rltrainer.envs.vector_env import close_envs
-from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError
 from rltrainer.nets import Exploration, Policy
 from rltrainer.processes.channel import dumps
 from rltrainer.processes.program import Link
@@ -65,7 +65,7 @@ class CollectingProgram:
         envs = self._link.load(self._make_envs)()
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
-            raise ParamsError(field_error_text(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint))
+            raise ParamsError.about(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint)
         self._envs = envs
         spaces = envs.single_observation_space, envs.single_action_space
         return spaces, envs.num_envs, frame_skip(envs), HERE
@@ -110,8 +110,7 @@ class CollectingProgram:
             except AttributeError as error:
                 raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
             if not isinstance(module, nn.Module):
-                rule = "must be a module in the workers too"
-                raise ParamsError(field_error_text(OWNER, f"modules[{path!r}]", rule, module))
+                raise ParamsError.about(OWNER, f"modules[{path!r}]", "must be a module in the workers too", module)
         targets = tensors_of(found)
         check_layout(self._weights.layout, layout_of(targets), f"{OWNER}.modules")
         self._targets, self._serial = [tensor for _, tensor in targets], 0
@@ -249,7 +248,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
             quotas = [n * share + min(max(rest - n * worker.number, 0), n) for worker in workers]
             if stores and not all(quotas):
                 rule = f"must give each of {len(workers)} workers an episode"
-                raise ParamsError(field_error_text(f"{OWNER}.collect", "num_episodes", rule, request.num_episodes))
+                raise ParamsError.about(f"{OWNER}.collect", "num_episodes", rule, request.num_episodes)
             requests = [replace(request, num_episodes=quota) for quota in quotas]
         asked = [(worker, each) for worker, each in zip(workers, requests, strict=True) if each.num_episodes != 0]
         self._before_asking()

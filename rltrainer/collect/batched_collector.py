@@ -20,7 +20,7 @@ from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import take_rows
 from rltrainer.envs.stream_adapter import StreamAdapter
-from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.state.params import Params
@@ -150,7 +150,7 @@ class BatchedCollector(Collector):
         longest = checked(name, "max_trajectory_length", max_trajectory_length, PositiveInt | None)
         if longest is not None and longest < shortest:
             text = f"must be at least min_trajectory_length={shortest}"
-            raise ParamsError(field_error_text(name, "max_trajectory_length", text, longest))
+            raise ParamsError.about(name, "max_trajectory_length", text, longest)
         self.inference = inference or InferenceParams()
         self.min_trajectory_length, self.max_trajectory_length = shortest, longest
         keys = checked_keys(name, info_keys)

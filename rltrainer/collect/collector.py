@@ -25,7 +25,7 @@ from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.env_state import AdapterState
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
-from rltrainer.errors import NonFiniteError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import NonFiniteError, ParamsError, ReturnedError, SpaceError
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
@@ -232,7 +232,7 @@ class Collector(Stateful[CollectorState]):
         elif self._limit and (num_episodes or 0) > self.num_envs and not self.adapter.can_reset_one:
             rule = f"must be None for {num_episodes} episodes in {self.num_envs} envs that cannot be reset one by one"
             hint = 'Use rl.make_vec(..., backend="sync"), as many envs as episodes, or a time limit in the env.'
-            raise ParamsError(field_error_text("Collector", "max_episode_steps", rule, self._limit, hint))
+            raise ParamsError.about("Collector", "max_episode_steps", rule, self._limit, hint)
         started = time.perf_counter()
         if self._weights is not None:
             self._weights.require()
@@ -318,7 +318,7 @@ class Collector(Stateful[CollectorState]):
     def rollout(self) -> Rollout:
         """Return the data of the last collection [T, N]; a `ParamsError` without a buffer."""
         if self.rollout_buffer is None:
-            raise ParamsError(field_error_text("Collector", "buffer", "must be given to look at what was stored", None))
+            raise ParamsError.about("Collector", "buffer", "must be given to look at what was stored", None)
         return self.rollout_buffer.rollout() if self._processed is None else self._processed
 
     def settings(self) -> dict[str, float]:
@@ -511,12 +511,12 @@ def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: 
     require_same_spaces("buffer", buffer, source)
     if buffer.num_envs != (count := source.num_envs):
         rule, hint = f"must be made for num_envs={count}{whose}", f"Write ReplayBuffer(..., num_envs={count})."
-        raise ParamsError(field_error_text(owner, "buffer.num_envs", rule, buffer.num_envs, hint))
+        raise ParamsError.about(owner, "buffer.num_envs", rule, buffer.num_envs, hint)
     known = policy.columns if buffer.extra else {}
     for name, spec in buffer.extra.items():
         if known.get(name) != spec:
             rule = f"must be a column that the policy fills; {type(policy).__name__} fills {dict(known)}"
-            raise ParamsError(field_error_text("Collector", f"buffer.extra[{name!r}]", rule, spec))
+            raise ParamsError.about("Collector", f"buffer.extra[{name!r}]", rule, spec)
 
 
 def require_one_agent(reward: Any) -> None:
@@ -531,7 +531,7 @@ def processed(process: Process, rollout: Rollout) -> Rollout:
     result, shape = process(rollout), tuple(rollout.reward.shape)
     if not isinstance(result, Rollout) or result.reward.shape != shape:
         found = tuple(result.reward.shape) if isinstance(result, Rollout) else result
-        raise TypeError(field_error_text("Collector.collect", "process", f"must return a Rollout of {shape}", found))
+        raise ReturnedError.about("Collector.collect", "process", f"must return a Rollout of {shape}", found)
     if not result.reward.isfinite().all():
         raise NonFiniteError("Collector.collect: process returned rewards that are not finite; nothing was stored")
     return result

@@ -10,7 +10,7 @@ import numpy as np
 from rltrainer.data.storage import Array
 from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs
 from rltrainer.envs.vector_env import VectorEnv
-from rltrainer.errors import EnvError, ParamsError, field_error_text, readable
+from rltrainer.errors import EnvError, ParamsError, readable
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -116,7 +116,7 @@ def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
     for key in keys:
         if key in TAKEN:
             rule = f"must be none of {', '.join(TAKEN)}, which a log has already"
-            raise ParamsError(field_error_text(owner, "info_keys", rule, key))
+            raise ParamsError.about(owner, "info_keys", rule, key)
     return tuple(dict.fromkeys(keys))
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.device import require_device
-from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError
 from rltrainer.interval import Every, as_every
 from rltrainer.nets import Policy
 from rltrainer.processes.shared_arrays import SharedArrays
@@ -68,7 +68,7 @@ class WeightSync:
         if counts is not None:
             if self._every.unit != "second" and self._every.unit not in counts:
                 rule = f"must be in what the trainer counts ({', '.join(counts)})"
-                raise ParamsError(field_error_text(self._owner, "sync_every", rule, self._every))
+                raise ParamsError.about(self._owner, "sync_every", rule, self._every)
             seen = self._every.now(counts.get(self._every.unit, 0))
         before, state.seen = state.seen, seen
         if seen is not None and before is not None and seen < before:  # another run begins
@@ -182,7 +182,7 @@ def acting_policy(
     if device is None:
         if every is not None:
             hint = "Without one the policy itself acts, always with its newest weights."
-            raise ParamsError(field_error_text(owner, "sync_every", "needs a device", every, hint))
+            raise ParamsError.about(owner, "sync_every", "needs a device", every, hint)
         return policy, None
     if (there := require_device(owner, device)) == policy.device:
         return policy, None

@@ -8,7 +8,7 @@ from rltrainer.data.buffer_description import StoredEpisodes, stored_episodes
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import copy_transitions
-from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text
+from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeInt, PositiveInt, UnitFloat, checked
 
 
@@ -27,7 +27,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
     share = checked(owner, "share", share, UnitFloat | None)
     num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt | None)
     if (share is None) == (num_episodes is None):
-        raise ParamsError(field_error_text(owner, "share", "must be given, or num_episodes, but not both", share))
+        raise ParamsError.about(owner, "share", "must be given, or num_episodes, but not both", share)
     finished = np.flatnonzero(episodes.is_finished)
     # 0.07 * 100 is 7.000000000000001, and must not be rounded up to 8.
     count = num_episodes if share is None else int(np.ceil(round(share * len(finished), 9)))
@@ -69,7 +69,7 @@ def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tupl
 def episodes_of(owner: str, buffer: Any) -> StoredEpisodes:
     """Return the episodes of a buffer; a `ReplayBufferError` with the owner's name if it is none."""
     if not isinstance(buffer, ReplayBuffer):
-        raise ReplayBufferError(field_error_text(owner, "buffer", "must be a ReplayBuffer", buffer))
+        raise ReplayBufferError.about(owner, "buffer", "must be a ReplayBuffer", buffer)
     return stored_episodes(buffer._ring)
 
 

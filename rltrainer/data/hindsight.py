@@ -12,7 +12,7 @@ from torch import Tensor
 from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.ring import Ring, n_step_windows
 from rltrainer.data.storage import Array, to_array
-from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
 from rltrainer.tree import map_tree
 from rltrainer.types import Sequences, Transitions
 from rltrainer.validation.field_rules import PositiveInt, a_callable, checked
@@ -70,7 +70,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         shapes = [leaves[name].shape if name in leaves else None for name in GOALS]
         if None in shapes or shapes[0] != shapes[1]:
             rule = "must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape"
-            raise SpaceError(field_error_text(owner, "observation_space", rule, observation_space))
+            raise SpaceError.about(owner, "observation_space", rule, observation_space)
         super().__init__(capacity, observation_space, action_space, num_envs, **options)
         self._bounds = TrajectoryBounds(self._ring)
 
@@ -82,7 +82,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         """
         if not isinstance(env, gym.Env) or not ("compute_reward" in options or env.has_wrapper_attr("compute_reward")):
             rule, hint = "must be a single gymnasium.Env with a `compute_reward`", "Or pass compute_reward=... too."
-            raise ParamsError(field_error_text("HindsightReplayBuffer.for_env", "env", rule, env, hint))
+            raise ParamsError.about("HindsightReplayBuffer.for_env", "env", rule, env, hint)
         names = [name for name in ("compute_reward", "compute_terminated") if env.has_wrapper_attr(name)]
         functions = {name: env.get_wrapper_attr(name) for name in names}
         return cls(capacity, env.observation_space, env.action_space, num_envs, **functions | options)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rltrainer.errors import ReplayBufferError, field_error_text
+from rltrainer.errors import ReplayBufferError
 
 # Where Linux lists the limits of groups of processes, such as containers, those of this process, and the memory.
 CGROUPS, OWN_GROUPS, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
@@ -21,7 +21,7 @@ def check_fits(owner: str, field: str, value: int, needed: int, device: torch.de
     available = available_bytes(device)
     if available is not None and needed > available:
         rule = f"needs {needed / 1e9:.3g} GB of memory on {device}, {available / 1e9:.3g} GB are available"
-        raise ReplayBufferError(field_error_text(owner, field, rule, value, "Make it smaller."))
+        raise ReplayBufferError.about(owner, field, rule, value, "Make it smaller.")
 
 
 def device_for_data(nbytes: int, device: torch.device) -> torch.device:

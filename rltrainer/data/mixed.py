@@ -12,7 +12,7 @@ from rltrainer.data.buffer_state import MixedState
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text
+from rltrainer.errors import ReplayBufferError, SpaceError
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree
 from rltrainer.types import Sequences, State, Transitions
@@ -36,14 +36,14 @@ class MixedBuffer(ReplayBuffer):
     def __init__(self, online: ReplayBuffer, offline: ReplayBuffer, offline_share: float = 0.5) -> None:
         for name, buffer in (("online", online), ("offline", offline)):
             if not isinstance(buffer, ReplayBuffer):
-                raise ReplayBufferError(field_error_text("MixedBuffer", name, "must be a ReplayBuffer", buffer))
+                raise ReplayBufferError.about("MixedBuffer", name, "must be a ReplayBuffer", buffer)
         rules = {
             "must be another buffer than the online one": offline is not online,
             "must hold transitions": len(offline) > 0,
             f"must be on {online.device}, as the online one is": offline.device == online.device,
         }
         for rule in (rule for rule, holds in rules.items() if not holds):
-            raise ReplayBufferError(field_error_text("MixedBuffer", "offline", rule, offline))
+            raise ReplayBufferError.about("MixedBuffer", "offline", rule, offline)
         vars(self).update(vars(online))  # one memory: a transition that is stored here is stored there
         # Samples are alike if one of the two stacks frames.
         if mismatch := self._layout.mismatch(

@@ -30,14 +30,7 @@ from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array, Extra, column_specs, require_extra, slot_nbytes
 from rltrainer.data.transition_sources import CHUNK_SIZE, append, transitions_from_arrays
 from rltrainer.device import require_device
-from rltrainer.errors import (
-    CheckpointError,
-    NonFiniteError,
-    ParamsError,
-    ReplayBufferError,
-    SpaceError,
-    field_error_text,
-)
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.plan import no_progress
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
@@ -106,8 +99,7 @@ class ReplayBuffer:
         capacity = checked(owner, "capacity", capacity, PositiveInt)
         if capacity < num_envs * (frame_stack or 1):
             times = "" if frame_stack is None else f" times frame_stack={frame_stack}"
-            rule = f"must be at least num_envs={num_envs}{times}"
-            raise ParamsError(field_error_text(owner, "capacity", rule, capacity))
+            raise ParamsError.about(owner, "capacity", f"must be at least num_envs={num_envs}{times}", capacity)
         env_capacity = -(-capacity // num_envs)
         self.capacity, self.num_envs, self.extra = env_capacity * num_envs, num_envs, require_extra(owner, extra)
         self.device = require_device(owner, device)
@@ -164,7 +156,7 @@ class ReplayBuffer:
     def sampler(self, sampler: Sampler | None) -> None:
         if len(self):
             rule, hint = "must be set before anything is stored", "Set it in the constructor of your buffer."
-            raise ReplayBufferError(field_error_text("ReplayBuffer", "sampler", rule, sampler, hint))
+            raise ReplayBufferError.about("ReplayBuffer", "sampler", rule, sampler, hint)
         self._ring.sampler = sampler
 
     @property
@@ -301,7 +293,7 @@ class ReplayBuffer:
         burn_in = checked(owner, "burn_in", burn_in, NonNegativeInt, ReplayBufferError)
         if length + burn_in > limit:
             rule = f"must with burn_in={burn_in} be at most the {limit} transitions that each env keeps"
-            raise ReplayBufferError(field_error_text(owner, "length", rule, length, "Give the buffer more capacity."))
+            raise ReplayBufferError.about(owner, "length", rule, length, "Give the buffer more capacity.")
         arguments = (batch_size, n_step, gamma, num_batches)
         shape, n_step, gamma = self._sample_shape(owner, burn_in + length, *arguments)
         return self._ring.sequences(*self._draw(shape), length, burn_in, n_step, gamma)
@@ -372,7 +364,7 @@ class ReplayBuffer:
         Its trajectories stay whole and in order, each in one env.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
-            raise ReplayBufferError(field_error_text("ReplayBuffer.extend", "other", "must be another buffer", other))
+            raise ReplayBufferError.about("ReplayBuffer.extend", "other", "must be another buffer", other)
         if mismatch := self._layout.mismatch(other._layout):
             raise SpaceError(f"ReplayBuffer.extend: {mismatch}")
         append(other._ring, self._ring, "ReplayBuffer.extend")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array, FinalObservations, PackedRows, RowWriter, Storage, outside_text, to_array
-from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError, field_error_text
+from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, is_on_host, leaves, map_tree
 from rltrainer.types import Rollout, Sequences, Transitions, to_device
@@ -544,7 +544,7 @@ class FrameStack:
         self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
         if not isinstance(space, gym.spaces.Box) or space.shape[:1] != (num_frames,):
             rule = f"must be a Box with {num_frames} frames along its first axis"
-            raise SpaceError(field_error_text(owner, "observation_space", rule, space))
+            raise SpaceError.about(owner, "observation_space", rule, space)
         self._name, self._shape = f"{owner}.obs", space.shape
         # The space of a single frame.
         self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)

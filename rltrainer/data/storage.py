@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ReplayBufferError, SpaceError, field_error_text, readable
+from rltrainer.errors import ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import to_device
@@ -66,7 +66,7 @@ def column_specs(
     """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`, if spaces can be stored."""
     if not isinstance(leaf_spaces(action_space), gym.Space):
         rule = "must be a Box, Discrete, MultiDiscrete or MultiBinary"
-        raise SpaceError(field_error_text(owner, "action_space", rule, action_space))
+        raise SpaceError.about(owner, "action_space", rule, action_space)
     obs, action = (
         map_tree(lambda leaf: Spec(leaf_shape(leaf), stored_dtype(leaf), leaf), leaf_spaces(space))
         for space in (observation_space, action_space)

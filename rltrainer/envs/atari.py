@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import wrappers
 from gymnasium.vector import AutoresetMode
 
-from rltrainer.errors import CheckpointError, EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
+from rltrainer.errors import CheckpointError, EnvError, MissingExtraError, ParamsError, install_extra
 from rltrainer.seeding import draw_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, as_python, checked, is_int
@@ -77,7 +77,7 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
         )  # fmt: skip
         if getattr(env.unwrapped, "_frameskip", None) != 1:
             rule, hint = "must be a game of ALE that skips no frames", "Make it with frameskip=1."
-            raise ParamsError(field_error_text("AtariWrapper", "env", rule, env, hint))
+            raise ParamsError.about("AtariWrapper", "env", rule, env, hint)
         try:
             game = wrappers.AtariPreprocessing(env, options["noop_max"], options["frame_skip"], options["screen_size"])
         except gym.error.DependencyNotInstalled as error:
@@ -211,7 +211,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
         actions = np.asarray(actions)
         if actions not in self.action_space:
             rule = f"must be {self.num_envs} integers in [0, {self._num_actions})"
-            raise ParamsError(field_error_text("AtariVectorEnv.step", "actions", rule, actions))
+            raise ParamsError.about("AtariVectorEnv.step", "actions", rule, actions)
         for played, action in zip(self._actions, actions.tolist(), strict=True):
             played.append(action)
         self._obs, reward, over, truncated, info = self._games.step(actions)

@@ -22,7 +22,7 @@ from rltrainer.envs.tensors import TENSOR_ENVS
 from rltrainer.envs.tensors.tensor_env import TensorEnv
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.workers.worker_vector_env import WorkerOptions, WorkerVectorEnv
-from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError, install_extra
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -185,7 +185,7 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
 
 
 def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoReturn:
-    raise ParamsError(field_error_text("make_vec", field, rule, value, hint))
+    raise ParamsError.about("make_vec", field, rule, value, hint)
 
 
 def spec_of(env_id: str) -> EnvSpec:

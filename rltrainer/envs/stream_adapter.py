@@ -15,7 +15,7 @@ from rltrainer.envs.adapter.env_state import NO_ROWS
 from rltrainer.envs.adapter.episode_clock import Mask, Rows
 from rltrainer.envs.adapter.observations import EnvStep, ObsMemory, take_rows
 from rltrainer.envs.workers.worker_vector_env import EnvWorker, WorkerVectorEnv
-from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, SpaceError
 
 
 class StreamAdapter(EnvAdapter):
@@ -35,7 +35,7 @@ class StreamAdapter(EnvAdapter):
             rule = f"must have a worker process for each of its {self.num_envs} envs"
             how = f"make_vec(..., backend='workers', num_workers={self.num_envs})"
             hint = f"Make them with {how}; wrappers=[...] wraps them."
-            raise ParamsError(field_error_text("BatchedCollector", "envs", rule, envs, hint))
+            raise ParamsError.about("BatchedCollector", "envs", rule, envs, hint)
         self._workers, self._arrays = envs, envs.arrays.arrays  # [N, ...], each env's last answer until its next call
         self._infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]  # of each env's last step
         self._answers: deque[tuple[int, bool]] = deque()  # which envs have stepped, and whether they were restarted

@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.envs.checks import failure_text
-from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError
 from rltrainer.processes.worker import GRACE
 from rltrainer.validation.field_rules import as_python, is_int
 
@@ -35,7 +35,7 @@ def frame_skip(envs: VectorEnv) -> int:
     A `ParamsError` if `envs` is no vector env.
     """
     if not isinstance(envs, gym.vector.VectorEnv):
-        raise ParamsError(field_error_text("frame_skip", "envs", "must be a gymnasium VectorEnv", envs))
+        raise ParamsError.about("frame_skip", "envs", "must be a gymnasium VectorEnv", envs)
     inner: Any = envs.unwrapped
     if isinstance(inner, _OF_SINGLE_ENVS):
         names = [name for name in _FRAME_SKIPS if all(inner.call("has_wrapper_attr", name))]

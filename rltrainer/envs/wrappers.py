@@ -11,7 +11,7 @@ from gymnasium import spaces, wrappers
 
 from rltrainer.envs.atari import AtariWrapper
 from rltrainer.envs.checks import describe
-from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, SpaceError
 from rltrainer.spaces import ACTION_MASK, num_choices
 from rltrainer.validation.field_rules import Flag, Rule, checked, is_int
 from rltrainer.validation.suggestions import did_you_mean
@@ -68,7 +68,7 @@ class ActionMask(_Observing):
         sizes, space = num_choices(env.action_space), env.observation_space
         if sizes is None:
             rule = "must be Discrete, MultiDiscrete or MultiBinary"
-            raise SpaceError(field_error_text("ActionMask", "env.action_space", rule, env.action_space))
+            raise SpaceError.about("ActionMask", "env.action_space", rule, env.action_space)
         self._shape, self._is_dict = (sum(sizes),), isinstance(space, spaces.Dict)
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
         self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(sum(sizes))})
@@ -116,8 +116,7 @@ class PixelObservation(_Observing):
         self._render_only = checked(name, "render_only", render_only, Flag)
         if env.render_mode in (None, "human"):
             hint = 'Write make_vec(..., render_mode="rgb_array"), or pass it on in the factory.'
-            rule = 'must be made with render_mode="rgb_array"'
-            raise ParamsError(field_error_text(name, "env", rule, env.render_mode, hint))
+            raise ParamsError.about(name, "env", 'must be made with render_mode="rgb_array"', env.render_mode, hint)
         env.reset()  # most envs render nothing before; every episode begins with a reset of its own
         height, width = _checked_frame(env.render()).shape[:2]
         size = size or (height, width)
@@ -126,8 +125,7 @@ class PixelObservation(_Observing):
         frames = spaces.Box(0, 255, (*size, 1 if grayscale else 3), np.uint8)
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {STATE: space}
         if not render_only and PIXELS in parts:
-            rule = f"must have no part {PIXELS!r} of its own"
-            raise ParamsError(field_error_text(name, "env.observation_space", rule, space))
+            raise ParamsError.about(name, "env.observation_space", f"must have no part {PIXELS!r} of its own", space)
         self.observation_space = frames if render_only else spaces.Dict({**parts, PIXELS: frames})
 
     def _observe(self, obs: Any, info: dict[str, Any]) -> Any:
@@ -185,15 +183,15 @@ def _wrapper(owner: str, field: str, data: Any) -> Callable[[Env], Env]:
     name = data.get(NAME) if isinstance(data, Mapping) else data
     if not isinstance(name, str) or name not in WRAPPERS:
         hint = did_you_mean(name, WRAPPERS).strip() if isinstance(name, str) else ""
-        raise ParamsError(field_error_text(owner, field, f"must name one of {', '.join(WRAPPERS)}", name, hint))
+        raise ParamsError.about(owner, field, f"must name one of {', '.join(WRAPPERS)}", name, hint)
     options = {key: value for key, value in data.items() if key != NAME}
     signature = inspect.signature(WRAPPERS[name])
     known = list(signature.parameters)[1:]
     for option in [option for option in options if option not in known]:
         hint = did_you_mean(str(option), known).strip()
-        raise ParamsError(field_error_text(owner, field, f"{name} has no argument {option!r}", data, hint))
+        raise ParamsError.about(owner, field, f"{name} has no argument {option!r}", data, hint)
     try:
         signature.bind(None, **options)
     except TypeError as error:
-        raise ParamsError(field_error_text(owner, field, f"{name}: {error}", data)) from None
+        raise ParamsError.about(owner, field, f"{name}: {error}", data) from None
     return partial(WRAPPERS[name], **options)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.validation.field_rules import PositiveInt, checked, is_finite
 
 Array = NDArray[np.float64]
@@ -72,7 +72,7 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     other = _checked("probability_of_improvement", "others", others)
     if found.shape[-1] != other.shape[-1]:
         rule = f"must hold the same {found.shape[-1]} tasks as scores"
-        raise ParamsError(field_error_text("probability_of_improvement", "others", rule, other.shape))
+        raise ParamsError.about("probability_of_improvement", "others", rule, other.shape)
     first, second = found[..., :, None, :], other[..., None, :, :]
     return _array(((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1)))
 
@@ -92,7 +92,7 @@ def bootstrap_interval(
     owner = "bootstrap_interval"
     arrays = [_checked(owner, "scores", each) for each in scores]
     if not (is_finite(confidence) and 0 < confidence < 1):
-        raise ParamsError(field_error_text(owner, "confidence", "must be a number between 0 and 1", confidence))
+        raise ParamsError.about(owner, "confidence", "must be a number between 0 and 1", confidence)
     num_resamples = checked(owner, "num_resamples", num_resamples, PositiveInt)
     generator = np.random.default_rng(seed)
     at_once = max(1, MAX_DRAWN // max(each.size for each in arrays))
@@ -114,12 +114,11 @@ def _checked(owner: str, field: str, scores: ArrayLike) -> Array:
     try:
         found = np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError):
-        hint = "Each task needs as many runs as the others."
-        raise ParamsError(field_error_text(owner, field, rule, scores, hint)) from None
+        raise ParamsError.about(owner, field, rule, scores, "Each task needs as many runs as the others.") from None
     if found.ndim == 1:
         found = found[:, None]
     if found.ndim == 0 or found.size == 0 or not np.isfinite(found).all():
-        raise ParamsError(field_error_text(owner, field, rule, scores))
+        raise ParamsError.about(owner, field, rule, scores)
     return found
 
 

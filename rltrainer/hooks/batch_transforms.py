@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.algorithms import OnPolicyAlgorithm
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
@@ -67,7 +67,7 @@ class RewardNormalizer(TrainerHook):
         """Check that rewards come one by one."""
         if (n_step := getattr(ctx.algorithm, "n_step", 1)) != 1:
             rule, hint = "must be 1", "A sum of rewards has another mean than each of them."
-            raise ParamsError(field_error_text("RewardNormalizer", "algorithm.n_step", rule, n_step, hint))
+            raise ParamsError.about("RewardNormalizer", "algorithm.n_step", rule, n_step, hint)
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
         """Add new rewards to the statistics; on policy return the rollout with standardised ones."""
@@ -128,17 +128,16 @@ class SelectKeys(TrainerHook):
         self.obs = checked("SelectKeys", "obs", obs, Names | None)
         self.extra = checked("SelectKeys", "extra", extra, Names | None)
         if obs is None and extra is None:
-            raise ParamsError(field_error_text("SelectKeys", "obs", "must be given, or extra", obs))
+            raise ParamsError.about("SelectKeys", "obs", "must be given, or extra", obs)
         if obs is not None and not obs:
-            raise ParamsError(field_error_text("SelectKeys", "obs", "must name a key", obs, "None keeps all."))
+            raise ParamsError.about("SelectKeys", "obs", "must name a key", obs, "None keeps all.")
 
     def setup(self, ctx: TrainerContext) -> None:
         """Check the keys against the observations, the networks, and the columns that the algorithm reads."""
         if self.obs is not None:
             space = ctx.algorithm.policy.observation_space
             if not isinstance(space, spaces.Dict):
-                rule = "must be None where observations are no Dict"
-                raise ParamsError(field_error_text("SelectKeys", "obs", rule, self.obs))
+                raise ParamsError.about("SelectKeys", "obs", "must be None where observations are no Dict", self.obs)
             _require("obs", self.obs, space.spaces)
             # The keys that an update reads, as far as our networks say; a normaliser of observations reads all.
             networks = [value for value in vars(ctx.algorithm).values() if isinstance(value, nn.Module)]
@@ -205,7 +204,7 @@ class BatchSubSampler(TrainerHook):
         self.sub_traj_len = checked(owner, "sub_traj_len", sub_traj_len, PositiveInt)
         if batch_size % sub_traj_len:
             rule = f"must be a multiple of sub_traj_len, {sub_traj_len}"
-            raise ParamsError(field_error_text(owner, "batch_size", rule, batch_size))
+            raise ParamsError.about(owner, "batch_size", rule, batch_size)
         self._own_seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self._generator = make_generator(self._own_seed)
 
@@ -213,12 +212,12 @@ class BatchSubSampler(TrainerHook):
         """Check that there are rollouts, and windows in them."""
         if not isinstance(ctx.algorithm, OnPolicyAlgorithm):
             rule, hint = "must be on policy", "A replay buffer samples by itself: sample_sequences draws windows."
-            raise ParamsError(field_error_text("BatchSubSampler", "algorithm", rule, ctx.algorithm, hint))
+            raise ParamsError.about("BatchSubSampler", "algorithm", rule, ctx.algorithm, hint)
         num_steps, num_envs = ctx.params.collection_step_num_env_steps, ctx.params.training_collector.num_envs
         num_rows = None if num_steps is None else -(-num_steps // num_envs)
         if num_rows is not None and self.sub_traj_len > num_rows:
             rule = f"must be at most {num_rows}, the steps of each env in a collection step"
-            raise ParamsError(field_error_text("BatchSubSampler", "sub_traj_len", rule, self.sub_traj_len))
+            raise ParamsError.about("BatchSubSampler", "sub_traj_len", rule, self.sub_traj_len)
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout) -> Rollout:
         """Return the windows [L, W]."""

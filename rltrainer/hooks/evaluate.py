@@ -11,7 +11,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import make_vec
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule, a_callable, checked
@@ -106,7 +106,7 @@ class Evaluate(TrainerHook):
         trained_in = ctx.params.collectors().get("training_collector")
         if trained_in is not None and trained_in.shares_an_env(collector):
             hint = "An evaluation would reset the envs of training: make others with rl.make_vec."
-            raise ParamsError(field_error_text("Evaluate", "envs", "must be envs of its own", envs, hint))
+            raise ParamsError.about("Evaluate", "envs", "must be envs of its own", envs, hint)
         self._collector = collector
 
     def post_steps(self, ctx: TrainerContext) -> None:

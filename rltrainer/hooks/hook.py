@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import ArgumentError, CheckpointError, ParamsError
 from rltrainer.interval import Every, Unit
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import map_tree
@@ -88,7 +88,7 @@ class TrainerContext:
         """Return whether an interval became due: in this training step, gradient step, or in `test_log` this epoch."""
         if not isinstance(every, Every) or (every.unit == "env_step" and self._log.unit != every.unit):
             rule = "must be an Every, in a unit that the trainer counts"
-            raise ParamsError(field_error_text("TrainerContext.crossed", "every", rule, every))
+            raise ParamsError.about("TrainerContext.crossed", "every", rule, every)
         since, clock = self._here
         return every.crossed(since[every.unit], clock if every.unit == "second" else self.count(every.unit))
 
@@ -101,7 +101,7 @@ class TrainerContext:
         """Add numbers to the means of the next row of the log, as a log point's mapping does."""
         if not are_numbers(values):
             rule = "must be a mapping from names to numbers"
-            raise TypeError(field_error_text("TrainerContext.log", "values", rule, values))
+            raise ArgumentError.about("TrainerContext.log", "values", rule, values)
         self._log.take_in("training", lent(dict(values)), {})
 
     def _begin_training_step(self) -> None:
@@ -328,10 +328,10 @@ class FunctionHook(TrainerHook):
         if point not in POINTS:
             hint = did_you_mean(str(point), POINTS).strip()
             rule = f"must be a point of a hook: {', '.join(POINTS)}"
-            raise ParamsError(field_error_text("FunctionHook", "point", rule, point, hint))
+            raise ParamsError.about("FunctionHook", "point", rule, point, hint)
         signature = f"({', '.join([*inspect.signature(getattr(TrainerHook, point)).parameters][1:])})"
         takes = a_callable(signature)
         if not takes.accepts(fn):
-            raise ParamsError(field_error_text("FunctionHook", "fn", f"must be {takes.text}, as {point} is given", fn))
+            raise ParamsError.about("FunctionHook", "fn", f"must be {takes.text}, as {point} is given", fn)
         self.name = checked("FunctionHook", "name", name, AnyText | None)
         setattr(self, point, fn)

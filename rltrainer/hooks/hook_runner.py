@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.collect import CollectStats
-from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, call_all, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, ReturnedError, call_all
 from rltrainer.hooks.hook import POINTS, SHOW, TrainerContext, TrainerHook, are_numbers, is_ours, lent, overrides
 from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
@@ -237,7 +237,7 @@ class HookRunner(Stateful[HooksState]):
         hint = 'ctx.request_stop("a reason") ends a run.' if found is False else "Does it return by mistake?"
         hint = "Numbers are floats or tensors of one element; leave others out." if isinstance(found, dict) else hint
         name = f"{type(hook).__name__}.{point}"
-        return ReturnedError(field_error_text(f"{self._owner}.hooks", name, rule, found, hint))
+        return ReturnedError.about(f"{self._owner}.hooks", name, rule, found, hint)
 
 
 def misshapen(batch: Any) -> str | None:
@@ -271,15 +271,15 @@ def _named(owner: str, hooks: Sequence[TrainerHook]) -> dict[str, TrainerHook]:
         if own and not overrides(hook, *POINTS):
             meant = next(filter(None, (did_you_mean(each, POINTS) for each in own)), "")
             rule, hint = "must override a point, or nothing would call it", f"Points are {', '.join(POINTS)}.{meant}"
-            raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))
+            raise ParamsError.about(owner, "hooks", rule, hook, hint)
         loads = hook.state_class is not None or overrides(hook, "load_state_dict", "prepare_load")
         if overrides(hook, "state_dict") and not loads:
             rule, hint = "must override load_state_dict beside state_dict", "A checkpoint could not be continued."
-            raise ParamsError(field_error_text(owner, "hooks", rule, hook, hint))
+            raise ParamsError.about(owner, "hooks", rule, hook, hint)
         number = sum(type(each).__name__ == kind and each.name is None for each in named.values()) + 1
         name = hook.name or (kind if number == 1 else f"{kind} {number}")
         if name in named or any(each is hook for each in named.values()):
             hint = "Give each hook of a trainer a name of its own, and each trainer hooks of its own."
-            raise ParamsError(field_error_text(owner, "hooks", "must have different names", name, hint))
+            raise ParamsError.about(owner, "hooks", "must have different names", name, hint)
         named[name] = hook
     return named

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook, Values
 from rltrainer.interval import Every, as_every
 from rltrainer.tree import Tree
@@ -47,7 +47,7 @@ def find_metric(
     if state.num_misses >= MAX_MISSES and not ctx.algorithm.may_report(name):
         known = [*others(), *dict.fromkeys((*ctx.result.metrics, *ctx.algorithm.occasional_metrics))]
         rule, hint = f"must be one of {', '.join(known)}", did_you_mean(name, known).strip()
-        raise ParamsError(field_error_text(type(hook).__name__, field, rule, name, hint))
+        raise ParamsError.about(type(hook).__name__, field, rule, name, hint)
     return found
 
 
@@ -190,7 +190,7 @@ class LogScalar(TrainerHook):
                 return None if found is None else torch.as_tensor(found).detach()
         if not isinstance(value, Tensor):
             hint = f"It has parts: {', '.join(map(str, value))}."
-            raise ParamsError(field_error_text("LogScalar", "key", "must name a tensor", self.key, hint))
+            raise ParamsError.about("LogScalar", "key", "must name a tensor", self.key, hint)
         numbers = value.detach()
         if isinstance(batch, Rollout) and numbers.shape[:2] == batch.valid.shape and not batch.valid.all():
             numbers = numbers[batch.valid]

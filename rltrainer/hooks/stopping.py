@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from rltrainer.collect import CollectStats
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.functional.means import Part, floats, gather, merge
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.hooks.log_scalar import MetricState, find_metric
@@ -69,7 +69,7 @@ class EarlyStopping(TrainerHook):
         """Check that there are test steps, if they give the score."""
         if self.metric == "score" and ctx.params.test_collector is None:
             hint = "Pass TrainerParams.test_collector, or look at 'return' or a loss."
-            raise ParamsError(field_error_text("EarlyStopping", "metric", "needs test steps", self.metric, hint))
+            raise ParamsError.about("EarlyStopping", "metric", "needs test steps", self.metric, hint)
 
     def test_log(self, ctx: TrainerContext, stats: CollectStats) -> None:
         """Look at the score of a test step."""

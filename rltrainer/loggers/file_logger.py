@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.loggers.log_state import LoggerState, LogPosition
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 
@@ -215,14 +215,14 @@ class LineLogger(FileLogger):
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
         owner = type(self).__name__
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise ParamsError(field_error_text(owner, "path", "must be the path of a file", path))
+            raise ParamsError.about(owner, "path", "must be the path of a file", path)
         super().__init__(Path(path), Path(path).suffix, **options)
         if self.path.is_dir() or self.path.is_fifo() or self.path.is_socket():
             kind = "folder" if self.path.is_dir() else "pipe"
-            raise ParamsError(field_error_text(owner, "path", f"must be a file, not a {kind}", path))
+            raise ParamsError.about(owner, "path", f"must be a file, not a {kind}", path)
         if self.path.is_file() and self.path.stat().st_size and not self._is_log(self.path):
             rule = "must be a new file or a log of this kind"
-            raise ParamsError(field_error_text(owner, "path", rule, path, "It would be damaged."))
+            raise ParamsError.about(owner, "path", rule, path, "It would be damaged.")
 
     def _is_log(self, path: Path) -> bool:
         if not path.is_file():

@@ -13,7 +13,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec, TypedDict
 
-from rltrainer.errors import CheckpointError, ParamsError, call_all, field_error_text
+from rltrainer.errors import ArgumentError, CheckpointError, ParamsError, call_all
 from rltrainer.functional.means import Number, Part, floats, gather, merge
 from rltrainer.interval import Every
 from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState, LogPosition, Progress
@@ -311,7 +311,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
             return int(value) if isinstance(value, numbers.Integral) else float(value)
         if value is None and kind == "epoch":
             return None
-        raise TypeError(field_error_text(type(self).__name__, f"log({kind!r})[{name!r}]", "must be a number", value))
+        raise ArgumentError.about(type(self).__name__, f"log({kind!r})[{name!r}]", "must be a number", value)
 
     @contextmanager
     def _guarded(self, action: str, num_rows: int = 0) -> Iterator[None]:
@@ -348,7 +348,7 @@ class MultiLogger(Logger):
     def __init__(self, *loggers: Logger) -> None:
         super().__init__()
         if not loggers or not all(isinstance(logger, Logger) for logger in loggers):
-            raise ParamsError(field_error_text("MultiLogger", "loggers", "must be one Logger or more", loggers))
+            raise ParamsError.about("MultiLogger", "loggers", "must be one Logger or more", loggers)
         self.loggers = loggers
 
     begin_run = _by_each(Logger.begin_run)

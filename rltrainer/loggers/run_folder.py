@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Unpack, get_args
 
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers.file_logger import CSVLogger, NumberedPath, write_new
 from rltrainer.loggers.json_lines import JSONLinesLogger
@@ -55,7 +55,7 @@ def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **o
     if not isinstance(name, str) or name not in _CLASSES:
         names = get_args(LoggerName)
         hint = did_you_mean(name, names).strip() if isinstance(name, str) else ""
-        raise ParamsError(field_error_text("get_logger", "name", f"must be one of {names}", name, hint))
+        raise ParamsError.about("get_logger", "name", f"must be one of {names}", name, hint)
     cls, file = _CLASSES[name]
     folder = Path(checked("get_logger", "folder", folder, AnyPath))
     args = () if file is None else (folder / file,)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 from urllib.parse import quote
 
-from rltrainer.errors import ParamsError, field_error_text, importing_extra
+from rltrainer.errors import ParamsError, importing_extra
 from rltrainer.loggers.log_state import LoggerState
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked
@@ -93,7 +93,7 @@ class WandbLogger(ServiceLogger):
         own = {"dir", "project", "name", "mode", "id", "resume"}
         if not isinstance(init, Mapping | None) or own & set(init or {}):
             rule = f"must be a mapping of arguments of wandb.init without {', '.join(sorted(own))}"
-            raise ParamsError(field_error_text("WandbLogger", "init", rule, init))
+            raise ParamsError.about("WandbLogger", "init", rule, init)
         self._init = dict(init or {})
         with importing_extra("WandbLogger", "wandb"):
             import wandb

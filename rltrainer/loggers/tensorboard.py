@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Unpack
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.loggers.file_logger import AppendedFile, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
 
@@ -35,9 +35,9 @@ class TensorBoardLogger(FileLogger):
 
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-            raise ParamsError(field_error_text("TensorBoardLogger", "folder", "must be the path of a folder", folder))
+            raise ParamsError.about("TensorBoardLogger", "folder", "must be the path of a folder", folder)
         if Path(folder).is_file():
-            raise ParamsError(field_error_text("TensorBoardLogger", "folder", "must be a folder, not a file", folder))
+            raise ParamsError.about("TensorBoardLogger", "folder", "must be a folder, not a file", folder)
         super().__init__(Path(folder), "", **options)
         self._hiding = b""  # an event that is written before the next piece
 

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets.distributions import DiagonalGaussian, Distribution, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, ValueHead, make_head
@@ -40,10 +40,9 @@ def _checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tu
     sample_interval = checked(owner, "sde_sample_interval", sample_interval, PositiveInt | None)
     if use_sde and not isinstance(action_space, spaces.Box):
         rule = f"must be False where actions are no Box, but {action_space}"
-        raise ParamsError(field_error_text(owner, "use_sde", rule, use_sde))
+        raise ParamsError.about(owner, "use_sde", rule, use_sde)
     if sample_interval is not None and not use_sde:
-        rule = "must be None without use_sde=True"
-        raise ParamsError(field_error_text(owner, "sde_sample_interval", rule, sample_interval))
+        raise ParamsError.about(owner, "sde_sample_interval", "must be None without use_sde=True", sample_interval)
     return bool(use_sde), sample_interval
 
 
@@ -177,7 +176,7 @@ class DiscreteActorCritic(Actor):
         super().__init__(observation_space, action_space, net, **options)
         name, rule = type(self).__name__, "must be Discrete, with at least two choices"
         if not isinstance(action_space, spaces.Discrete) or action_space.n < 2:
-            raise SpaceError(field_error_text(name, "action_space", rule, action_space))
+            raise SpaceError.about(name, "action_space", rule, action_space)
         num_critics = checked(name, "num_critics", num_critics, PositiveInt)
         self.num_actions, self.start = int(action_space.n), int(action_space.start)
         net = self.critic_net_params(critic_net)
@@ -216,7 +215,7 @@ class ContinuousActorCritic(Policy):
         if not _is_unit_box_like(action_space):
             rule = "must be a bounded Box of one axis with low < high"
             hint = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
-            raise SpaceError(field_error_text(name, "action_space", rule, action_space, hint))
+            raise SpaceError.about(name, "action_space", rule, action_space, hint)
         require_floats(name, action_space)
         self.register_buffer("action_low", torch.from_numpy(action_space.low.astype(np.float32)))
         self.register_buffer("action_high", torch.from_numpy(action_space.high.astype(np.float32)))
@@ -310,8 +309,7 @@ class SquashedActorCritic(ContinuousActorCritic):
             in_features = cast(MLP, self.actor[1]).out_features
             self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std_init, True, interval)
         elif log_std_init != -3.0:
-            rule = "is where the noise of use_sde=True starts"
-            raise ParamsError(field_error_text(name, "log_std_init", rule, log_std_init))
+            raise ParamsError.about(name, "log_std_init", "is where the noise of use_sde=True starts", log_std_init)
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
         return SquashedGaussianHead(in_features, num_actions)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rltrainer.errors import ParamsError, SpaceError, field_error_text, readable
+from rltrainer.errors import ParamsError, SpaceError, readable
 from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
@@ -88,7 +88,7 @@ class ConvEncoder(ImageEncoder):
         if min(space.shape[:2] if channels_last else space.shape[1:]) < 36:
             rule = "images (a Box of three axes) must be at least 36 x 36"
             hint = "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper."
-            raise SpaceError(field_error_text("ConvEncoder", "observation_space", rule, space, hint))
+            raise SpaceError.about("ConvEncoder", "observation_space", rule, space, hint)
         super().__init__(space, channels_last, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], features)
 
 
@@ -104,7 +104,7 @@ class SmallConvEncoder(ImageEncoder):
         channels_last = shape[2] <= shape[0]
         if not isinstance(space, spaces.Box) or min(shape[:2] if channels_last else shape[1:]) < 3:
             rule, hint = "must be a Box of three axes, at least 3 x 3", "Return None for other leaves of a Dict."
-            raise SpaceError(field_error_text("SmallConvEncoder", "space", rule, space, hint))
+            raise SpaceError.about("SmallConvEncoder", "space", rule, space, hint)
         super().__init__(space, channels_last, [(16, 3, 1)], features)
 
 
@@ -162,8 +162,7 @@ def _seen_space(observation_space: Space, keys: Sequence[str] | None) -> Space:
     """Return the visible space: of a Dict the parts of some keys, in its order, without the mask."""
     if not isinstance(observation_space, spaces.Dict):
         if keys is not None:
-            rule = "must be None where observations are no Dict"
-            raise ParamsError(field_error_text("NetParams", "keys", rule, keys))
+            raise ParamsError.about("NetParams", "keys", "must be None where observations are no Dict", keys)
         return observation_space
     parts = {key: part for key, part in observation_space.spaces.items() if key != ACTION_MASK}
     if not parts:

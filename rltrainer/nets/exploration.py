@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor
 
-from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.errors import SpaceError
 from rltrainer.nets.noise import DrawnNumbers, draw_like
 from rltrainer.schedules import value_at
 from rltrainer.spaces import Space, leaf_shape, num_choices
@@ -77,7 +77,7 @@ class EpsilonGreedy(Params):
         if of_space is not space:
             if not isinstance(space, spaces.Discrete):
                 hint = "Explore continuous actions with GaussianNoise."
-                raise SpaceError(field_error_text("EpsilonGreedy", "action_space", "must be Discrete", space, hint))
+                raise SpaceError.about("EpsilonGreedy", "action_space", "must be Discrete", space, hint)
             # The space has NumPy's numbers, and compiled code would have to leave its graph to convert them.
             low, high = int(space.start), int(space.start + space.n)
             object.__setattr__(self, "_kept", (space, low, high))  # the dataclass is frozen, and this is no field
@@ -116,7 +116,7 @@ class GaussianNoise(Params):
             if not isinstance(space, spaces.Box) or not space.is_bounded():
                 hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
                 name = type(self).__name__
-                raise SpaceError(field_error_text(name, "action_space", "must be a bounded Box", space, hint))
+                raise SpaceError.about(name, "action_space", "must be a bounded Box", space, hint)
             low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
             bounds = [low, high, 0.5 * (high - low)]
             object.__setattr__(self, "_kept", (space, *bounds))  # the dataclass is frozen, and this is no field

@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import SpaceError, field_error_text
+from rltrainer.errors import SpaceError
 from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rltrainer.nets.linear import Linear, run_through
 from rltrainer.nets.weight_dtype import full_precision
@@ -117,7 +117,7 @@ def make_head(in_features: int, space: Space, owner: str, log_std: float = 0.0) 
             require_floats(owner, space)
             return GaussianHead(in_features, space.shape[0], log_std)
     rule = "must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis"
-    raise SpaceError(field_error_text(owner, "action_space", rule, space, "Flatten it in a wrapper of the env."))
+    raise SpaceError.about(owner, "action_space", rule, space, "Flatten it in a wrapper of the env.")
 
 
 EPS = 1e-6

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.functional.scalars import computed_once
 from rltrainer.nets.linear import MIN_PRODUCT, Linear, hooks_of, is_large, run_through
 from rltrainer.nets.weight_dtype import full_precision
@@ -57,7 +57,7 @@ def make_activation(activation: Activation, num_features: int, owner: str) -> nn
     if not isinstance(made, nn.Module) or any(map(nn.parameter.is_lazy, made.parameters())):
         rule = "must make a module, from no argument or from the number of a layer's features"
         hint = "Pass a class such as nn.ReLU or nn.LayerNorm, no instance, function or lazy module."
-        raise ParamsError(field_error_text(owner, "activation", rule, activation, hint)) from cause
+        raise ParamsError.about(owner, "activation", rule, activation, hint) from cause
     return made
 
 
@@ -102,8 +102,7 @@ class EnsembleMLP(nn.Module):
     def __init__(self, num_members: int, sizes: Sequence[int], activation: Activation, num_outputs: int = 1) -> None:
         super().__init__()
         if num_members > MAX_MEMBERS:
-            rule = f"must be at most {MAX_MEMBERS}"
-            raise ParamsError(field_error_text("EnsembleMLP", "num_members", rule, num_members))
+            raise ParamsError.about("EnsembleMLP", "num_members", f"must be at most {MAX_MEMBERS}", num_members)
         self.num_members, self.num_outputs = num_members, num_outputs
         sizes = (*sizes, num_outputs)
         self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))

@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, field_error_text, readable
+from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, SpaceError, readable
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.exploration import Exploration, allowed, has_state
 from rltrainer.nets.mlp import Activation
@@ -103,7 +103,7 @@ class Policy(nn.Module, metaclass=Constructed):
         for field, space in (("observation_space", observation_space), ("action_space", action_space)):
             if not isinstance(space, gym.Space):
                 hint = f"Build it with {name}.for_envs(envs)."
-                raise SpaceError(field_error_text(name, field, "must be a gymnasium space", space, hint))
+                raise SpaceError.about(name, field, "must be a gymnasium space", space, hint)
         normalize_obs = checked(name, "normalize_obs", normalize_obs, Flag)
         net = checked(name, "net", net, AnyNet | None)
         own = {"hidden_sizes": checked(name, "hidden_sizes", hidden_sizes, Sizes | None), "activation": activation}
@@ -206,7 +206,7 @@ class Policy(nn.Module, metaclass=Constructed):
         """
         if state is None and self.is_recurrent:
             hint = "Begin each episode with policy.initial_state(num_envs)."
-            raise ParamsError(field_error_text(type(self).__name__, "act", "must be given a state", None, hint))
+            raise ParamsError.about(type(self).__name__, "act", "must be given a state", None, hint)
         if not torch.compiler.is_compiling():
             _map_checked(_check_tensor, f"{type(self).__name__}.act: obs", self._leaf_spaces, obs, self.unseen_keys)
         decision = self.select_action(obs, state, explore=explore, generator=generator)
@@ -276,7 +276,7 @@ class Policy(nn.Module, metaclass=Constructed):
             shape = None if memory is None else tuple(memory.shape[is_single:])
             if memory is None or np.shape(state) != shape:
                 rule = "must be None, as it has no memory" if shape is None else f"must have the shape {shape}"
-                raise ParamsError(field_error_text(name, "state", rule, state))
+                raise ParamsError.about(name, "state", rule, state)
             memory = torch.from_numpy(np.array(state, np.float32)).view(memory.shape).to(self.device)
         with eval_mode(self):
             if memory is None:
@@ -386,7 +386,7 @@ def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
     elif isinstance(envs, gym.Env):
         hint = "It is a single env: make several with rl.make_vec(env_id_or_factory, num_envs=1)."
     owner = f"{policy_class.__name__}.for_envs"
-    raise ParamsError(field_error_text(owner, "envs", "must be a gymnasium VectorEnv", envs, hint))
+    raise ParamsError.about(owner, "envs", "must be a gymnasium VectorEnv", envs, hint)
 
 
 def _finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import ParamsError, SpaceError, field_error_text
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets.distributions import best_choice, excluded
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
@@ -62,7 +62,7 @@ class QNetwork(Policy):
         name = type(self).__name__
         if not isinstance(action_space, spaces.Discrete):
             hint = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
-            raise SpaceError(field_error_text(name, "action_space", "must be Discrete", action_space, hint))
+            raise SpaceError.about(name, "action_space", "must be Discrete", action_space, hint)
         require_few_choices(name, action_space)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
@@ -123,7 +123,7 @@ class CategoricalQNetwork(QNetwork):
         super().__init__(observation_space, action_space, net, num_outputs=num_atoms, **options)
         low, high = checked(name, "v_min", v_min, FiniteFloat), checked(name, "v_max", v_max, FiniteFloat)
         if high <= low:
-            raise ParamsError(field_error_text(name, "v_max", f"must be greater than v_min ({low!r})", high))
+            raise ParamsError.about(name, "v_max", f"must be greater than v_min ({low!r})", high)
         self.register_buffer("support", torch.linspace(low, high, num_atoms))
 
     def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:

@@ -18,7 +18,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rltrainer import errors
-from rltrainer.errors import EnvError, ParamsError, RLTrainerError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, RLTrainerError
 from rltrainer.processes.channel import CALL, DONE, FAILED, REPORT, STEP, Channel, dumps, loads, wait_for
 from rltrainer.processes.program import IDLE, PULSE_LAYOUT, STARTING, Failure, Program, run_program
 from rltrainer.processes.shared_arrays import SharedArrays
@@ -52,7 +52,7 @@ def make_context(start_method: str | None, owner: str) -> BaseContext:
     method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
     if method not in methods:
         rule = f"must be one of {', '.join(map(repr, methods))}, or None"
-        raise ParamsError(field_error_text(owner, "start_method", rule, start_method))
+        raise ParamsError.about(owner, "start_method", rule, start_method)
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from rltrainer.errors import ParamsError, field_error_text, readable
+from rltrainer.errors import ParamsError, readable
 from rltrainer.files.json_text import read_strict_json, to_strict_json
 from rltrainer.spaces import check_claims
 from rltrainer.state.codec import PlainReader, to_plain
@@ -52,7 +52,7 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
 
     def raise_invalid(self, field: str, rule: str, hint: str = "") -> NoReturn:
         """Raise a `ParamsError` about this field's value."""
-        raise ParamsError(field_error_text(type(self).__name__, field, rule, getattr(self, field), hint))
+        raise ParamsError.about(type(self).__name__, field, rule, getattr(self, field), hint)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the params as plain data, for `to_json`."""

@@ -6,7 +6,7 @@ Those of rltrainer are a closed list. A user registers classes and functions her
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-from rltrainer.errors import ParamsError, field_error_text, readable
+from rltrainer.errors import ParamsError, readable
 
 T = TypeVar("T")
 _classes: dict[str, type[Any]] = {}
@@ -48,8 +48,7 @@ def register(item: T) -> T:
 def users_names(named: Named) -> dict[str, Any]:
     """Return a user's objects by name: registered ones, and those that were passed."""
     if not isinstance(named, Mapping | list | tuple | set | frozenset):
-        rule = "must be classes and functions, or a dict from their names"
-        raise ParamsError(field_error_text("load", "classes", rule, named))
+        raise ParamsError.about("load", "classes", "must be classes and functions, or a dict from their names", named)
     items = named.items() if isinstance(named, Mapping) else [(name, item) for item in named for name in _names(item)]
     return _users | dict(items)
 
@@ -82,7 +81,7 @@ def _names(item: object) -> set[str]:
     names = {getattr(item, "__name__", None), getattr(item, "__qualname__", None)}
     if not all(isinstance(name, str) for name in names):
         rule = "must be a class or a function"
-        raise ParamsError(field_error_text("register", "item", rule, item, "Pass a dict to give it a name."))
+        raise ParamsError.about("register", "item", rule, item, "Pass a dict to give it a name.")
     return cast(set[str], names)
 
 

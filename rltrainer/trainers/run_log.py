@@ -14,7 +14,7 @@ import torch
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.collect import CollectStats
-from rltrainer.errors import ParamsError, call_all, field_error_text
+from rltrainer.errors import ParamsError, call_all
 from rltrainer.functional.means import floats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
@@ -182,7 +182,7 @@ class RunLog:
     def _check_names(self, kind: Literal["training", "update", "test"], values: Values) -> None:
         for name in values.keys() & self._own_names[kind]:
             rule = f"must log it under another name, as {kind} rows have one of their own"
-            raise ParamsError(field_error_text("TrainerParams", "hooks", rule, name))
+            raise ParamsError.about("TrainerParams", "hooks", rule, name)
 
     def _write(self, kind: Kind, state: RunState, values: Callable[[], Mapping[str, float]]) -> None:
         """Write a row of means and these values, which are asked for only when it is due."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.checkpoint import write_checkpoint
 from rltrainer.collect import CollectStats, DataSource
-from rltrainer.errors import ParamsError, at_the_end, field_error_text
+from rltrainer.errors import ParamsError, at_the_end
 from rltrainer.hooks import HookRunner, TrainerContext
 from rltrainer.seeding import derive_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
@@ -318,4 +318,4 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     hint = "Use OnPolicyTrainer and OnPolicyTrainerParams."
                 elif isinstance(value, OffPolicyAlgorithm):
                     hint = "Use OffPolicyTrainer and OffPolicyTrainerParams, or OfflineTrainer."
-                raise ParamsError(field_error_text(name, field, f"must be of class {cls.__name__}", value, hint))
+                raise ParamsError.about(name, field, f"must be of class {cls.__name__}", value, hint)

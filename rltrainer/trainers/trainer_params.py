@@ -11,7 +11,7 @@ from torch import nn
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.hooks import HookRunner, TrainerHook
 from rltrainer.hooks.hook import lent
 from rltrainer.loggers import Logger, RunFolder
@@ -180,7 +180,7 @@ class TrainerParams(Params):
 
     def _wrong_return(self, field: str, rule: str, value: object, hint: str) -> ParamsError:
         hint = "Does it lack a return?" if value is None else hint
-        return ParamsError(field_error_text(type(self).__name__, field, rule, value, hint))
+        return ParamsError.about(type(self).__name__, field, rule, value, hint)
 
     def collectors(self) -> dict[str, DataSource]:
         """Return the collectors by the name of their field."""

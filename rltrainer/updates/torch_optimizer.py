@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, readable
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.state import registry
 from rltrainer.state.codec import check_like, read
@@ -36,8 +36,7 @@ class TorchOptimizer:
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
-            rule = "must return a torch.optim.Optimizer"
-            raise ParamsError(field_error_text("AlgorithmParams", "optimizer", rule, optimizer))
+            raise ParamsError.about("AlgorithmParams", "optimizer", "must return a torch.optim.Optimizer", optimizer)
         self.optimizer, self.parameters = optimizer, list(parameters)
 
     @property

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 
 import numpy as np
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.validation.suggestions import did_you_mean
 
 
@@ -82,11 +82,11 @@ def as_python(value: Any) -> Any:
     return float(value) if isinstance(value, np.floating) else value
 
 
-def checked(owner: str, field: str, value: Any, annotation: Any, error: type[Exception] = ParamsError) -> Any:
+def checked(owner: str, field: str, value: Any, annotation: Any, error: type[RLTrainerError] = ParamsError) -> Any:
     """Return an argument, a number of NumPy as Python's; raise `error` if it breaks every rule of its annotation."""
     value, rules = as_python(value), _rules_once(annotation)
     if not any(rule.accepts(value) for rule in rules):
-        raise error(field_error_text(owner, field, must_be(rules), value, remedy(rules, value)))
+        raise error.about(owner, field, must_be(rules), value, remedy(rules, value))
     return value
 
 

@@ -47,8 +47,10 @@ def test_values_are_readable(value: object, text: str) -> None:
 
 
 def test_the_form_of_an_error() -> None:
-    assert errors.field_error_text("A", "b", "must be 1", 2, "Try 1.") == "A.b: must be 1; got 2 (int). Try 1."
-    assert errors.field_error_text("A", "b", "must be 1", int) == "A.b: must be 1; got <class 'int'> (type)"
+    error = errors.SpaceError.about("A", "b", "must be 1", 2, "Try 1.")
+    assert type(error) is errors.SpaceError
+    assert str(error) == "A.b: must be 1; got 2 (int). Try 1."
+    assert str(errors.ParamsError.about("A", "b", "must be 1", int)) == "A.b: must be 1; got <class 'int'> (type)"
 
 
 @pytest.mark.parametrize(

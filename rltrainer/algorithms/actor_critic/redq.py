@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Scheduled
@@ -45,7 +45,7 @@ class REDQ(SAC):
         super().__init__(policy, params)
         if policy.num_critics < self.params.num_target_critics:
             rule = f"must be at least num_target_critics ({self.params.num_target_critics})"
-            raise ParamsError(field_error_text("REDQ.policy", "num_critics", rule, policy.num_critics))
+            raise ParamsError.about("REDQ.policy", "num_critics", rule, policy.num_critics)
         self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: Python reads it
 
     @classmethod

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import a_step_per_sample
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
@@ -79,7 +79,7 @@ class SAC(OffPolicyAlgorithm):
         """Raise a `ParamsError` if the critics have several outputs."""
         if policy.num_outputs > 1:
             owner = f"{type(self).__name__}.policy"
-            raise ParamsError(field_error_text(owner, "num_outputs", "must be 1", policy.num_outputs))
+            raise ParamsError.about(owner, "num_outputs", "must be 1", policy.num_outputs)
 
     def default_target_entropy(self) -> float:
         """Return minus the number of action dimensions (appendix D)."""

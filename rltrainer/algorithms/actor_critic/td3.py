@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import a_step_per_sample
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.nets import DeterministicActorCritic, GaussianNoise
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.types import Transitions, UpdateResult
@@ -54,7 +54,7 @@ class TD3(OffPolicyAlgorithm):
         super().__init__(policy, params)
         if policy.num_outputs != 1:
             name = f"{type(self).__name__}.policy"
-            raise ParamsError(field_error_text(name, "num_outputs", "must be 1", policy.num_outputs))
+            raise ParamsError.about(name, "num_outputs", "must be 1", policy.num_outputs)
         self.policy.exploration = GaussianNoise(self.params.exploration_noise)
         self.actor, self.critic = policy.actor, policy.critic
         self.target_actor = TargetNetwork(policy.actor, self.params.tau)
@@ -134,4 +134,4 @@ class DDPG(TD3):
     def __init__(self, policy: DeterministicActorCritic, params: DDPGParams | None = None) -> None:
         super().__init__(policy, params)
         if policy.num_critics != 1:
-            raise ParamsError(field_error_text("DDPG.policy", "num_critics", "must be 1", policy.num_critics))
+            raise ParamsError.about("DDPG.policy", "num_critics", "must be 1", policy.num_critics)

@@ -5,7 +5,7 @@ import dataclasses
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.functional.losses import midpoints, quantile_huber
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
@@ -41,9 +41,7 @@ class TQC(SAC):
         num_dropped = self.params.num_dropped
         if policy.num_outputs <= max(num_dropped, 1):
             least = "1, quantiles" if policy.num_outputs == 1 else f"num_dropped ({num_dropped})"
-            raise ParamsError(
-                field_error_text("TQC.policy", "num_outputs", f"must be more than {least}", policy.num_outputs)
-            )
+            raise ParamsError.about("TQC.policy", "num_outputs", f"must be more than {least}", policy.num_outputs)
 
     def critic_loss(self, batch: Transitions, target: Tensor, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss, a mean over critics, quantiles and target [M, B] (section 4)."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, shuffled
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.nets import RecurrentActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
@@ -87,7 +87,7 @@ class RecurrentPPO(PPO):
             raise ParamsError(f"{name}: rollouts must be of one length for batch_size={batch_size}. {hint}")
         if batch_size % num_rows:
             rule = f"must be a multiple of {num_rows}, the steps of each env in a rollout, as a minibatch is whole envs"
-            raise ParamsError(field_error_text(name, "batch_size", rule, batch_size, "None takes all envs."))
+            raise ParamsError.about(name, "batch_size", rule, batch_size, "None takes all envs.")
 
     def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Yield whole envs in random order; the last minibatch is padded by envs of weight 0."""

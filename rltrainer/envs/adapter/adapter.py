@@ -21,7 +21,7 @@ from rltrainer.envs.adapter.observations import EnvStep, ObsMemory
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, MaskedVectorEnv
 from rltrainer.envs.checks import StepCheck, check_obs
 from rltrainer.envs.vector_env import close_envs, env_named
-from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
 from rltrainer.state.stateful import Stateful
@@ -63,7 +63,7 @@ class EnvAdapter(Stateful[AdapterState]):
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], device: torch.device | str = "cpu") -> None:
         if not isinstance(envs, gym.vector.VectorEnv):
             rule, hint = "must be a gymnasium.vector.VectorEnv", "rltrainer.make_vec makes one."
-            raise ParamsError(field_error_text("EnvAdapter", "envs", rule, envs, hint))
+            raise ParamsError.about("EnvAdapter", "envs", rule, envs, hint)
         self.envs, self.num_envs = envs, envs.num_envs
         self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
         # torch.device("cuda") and the device of a tensor on it are not equal; this one is the tensor's.
@@ -180,7 +180,7 @@ class EnvAdapter(Stateful[AdapterState]):
         if self._history is None:
             rule = "must be False for envs whose episodes do not follow from their seeds and actions alone"
             hint = 'Use rl.make_vec(..., backend="sync"), and no SaveableEnv.'
-            raise ParamsError(field_error_text("CheckpointParams", "record_episodes", rule, True, hint))
+            raise ParamsError.about("CheckpointParams", "record_episodes", rule, True, hint)
         self._recorder = EpisodeRecorder(folder, self._history, first_env)
         return self._recorder
 

@@ -14,7 +14,7 @@ import numpy as np
 from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 from rltrainer.envs.adapter.observations import EnvStep
-from rltrainer.errors import CheckpointError, EnvError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.spaces import leaf_spaces, numpy_dtype
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
@@ -210,7 +210,7 @@ def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[
     make_env = checked(name, "make_env", make_env, MakeEnv)
     if found.length > MAX_STEPS:
         rule = f"must be one of at most {MAX_STEPS} steps: actions of longer ones are not kept"
-        raise ParamsError(field_error_text(name, "episode", rule, episode, f"It has {found.length} steps."))
+        raise ParamsError.about(name, "episode", rule, episode, f"It has {found.length} steps.")
     return _steps(found, make_env)
 
 

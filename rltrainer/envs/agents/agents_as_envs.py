@@ -21,7 +21,7 @@ from rltrainer.envs.adapter.env_state import AdapterState, check_array
 from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
-from rltrainer.errors import ParamsError, SpaceError, field_error_text, importing_extra
+from rltrainer.errors import ParamsError, SpaceError, importing_extra
 from rltrainer.seeding import derive_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, map_tree
@@ -151,7 +151,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         owner = type(self).__name__
         if not callable(env):
             rule, hint = "must be a factory of PettingZoo parallel envs", "Each copy is an env of its own."
-            raise ParamsError(field_error_text(owner, "env", rule, env, hint))
+            raise ParamsError.about(owner, "env", rule, env, hint)
         num_copies = checked(owner, "num_copies", num_copies, PositiveInt)
         self._tells_agent = checked(owner, "agent_id", agent_id, Flag)
         self.base_seed = checked(owner, "seed", seed, NonNegativeInt | None)
@@ -187,7 +187,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         seed = checked(f"{type(self).__name__}.reset", "seed", seed, NonNegativeInt | None)
         if options:
             rule = "must be None: all rows are reset together"
-            raise ParamsError(field_error_text(f"{type(self).__name__}.reset", "options", rule, options))
+            raise ParamsError.about(f"{type(self).__name__}.reset", "options", rule, options)
         if seed is None and self.base_seed is not None and self._is_first_reset:
             seed = derive_seed(self.base_seed, "reset", 0)
         if seed is not None:
@@ -202,7 +202,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         rows = np.asarray(actions)
         if rows.shape != self.action_space.shape:
             rule = f"must have shape {self.action_space.shape}"
-            raise ParamsError(field_error_text(f"{type(self).__name__}.step", "actions", rule, actions))
+            raise ParamsError.about(f"{type(self).__name__}.step", "actions", rule, actions)
         acted = self._here
         by_team = rows.reshape(-1, self.num_agents, *rows.shape[1:])
         step = self._adapter.step(by_team, self.max_episode_steps)
@@ -271,7 +271,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
             parts = dict(space.spaces) if isinstance(space, spaces.Dict) else space
             if isinstance(space, spaces.Dict) and AGENT in parts:
                 rule = f"must be False, as observations have a leaf {AGENT!r} already"
-                raise SpaceError(field_error_text(owner, "agent_id", rule, True))
+                raise SpaceError.about(owner, "agent_id", rule, True)
             space = spaces.Dict(self._with_agent(parts, spaces.Discrete(self.num_agents)))
         self.single_observation_space = space
         self.observation_space = batch_space(space, self.num_envs)

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rltrainer.envs.checks import check_flag, check_info, check_obs, check_reward, describe
-from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, SpaceError
 from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
 
@@ -185,9 +185,9 @@ def _require_parallel(owner: str, env: Any) -> None:
     elif callable(env):
         hint = "Call it: this is what makes one."
     if hint or not all(hasattr(env, name) for name in _METHODS):
-        raise ParamsError(field_error_text(owner, "env", "must be a PettingZoo parallel env", env, hint))
+        raise ParamsError.about(owner, "env", "must be a PettingZoo parallel env", env, hint)
     if not (found := getattr(env, "possible_agents", None)):
-        raise ParamsError(field_error_text(owner, "env.possible_agents", "must name at least one agent", found))
+        raise ParamsError.about(owner, "env.possible_agents", "must name at least one agent", found)
 
 
 def _with_binary_mask(space: Space) -> Space:

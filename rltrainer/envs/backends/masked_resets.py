@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
@@ -170,7 +170,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return seeds
 
     def _raise_invalid(self, method: str, field: str, rule: str, value: object) -> NoReturn:
-        raise ParamsError(field_error_text(f"{type(self).__name__}.{method}", field, rule, value))
+        raise ParamsError.about(f"{type(self).__name__}.{method}", field, rule, value)
 
 
 def write_row(arrays: Tree, i: int, value: Tree) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rltrainer.errors import EnvError, MissingExtraError, ParamsError, field_error_text, install_extra
+from rltrainer.errors import EnvError, MissingExtraError, ParamsError, install_extra
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import map_tree
 from rltrainer.validation.field_rules import as_python, is_int
@@ -57,11 +57,11 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all envs; `options` and a list of seeds are a `ParamsError`."""
         if options:
-            raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "options", "EnvPool takes none", options))
+            raise ParamsError.about("EnvPoolVectorEnv.reset", "options", "EnvPool takes none", options)
         if seed is not None:
             if not is_int(seed):
                 rule = "must be one integer for all envs, or None"
-                raise ParamsError(field_error_text("EnvPoolVectorEnv.reset", "seed", rule, seed))
+                raise ParamsError.about("EnvPoolVectorEnv.reset", "seed", rule, seed)
             self.close_extras()
             self._pool = self._make(seed)  # EnvPool fixes its seed when a pool is made
         obs, info = self._pool.reset()

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from rltrainer.errors import EnvError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import EnvError, ParamsError, SpaceError
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import PositiveInt, checked
 
@@ -88,7 +88,7 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         wanted = [names] if isinstance(names, str) else list(groups if names is None else names)
         if not set(wanted) <= set(groups) or (names is not None and not wanted):
             rule = f"must name groups of the observation, of which there are {list(groups)}"
-            raise SpaceError(field_error_text(type(self).__name__, "obs_groups", rule, names))
+            raise SpaceError.about(type(self).__name__, "obs_groups", rule, names)
         if groups:
             is_one = isinstance(names, str) or (names is None and len(groups) == 1)
             tree = groups[wanted[0]] if is_one else {name: groups[name] for name in wanted}
@@ -101,8 +101,7 @@ def require(owner: str, env: Any, *names: str, field: str = "env") -> list[Any]:
     try:
         return [read(name) for name in names]
     except AttributeError as error:
-        rule = f"must have {', '.join(names)}"
-        raise ParamsError(field_error_text(owner, field, rule, env, f"{error}.")) from error
+        raise ParamsError.about(owner, field, f"must have {', '.join(names)}", env, f"{error}.") from error
 
 
 def _as_tree(obs: Any) -> Tree:

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from rltrainer.envs.tensors.gym_tensor_env import Groups, GymTensorVectorEnv, require
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.validation.field_rules import PositiveFloat, checked
 
 
@@ -38,7 +38,7 @@ class RslRlVectorEnv(GymTensorVectorEnv):
         if final_obs != "last":
             rule = 'must be "last": an env of rsl_rl returns no final observations'
             hint = "Then the last observation, on which the policy acted, is taken for an episode's final one."
-            raise ParamsError(field_error_text(name, "final_obs", rule, final_obs, hint))
+            raise ParamsError.about(name, "final_obs", rule, final_obs, hint)
         num_actions, _ = require(name, env, "num_actions", "get_observations")
         high = checked(name, "clip_actions", clip_actions, PositiveFloat | None) or np.inf
         super().__init__(env, obs_groups, final_obs, Box(-high, high, (num_actions,), np.float32))

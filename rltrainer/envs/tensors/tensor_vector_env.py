@@ -12,7 +12,7 @@ from torch import Tensor
 from rltrainer.device import require_device
 from rltrainer.envs.checks import check_obs, describe
 from rltrainer.envs.tensors.tensor_env import TensorEnv
-from rltrainer.errors import CheckpointError, ParamsError, SpaceError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from rltrainer.seeding import check_generator, derive_seed, draw_seed, make_generator, reseed, set_generator
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.state.codec import check_like
@@ -73,7 +73,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         name = type(self).__name__
         if not isinstance(env, TensorEnv):
             rule, hint = "must be a TensorEnv", "rl.make_vec takes a factory of one."
-            raise ParamsError(field_error_text(name, "env", rule, env, hint))
+            raise ParamsError.about(name, "env", rule, env, hint)
         self.env, self.metadata = env, {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = checked(name, "num_envs", num_envs, PositiveInt)
         self.base_seed = checked(name, "seed", seed, NonNegativeInt | None)
@@ -131,7 +131,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         """Begin an episode in every env; a seed is of the generator. `options` are a `ParamsError`."""
         name = type(self).__name__
         if options:
-            raise ParamsError(field_error_text(f"{name}.reset", "options", "envs of tensors take none", options))
+            raise ParamsError.about(f"{name}.reset", "options", "envs of tensors take none", options)
         if seed is not None:
             reseed(self.generator, name, seed)
         self.current = self._first_state(self.sample_uniforms())

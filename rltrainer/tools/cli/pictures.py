@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rltrainer.algorithms import load_policy
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.files.atomic_write import refuse_links
 from rltrainer.loggers import RunFolder
 from rltrainer.tools import plots
@@ -47,7 +47,7 @@ def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/retu
     try:
         picture.savefig(path)
     except ValueError as error:  # of a format that Matplotlib does not know
-        raise ParamsError(field_error_text("plot", "path", "must end in .png, .svg or .pdf", str(path))) from error
+        raise ParamsError.about("plot", "path", "must end in .png, .svg or .pdf", str(path)) from error
     click.echo(f"{path}")
     if only is not None and not is_sweep:
         click.echo(f"{plots.page(only)}")

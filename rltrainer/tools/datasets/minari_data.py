@@ -13,7 +13,7 @@ import torch
 from rltrainer.data.buffer_description import stored_episodes
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import to_array
-from rltrainer.errors import ParamsError, ReplayBufferError, field_error_text, importing_extra, readable
+from rltrainer.errors import ParamsError, ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.spaces import check_claims, leaf_spaces
@@ -176,13 +176,13 @@ def to_minari(
         from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage.datasets_root_dir import get_dataset_path
     if not isinstance(buffer, ReplayBuffer):
-        raise ReplayBufferError(field_error_text("to_minari", "buffer", "must be a ReplayBuffer", buffer))
+        raise ReplayBufferError.about("to_minari", "buffer", "must be a ReplayBuffer", buffer)
     name = checked("to_minari", "name", name, AnyText)
     try:
         parse_dataset_id(name)
     except (ValueError, TypeError) as error:
         rule = "must be the name of a data set with its version, such as 'pendulum/medium-v0'"
-        raise ParamsError(field_error_text("to_minari", "name", rule, name)) from error
+        raise ParamsError.about("to_minari", "name", rule, name) from error
     folder = Path(get_dataset_path(name))
     if not folder.is_absolute():  # Minari would write into a folder of this name in itself
         text = f"the environment variable MINARI_DATASETS_PATH: expected an absolute path, found {folder}"

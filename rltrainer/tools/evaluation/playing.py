@@ -15,7 +15,7 @@ from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import AgentsAsEnvs, TensorEnv, make_vec
 from rltrainer.envs.agents.agents_as_envs import AGENT
 from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
-from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
 from rltrainer.tools.evaluation import filming
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveFloat, PositiveInt, checked
@@ -103,7 +103,7 @@ def record(
     owner = "record"
     file = Path(checked(owner, "path", path, AnyPath))
     if file.suffix.lower() not in filming.FORMATS:
-        raise ParamsError(field_error_text(owner, "path", f"must end in {' or '.join(filming.FORMATS)}", str(file)))
+        raise ParamsError.about(owner, "path", f"must end in {' or '.join(filming.FORMATS)}", str(file))
     fps = checked(owner, "fps", fps, PositiveFloat | None)
     filming.require_encoder(owner)
     player, videos = policy_of(owner, policy), list[filming.VideoFile]()
@@ -179,7 +179,7 @@ def vector_of(
     if not is_made and not (isinstance(env, str) and env) and not callable(env):
         rule = "must be a gymnasium id, a factory of envs, or an env"
         hint = "Pass what makes one copy: lambda: parallel_env()." if isinstance(env, AgentsAsEnvs) else ""
-        raise ParamsError(field_error_text(owner, "env", rule, env, hint))
+        raise ParamsError.about(owner, "env", rule, env, hint)
     factory: Any = (lambda: env) if is_made else env
     num_envs = 1 if is_made else num_envs
     first: Any = None

@@ -9,7 +9,7 @@ import torch
 
 from rltrainer.collect import Collector
 from rltrainer.envs import AgentsAsEnvs, make_vec
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
 from rltrainer.seeding import derive_seed
@@ -118,5 +118,5 @@ class VideoRecorder(TrainerHook):
         tests, seed = ctx.params.test_collector, ctx.params.seed
         if not isinstance(tests, Collector):
             rule, hint = "must be given where no Collector has test envs", "Pass a gymnasium id or a factory."
-            raise ParamsError(field_error_text("VideoRecorder", "env", rule, None, hint))
+            raise ParamsError.about("VideoRecorder", "env", rule, None, hint)
         return tests.envs, self._seed if seed is None else derive_seed(seed, "test_collector")

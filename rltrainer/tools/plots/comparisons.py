@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.functional import scores as statistics
 from rltrainer.functional.scores import Array, bootstrap_interval, mean_score, performance_profile
 from rltrainer.tools.plots.figures import GREY, drawing, label, line, new_figure, note
@@ -108,7 +108,7 @@ def probability_of_improvement(
     pairs = list(itertools.combinations(arrays.items(), 2))
     if not pairs:
         rule = "must have two algorithms at least, one of which may be better"
-        raise ParamsError(field_error_text("probability_of_improvement", "scores", rule, list(arrays)))
+        raise ParamsError.about("probability_of_improvement", "scores", rule, list(arrays))
     with drawing():
         figure, [axes] = new_figure(title, size=(6.4, 1.1 + 0.35 * len(pairs)))
         samples = [(first, second) for (_, first), (_, second) in pairs]
@@ -140,7 +140,7 @@ def _draw_rows(
 def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
     if not isinstance(scores, Mapping) or not scores:
         rule = "must be arrays [R, M], runs and tasks, by the name of the algorithm"
-        raise ParamsError(field_error_text(owner, "scores", rule, scores))
+        raise ParamsError.about(owner, "scores", rule, scores)
     for each in scores.values():
         mean_score(each)  # says what is wrong with it
     return {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
 from rltrainer.tools.plots import run_data
 from rltrainer.tools.plots.figures import count_steps, drawing, label, line, new_figure, note
@@ -29,7 +29,7 @@ def learning_curve(run: AnyRun) -> "Figure":
     test, training = (run_data.curve(run, f"{kind}/return") for kind in ("test", "training"))
     if test is None and training is None:
         rule = "must be a run in which an episode has ended; its log has no returns"
-        raise ParamsError(field_error_text("learning_curve", "run", rule, str(run.folder.path)))
+        raise ParamsError.about("learning_curve", "run", rule, str(run.folder.path))
     with drawing():
         figure, [axes] = new_figure(run_data.title_of(run))
         if training is not None:
@@ -126,7 +126,7 @@ def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     found = run_data.curves(run, kind)
     if not found:
         rule = f"must be a kind of row in the log of {run.folder.path}, one of {', '.join(run.kinds) or 'none'}"
-        raise ParamsError(field_error_text("metrics", "kind", rule, kind))
+        raise ParamsError.about("metrics", "kind", rule, kind)
     return draw_panels(found, step_unit(run))
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.tools.recipes import recipe_of
 from rltrainer.tools.runs import Run, open_run
 
@@ -72,7 +72,7 @@ def needed_curve(owner: str, run: Run, value: str) -> Curve:
     if found is None:
         names = [f"{kind}/{name}" for kind in run.kinds for name in run.rows(kind) if name != "step"]
         rule = f"must be a number in the log of {run.folder.path}, one of {', '.join(names) or 'none, as it is empty'}"
-        raise ParamsError(field_error_text(owner, "value", rule, value))
+        raise ParamsError.about(owner, "value", rule, value)
     return found
 
 
@@ -101,7 +101,7 @@ def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
         groups = _by_params(as_runs(runs))
     if not groups or not all(groups.values()):
         rule = "must be runs or their folders, or lists of them by name, and not be empty"
-        raise ParamsError(field_error_text(owner, "runs", rule, runs))
+        raise ParamsError.about(owner, "runs", rule, runs)
     return groups
 
 
@@ -187,14 +187,13 @@ def run_scores(
     opened = {name: as_runs(runs) for name, runs in tasks.items()}
     numbers = {name: len(runs) for name, runs in opened.items()}
     if len(set(numbers.values())) != 1 or 0 in numbers.values():
-        rule = "must have equally many runs of each task, one at least"
-        raise ParamsError(field_error_text(owner, "tasks", rule, numbers))
+        raise ParamsError.about(owner, "tasks", "must have equally many runs of each task, one at least", numbers)
     columns = []
     for name, runs in opened.items():
         last = np.array([needed_curve(owner, run, value).value[-1] for run in runs])
         low, high = (0.0, 1.0) if ranges is None else ranges.get(name, (0.0, 0.0))
         if low == high:
             rule = f"must have two different scores for {name!r}, those that become 0 and 1"
-            raise ParamsError(field_error_text(owner, "ranges", rule, ranges))
+            raise ParamsError.about(owner, "ranges", rule, ranges)
         columns.append((last - low) / (high - low))
     return np.column_stack(columns)

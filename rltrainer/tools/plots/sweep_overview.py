@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.tools.plots.figures import COLORS, GREY, drawing, label, new_figure
 from rltrainer.tools.sweeps import SweepResult, SweepTrial
 
@@ -31,7 +31,7 @@ def sweep(result: SweepResult) -> "Figure":
     """
     trials = [trial for trial in result.trials if trial.score is not None]
     if not trials:
-        raise ParamsError(field_error_text("sweep", "result", "must have a trial with a score", result.folder))
+        raise ParamsError.about("sweep", "result", "must have a trial with a score", result.folder)
     names = list(dict.fromkeys(name for trial in trials for name in trial.fields))
     with drawing():
         figure, [by_number, *by_field] = new_figure(

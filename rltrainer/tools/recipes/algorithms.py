@@ -6,7 +6,7 @@ import gymnasium as gym
 
 from rltrainer import algorithms as known
 from rltrainer.algorithms import Algorithm
-from rltrainer.errors import ParamsError, RLTrainerError, field_error_text
+from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.nets import Actor, Policy
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -54,7 +54,7 @@ def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
     if owner == "train" and isinstance(name, str) and name in gym.registry:
         hint = "The env comes first: rl.train(env, algorithm)."
     hint = next((f"Write its name, {each!r}." for each, cls in ALGORITHMS.items() if cls is name), hint)
-    raise ParamsError(field_error_text(owner, "algorithm", f"must be one of {', '.join(ALGORITHMS)}", name, hint))
+    raise ParamsError.about(owner, "algorithm", f"must be one of {', '.join(ALGORITHMS)}", name, hint)
 
 
 def name_of(algorithm: str | Algorithm | None) -> str | None:
@@ -64,4 +64,4 @@ def name_of(algorithm: str | Algorithm | None) -> str | None:
     if (name := next((name for name, cls in ALGORITHMS.items() if type(algorithm) is cls), None)) is not None:
         return name
     rule, hint = f"must be one of {', '.join(ALGORITHMS)}, or made by their classes", "Train yours by run_training."
-    raise ParamsError(field_error_text("train", "algorithm", rule, algorithm, hint))
+    raise ParamsError.about("train", "algorithm", rule, algorithm, hint)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.files.atomic_write import replaced_file, write_errors
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
@@ -45,7 +45,7 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
     name = algorithm if env is None else f"{algorithm}/{env}"
     if not isinstance(name, str) or "/" not in name:
         rule = "must be the name of a recipe, such as 'ppo/CartPole-v1'"
-        raise ParamsError(field_error_text("recipes.get", "algorithm", rule, algorithm, "rl.recipes.names() has all."))
+        raise ParamsError.about("recipes.get", "algorithm", rule, algorithm, "rl.recipes.names() has all.")
     algorithm, _, env = name.partition("/")
     algorithm_named("recipes.get", algorithm)
     if env not in _tables(algorithm):

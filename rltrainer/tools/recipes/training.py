@@ -19,7 +19,7 @@ from rltrainer.device import choose_device
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
@@ -168,7 +168,7 @@ def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: 
     if env in cookbook.names():
         meant, _, of = env.partition("/")
         hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."
-        raise ParamsError(field_error_text("train", "env", "must be the id of an env", env, hint))
+        raise ParamsError.about("train", "env", "must be the id of an env", env, hint)
     found = cookbook.find(env, algorithm) if isinstance(env, str) else None
     if found is None:
         recipe = recommended_recipe(env, algorithm, shape, None)

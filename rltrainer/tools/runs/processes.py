@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
-from rltrainer.errors import EnvError, ParamsError, field_error_text
+from rltrainer.errors import EnvError, ParamsError
 from rltrainer.loggers.terminal import make_bar
 from rltrainer.processes.channel import dumps
 from rltrainer.processes.program import Link
@@ -183,4 +183,4 @@ def check_program(owner: str, make: object) -> None:
     try:
         dumps(make)
     except Exception as error:
-        raise ParamsError(field_error_text(owner, "make", _TRAVEL, make, _TRAVEL_HINT)) from error
+        raise ParamsError.about(owner, "make", _TRAVEL, make, _TRAVEL_HINT) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rltrainer.errors import ParamsError, field_error_text
+from rltrainer.errors import ParamsError
 from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.validation.field_rules import FiniteFloat, as_python, checked, is_finite
@@ -32,8 +32,7 @@ class Uniform:
             value = checked(type(self).__name__, field, getattr(self, field), FiniteFloat)
             object.__setattr__(self, field, float(value))  # frozen, until here
         if self.low >= self.high:
-            rule = f"must be greater than low, {self.low}"
-            raise ParamsError(field_error_text(type(self).__name__, "high", rule, self.high))
+            raise ParamsError.about(type(self).__name__, "high", f"must be greater than low, {self.low}", self.high)
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class LogUniform(Uniform):
         super().__post_init__()
         if self.low <= 0:
             rule, hint = "must be positive", "Of rl.Uniform it may be 0."
-            raise ParamsError(field_error_text("LogUniform", "low", rule, self.low, hint))
+            raise ParamsError.about("LogUniform", "low", rule, self.low, hint)
 
 
 # The range of a field: `rl.Uniform`, `rl.LogUniform`, Python's `range` for integers, or a list of values.
@@ -55,7 +54,7 @@ def check_range(name: str, values: Any) -> None:
     """Raise a `ParamsError` unless this is a range of two values at least."""
 
     def refuse(rule: str, hint: str = "") -> NoReturn:
-        raise ParamsError(field_error_text(OWNER, f"space[{name!r}]", rule, values, hint))
+        raise ParamsError.about(OWNER, f"space[{name!r}]", rule, values, hint)
 
     if isinstance(values, Uniform) or (isinstance(values, range) and len(values) > 1):
         return
@@ -103,7 +102,7 @@ class SearchSpace:
             return
         if not isinstance(space, Mapping) or not space or not all(isinstance(name, str) for name in space):
             rule = "must be a dict of ranges by the names of fields, or a function (trial) -> dict of values"
-            raise ParamsError(field_error_text(OWNER, "space", rule, space))
+            raise ParamsError.about(OWNER, "space", rule, space)
         self._check_names(list(space))
         for name, values in space.items():
             check_range(name, values)
@@ -123,7 +122,7 @@ class SearchSpace:
             return {name: draw(trial, name, values) for name, values in self._space.items()}
         fields = self._space(trial)
         if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
-            raise ParamsError(field_error_text(OWNER, "space", "must return a dict of values by name", fields))
+            raise ParamsError.about(OWNER, "space", "must return a dict of values by name", fields)
         self._check_names(list(fields))
         return dict(fields)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rltrainer.checkpoint.folder_lock import FolderLock
-from rltrainer.errors import CheckpointError, ParamsError, field_error_text, importing_extra, readable
+from rltrainer.errors import CheckpointError, ParamsError, importing_extra, readable
 from rltrainer.files.atomic_write import refuse_links, write_errors
 from rltrainer.files.regular_file import open_regular
 from rltrainer.seeding import derive_seed
@@ -42,7 +42,7 @@ class Study:
         self._make_sampler: Sampler = sampler or optuna.samplers.TPESampler
         self._pruner, self._seed = pruner, seed
         if pruner is not None and not isinstance(pruner, optuna.pruners.BasePruner):
-            raise ParamsError(field_error_text("sweep", "pruner", "must be a pruner of Optuna's or None", pruner))
+            raise ParamsError.about("sweep", "pruner", "must be a pruner of Optuna's or None", pruner)
         # A sampler for each trial, seeded by its number: draws depend on the finished trials alone, also after a kill.
         first = self._sampler(0)
         if self.path.exists():
@@ -92,14 +92,14 @@ class Study:
             sampler = self._make_sampler(seed=derive_seed(self._seed, "sampler", number))
         except TypeError as error:
             text, hint = f"{text}: {error}", "functools.partial takes further arguments along."
-            raise ParamsError(field_error_text("sweep", "sampler", text, self._make_sampler, hint)) from None
+            raise ParamsError.about("sweep", "sampler", text, self._make_sampler, hint) from None
         if not isinstance(sampler, optuna.samplers.BaseSampler):
-            raise ParamsError(field_error_text("sweep", "sampler", text, self._make_sampler))
+            raise ParamsError.about("sweep", "sampler", text, self._make_sampler)
         for each in (sampler, *vars(sampler).values()):
             if isinstance(each, optuna.samplers.CmaEsSampler):
                 hint = "Take TPESampler, GPSampler or RandomSampler."
                 rule = "must be none that reads pickles from the study's file, which could run anything"
-                raise ParamsError(field_error_text("sweep", "sampler", rule, self._make_sampler, hint))
+                raise ParamsError.about("sweep", "sampler", rule, self._make_sampler, hint)
         return sampler
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escaped, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escaped, readable
 from rltrainer.files.atomic_write import remove, replaced_file, write_errors
 from rltrainer.files.json_text import read_json, to_strict_json
 from rltrainer.loggers import RunFolder
@@ -88,7 +88,7 @@ def sweep(
     if device is not None:
         if not isinstance(made, AnyRecipe):
             hint = "Let the function move its policy."
-            raise ParamsError(field_error_text(OWNER, "device", "must be None with a function", device, hint))
+            raise ParamsError.about(OWNER, "device", "must be None with a function", device, hint)
         made = made.with_fields(device=device)
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
     check_program(OWNER, made)
@@ -183,7 +183,7 @@ def _as_make(make: str | Make) -> Make:
     if isinstance(make, AnyRecipe) or callable(make):
         return make
     rule = "must be the name of a recipe, an env's id, a recipe, or a function (seed, **fields) -> trainer"
-    raise ParamsError(field_error_text(OWNER, "make", rule, make))
+    raise ParamsError.about(OWNER, "make", rule, make)
 
 
 def _check_same(path: Path, described: dict[str, Any]) -> None:

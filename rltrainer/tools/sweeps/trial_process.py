@@ -13,7 +13,7 @@ from typing import Any
 
 from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.collect import CollectStats
-from rltrainer.errors import CheckpointError, ParamsError, at_the_end, field_error_text, readable
+from rltrainer.errors import CheckpointError, ParamsError, at_the_end, readable
 from rltrainer.hooks import TrainerContext, TrainerHook
 from rltrainer.loggers import RunFolder
 from rltrainer.seeding import seed as seed_everything
@@ -101,10 +101,10 @@ class TrialJob:
         params = made.params
         if params.test_collector is None:
             rule, hint = "that make test steps", "Pass TrainerParams.test_collector: a trial is valued by test steps."
-            raise ParamsError(field_error_text("sweep", "make", f"must make trainers {rule}", made, hint))
+            raise ParamsError.about("sweep", "make", f"must make trainers {rule}", made, hint)
         if params.run_folder is not None:
             rule, hint = "must make trainers without a run_folder", "A sweep gives each run a folder of its own."
-            raise ParamsError(field_error_text("sweep", "make", rule, params.run_folder, hint))
+            raise ParamsError.about("sweep", "make", rule, params.run_folder, hint)
         return type(made)(made.algorithm, dataclasses.replace(params, hooks=(*params.hooks, pruning), **live))
 
 
@@ -142,8 +142,7 @@ def _of_the_disk(error: BaseException) -> OSError | None:
 def _checked_score(score: Any) -> float:
     value = as_python(score)
     if not is_int(value) and not isinstance(value, float):
-        rule = "must return a trainer, or a score"
-        raise ParamsError(field_error_text("sweep", "make", rule, score))
+        raise ParamsError.about("sweep", "make", "must return a trainer, or a score", score)
     if not math.isfinite(value):
         raise ParamsError(f"sweep: the score is {readable(value)}")
     return float(value)
