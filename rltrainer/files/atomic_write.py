@@ -121,9 +121,14 @@ def is_running(owner: str) -> bool | None:
         # The thread that asks is in no other save.
         return thread in {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
     # Another program may have the number of a dead process by now: its leftovers then wait for a later save.
+    return process_exists(int(process))
+
+
+def process_exists(number: int) -> bool:
+    """Return whether a process of this machine runs; one that cannot be asked does."""
     try:
-        os.getpgid(int(process))
-    except (OSError, OverflowError) as error:
+        os.kill(number, 0)  # signal 0 only asks
+    except (OSError, OverflowError) as error:  # a process of another user's lives
         return not isinstance(error, ProcessLookupError)
     return True
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from rltrainer.errors import RLTrainerError
+from rltrainer.files.atomic_write import process_exists
 from rltrainer.processes.channel import DONE, FAILED, REPORT, RESULT, STEP, Channel, dumps, loads
 from rltrainer.processes.shared_arrays import SharedArrays
 
@@ -162,7 +163,7 @@ def _end_with_parent(folder: str | None, seconds_to_save: float | None) -> None:
     # A forked sibling may hold the parent's end of our socket open, so that no end of file says this.
     parent = _parent()
     is_child = os.getppid() == parent.pid  # else of the fork server, which a signal to all processes may end
-    while parent.is_alive() and (os.getppid() == parent.pid if is_child else _exists(parent.pid)):
+    while parent.is_alive() and (os.getppid() == parent.pid if is_child else process_exists(parent.pid)):
         parent.join(1.0)
     if folder is not None and not parent.is_alive():
         shutil.rmtree(folder, ignore_errors=True)
@@ -176,11 +177,3 @@ def _parent() -> Any:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker is a child"
     return parent
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
