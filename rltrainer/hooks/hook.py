@@ -169,7 +169,7 @@ def are_numbers(values: object) -> bool:
     )
 
 
-_field_names = cache(lambda kind: tuple(field.name for field in dataclasses.fields(kind)))
+field_names = cache(lambda kind: tuple(field.name for field in dataclasses.fields(kind)))
 
 
 def lent(value: Any) -> Any:
@@ -179,7 +179,7 @@ def lent(value: Any) -> Any:
     kind: Any = type(value)
     # Without `__init__`, whose checks the original has passed: a hook may need a copy in each gradient step.
     new = object.__new__(kind)
-    for name in _field_names(kind):
+    for name in field_names(kind):
         part = getattr(value, name)
         object.__setattr__(new, name, part.clone() if type(part) is Tensor else map_tree(_copy, part))
     return new

@@ -2,14 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from rltrainer.errors import ParamsError
-from rltrainer.hooks.hook import TrainerContext, TrainerHook, Values
+from rltrainer.hooks.hook import TrainerContext, TrainerHook, Values, field_names
 from rltrainer.interval import Every, as_every
 from rltrainer.tree import Tree
 from rltrainer.types import Rollout, State
@@ -32,20 +32,19 @@ class MetricState:
     num_misses: NonNegativeInt = 0
 
 
-def find_metric(
-    hook: TrainerHook, field: str, name: str, ctx: TrainerContext, others: Callable[[], Collection[str]]
-) -> Tensor | float | None:
+def find_metric(hook: TrainerHook, field: str, ctx: TrainerContext, others: Collection[str]) -> Tensor | float | None:
     """Return a metric of this training step's update; None without an update, or if the update lacks it.
 
-    The hook's state counts the misses. `field` is its argument with the name, and `others` returns further possible
-    names, for the text of the `ParamsError` after the last miss.
+    The hook's state counts the misses. `field` is its argument with the name, and `others` are further possible names,
+    for the text of the `ParamsError` after the last miss.
     """
     if ctx.result is None or ctx.result.num_gradient_steps == 0:  # PPO's `target_kl` may leave out all of them
         return None
-    found, state = ctx.result.metrics.get(name), hook.state
+    name, state = getattr(hook, field), hook.state
+    found = ctx.result.metrics.get(name)
     state.num_misses = 0 if found is not None else state.num_misses + 1
     if state.num_misses >= MAX_MISSES and not ctx.algorithm.may_report(name):
-        known = [*others(), *dict.fromkeys((*ctx.result.metrics, *ctx.algorithm.occasional_metrics))]
+        known = [*others, *dict.fromkeys((*ctx.result.metrics, *ctx.algorithm.occasional_metrics))]
         rule, hint = f"must be one of {', '.join(known)}", did_you_mean(name, known).strip()
         raise ParamsError.about(type(hook).__name__, field, rule, name, hint)
     return found
@@ -180,13 +179,7 @@ class LogScalar(TrainerHook):
         for part in self._path:
             value = _part(value, part)
             if value is None:
-                found = find_metric(
-                    self,
-                    "key",
-                    self.key,
-                    ctx,
-                    lambda: [*(field.name for field in dataclasses.fields(batch)), *batch.extra],
-                )
+                found = find_metric(self, "key", ctx, [*field_names(batch.__class__), *batch.extra])
                 return None if found is None else torch.as_tensor(found).detach()
         if not isinstance(value, Tensor):
             hint = f"It has parts: {', '.join(map(str, value))}."

@@ -85,7 +85,7 @@ class EarlyStopping(TrainerHook):
             if stats is not None and stats.num_collected_episodes:
                 self._gather(float(stats.returns.mean()), stats.num_collected_episodes)
         else:
-            value = find_metric(self, "metric", self.metric, ctx, lambda: ("score", "return"))
+            value = find_metric(self, "metric", ctx, ("score", "return"))
             if value is not None and ctx.result is not None:
                 self._gather(value, ctx.result.counts.get(self.metric, ctx.result.num_gradient_steps))
         if self.every is not None and ctx.crossed(self.every) and self.state.gathered:
