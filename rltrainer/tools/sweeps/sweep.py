@@ -218,12 +218,9 @@ _ON_POLICY: dict[str, Range] = {
     "collection_step_num_env_steps": [256, 512, 1024, 2048, 4096], **_NET,
 }  # fmt: skip
 _OFF_POLICY: dict[str, Range] = {"lr": LogUniform(1e-5, 2e-3), **_GAMMA, "batch_size": [32, 64, 128, 256, 512], **_NET}
-_TD3: dict[str, Range] = {
-    **_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05], "exploration_noise": Uniform(0.05, 0.5),
-}  # fmt: skip
-_SAC: dict[str, Range] = {
-    **_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05], "critic_lr": LogUniform(1e-5, 2e-3),
-}  # fmt: skip
+_ACTOR_CRITIC: dict[str, Range] = {**_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05]}
+_TD3: dict[str, Range] = {**_ACTOR_CRITIC, "exploration_noise": Uniform(0.05, 0.5)}
+_SAC: dict[str, Range] = {**_ACTOR_CRITIC, "critic_lr": LogUniform(1e-5, 2e-3)}
 _Q_LEARNING: dict[str, Range] = {**_OFF_POLICY, "target_update_interval": [1, 100, 500, 1000, 5000]}
 _A2C: dict[str, Range] = {
     **_ON_POLICY, "entropy_coef": LogUniform(1e-8, 0.1), "value_coef": Uniform(0.1, 1.0),
