@@ -37,7 +37,7 @@ class Study:
     """The trials of a sweep so far, and what Optuna makes of them."""
 
     def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
-        optuna = require_optuna()
+        self._optuna = optuna = require_optuna()
         self.path = folder / STUDY
         self._make_sampler: Sampler = sampler or optuna.samplers.TPESampler
         self._pruner, self._seed = pruner, seed
@@ -62,41 +62,38 @@ class Study:
 
     def begin(self, number: int) -> "optuna.trial.Trial":
         """Return a trial that runs: the one of this number, which was cut off, or the next one."""
-        optuna = require_optuna()
         self._study.sampler = self._sampler(number)
-        if number < len(trials := self.trials) and trials[number].state == optuna.trial.TrialState.RUNNING:
-            return optuna.trial.Trial(self._study, trials[number]._trial_id)
+        if number < len(trials := self.trials) and trials[number].state == self._optuna.trial.TrialState.RUNNING:
+            return self._optuna.trial.Trial(self._study, trials[number]._trial_id)
         return self._study.ask()  # the first that was enqueued by Optuna's own means, or a new one
 
     def is_pruned(self, trial: "optuna.trial.Trial", step: int, score: float, num_tests: int) -> bool:
         """Note the score of a test step, and return whether the trial must end."""
-        optuna = require_optuna()
         # The median pruner waits for a third of a run: early scores say little.
-        self._study.pruner = self._pruner or optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
+        self._study.pruner = self._pruner or self._optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
         if step not in self.trials[trial.number].intermediate_values:  # else it was made before the kill, too
             trial.report(score, step)
         return bool(trial.should_prune())
 
     def end(self, trial: "optuna.trial.Trial", score: float | None, error: str | None) -> None:
         """Note what came of a trial: a score, or an error, or neither if it was pruned."""
-        states = require_optuna().trial.TrialState
+        states = self._optuna.trial.TrialState
         if error is not None:
             trial.set_user_attr("error", error)
         state = states.FAIL if error is not None else states.PRUNED if score is None else None
         self._study.tell(trial, score if state is None else None, state)
 
     def _sampler(self, number: int) -> Any:
-        optuna = require_optuna()
         text = "must be a class of Optuna's samplers, or a function that makes one given seed="
         try:
             sampler = self._make_sampler(seed=derive_seed(self._seed, "sampler", number))
         except TypeError as error:
             text, hint = f"{text}: {error}", "functools.partial takes further arguments along."
             raise ParamsError.about("sweep", "sampler", text, self._make_sampler, hint) from None
-        if not isinstance(sampler, optuna.samplers.BaseSampler):
+        if not isinstance(sampler, self._optuna.samplers.BaseSampler):
             raise ParamsError.about("sweep", "sampler", text, self._make_sampler)
         for each in (sampler, *vars(sampler).values()):
-            if isinstance(each, optuna.samplers.CmaEsSampler):
+            if isinstance(each, self._optuna.samplers.CmaEsSampler):
                 hint = "Take TPESampler, GPSampler or RandomSampler."
                 rule = "must be none that reads pickles from the study's file, which could run anything"
                 raise ParamsError.about("sweep", "sampler", rule, self._make_sampler, hint)
