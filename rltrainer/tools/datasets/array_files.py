@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -14,24 +14,35 @@ import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
-from rltrainer.errors import ReplayBufferError, importing_extra, readable
+from rltrainer.errors import ArgumentError, ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import MAX_DEPTH
 from rltrainer.files.regular_file import open_regular
 from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wanted, reading, to_buffer
 from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.suggestions import did_you_mean
 
 # Compressions and checksums that HDF5 and h5py bring; for any other number HDF5 would load a library.
 BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 
 
-def from_npz(
-    path: str | Path,
-    *,
-    observation_space: gym.Space[Any] | None = None,
-    action_space: gym.Space[Any] | None = None,
-    device: torch.device | str = "cpu",
-    seed: int | None = None,
-) -> ReplayBuffer:
+class ReadOptions(TypedDict, total=False):
+    """The keywords of all readers of files; `from_npz` explains them."""
+
+    observation_space: gym.Space[Any] | None
+    action_space: gym.Space[Any] | None
+    device: torch.device | str
+    seed: int | None
+
+
+def begin_reading(reader: str, path: str | Path, options: ReadOptions) -> tuple[Path, str]:
+    """Check the arguments of a reader before it reads; return its path, and the beginning of its error texts."""
+    path = Path(checked(reader, "path", path, AnyPath))
+    for name in sorted(options.keys() - (known := ReadOptions.__annotations__.keys())):
+        raise ArgumentError(f"{reader}: unknown argument {name!r}.{did_you_mean(name, known)}")
+    return path, f"{reader}: {path}"
+
+
+def from_npz(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
     """Read a buffer from a `.npz` file, as `np.savez` and `np.savez_compressed` write it.
 
     Its arrays are those of `ReplayBuffer.from_arrays`, by name: `observations` (or `observations/camera` and so on, for
@@ -51,8 +62,7 @@ def from_npz(
         ReplayBufferError: the file is damaged, claims more than it can hold, or lacks an array.
         SpaceError: the values do not fit the spaces.
     """
-    path = Path(checked("from_npz", "path", path, AnyPath))
-    origin = f"from_npz: {path}"
+    path, origin = begin_reading("from_npz", path, options)
     is_damaged = reading(origin, "a .npz file", zipfile.BadZipFile, zlib.error)
     with is_damaged, open_regular(path) as file, zipfile.ZipFile(file) as members:
         named = [(each.filename.removesuffix(".npy"), each) for each in members.infolist()]
@@ -63,8 +73,7 @@ def from_npz(
             if name in arrays:
                 raise ReplayBufferError(f"{origin}: member {readable(name)}: expected one, found two")
             arrays[name] = _read_array(origin, name, members.read(member))
-    columns = columns_of(origin, arrays)
-    return to_buffer(origin, columns, path.stat().st_size, observation_space, action_space, device, seed)
+    return to_buffer(origin, columns_of(origin, arrays), path.stat().st_size, **options)
 
 
 def _read_array(origin: str, name: str, data: bytes) -> Array:
@@ -84,14 +93,7 @@ def _read_array(origin: str, name: str, data: bytes) -> Array:
     return np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order="F" if is_fortran else "C")
 
 
-def from_hdf5(
-    path: str | Path,
-    *,
-    observation_space: gym.Space[Any] | None = None,
-    action_space: gym.Space[Any] | None = None,
-    device: torch.device | str = "cpu",
-    seed: int | None = None,
-) -> ReplayBuffer:
+def from_hdf5(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
     """Read a buffer from an HDF5 file in D4RL's layout (extra `hdf5`).
 
     Its members are `observations` (a group of them is a Dict), `actions`, `rewards`, `terminals` or `terminations`,
@@ -109,8 +111,7 @@ def from_hdf5(
     """
     with importing_extra("from_hdf5", "hdf5"):
         import h5py
-    path = Path(checked("from_hdf5", "path", path, AnyPath))
-    origin = f"from_hdf5: {path}"
+    path, origin = begin_reading("from_hdf5", path, options)
     with reading(origin, "an HDF5 file"), open_regular(path) as stream, h5py.File(stream, "r") as file:
         wanted = dict(members_of(origin, file, filter(is_wanted, file)))
         for name, member in wanted.items():
@@ -119,8 +120,7 @@ def from_hdf5(
                 raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {found}")
         check_claim(origin, path, sum(map(claimed_nbytes_of, wanted.values())), path.stat().st_size)
         arrays = {name: member[()] for name, member in wanted.items()}
-    columns = columns_of(origin, arrays)
-    return to_buffer(origin, columns, path.stat().st_size, observation_space, action_space, device, seed)
+    return to_buffer(origin, columns_of(origin, arrays), path.stat().st_size, **options)
 
 
 def claimed_nbytes_of(member: Any) -> int:

@@ -117,10 +117,10 @@ def to_buffer(
     origin: str,
     columns: Mapping[str, Any],
     num_bytes: int,
-    observation_space: gym.Space[Any] | None,
-    action_space: gym.Space[Any] | None,
-    device: torch.device | str,
-    seed: int | None,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int | None = None,
 ) -> ReplayBuffer:
     """Make a buffer of columns of `from_arrays` by name, in time order, whose leaves are arrays [M, ...]."""
     # Spaces that are None are inferred, and bounded by the length of the files, `num_bytes`.

@@ -5,19 +5,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Unpack
 
-import gymnasium as gym
 import numpy as np
-import torch
 
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
+from rltrainer.tools.datasets.array_files import ReadOptions, begin_reading
 from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wanted, reading, to_buffer
-from rltrainer.validation.field_rules import AnyPath, Rule, checked
+from rltrainer.validation.field_rules import Rule, checked
 
 STATE = "observation.state"
 Wanted = Callable[[str], bool]
@@ -30,14 +29,7 @@ Keys = Annotated[
 ]
 
 
-def from_parquet(
-    path: str | Path,
-    *,
-    observation_space: gym.Space[Any] | None = None,
-    action_space: gym.Space[Any] | None = None,
-    device: torch.device | str = "cpu",
-    seed: int | None = None,
-) -> ReplayBuffer:
+def from_parquet(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
     """Read a buffer from a Parquet file, or from all of a folder in the order of their names (extra `parquet`).
 
     Its columns are `observations` (a list per row; a struct, or columns `observations/camera` and so on, are a Dict),
@@ -54,22 +46,12 @@ def from_parquet(
         SpaceError: the values do not fit the spaces.
         MissingExtraError: pyarrow is not installed.
     """
-    path = Path(checked("from_parquet", "path", path, AnyPath))
-    origin = f"from_parquet: {path}"
+    path, origin = begin_reading("from_parquet", path, options)
     arrays, num_bytes = _read_files(origin, path, path, is_wanted)
-    columns = columns_of(origin, arrays)
-    return to_buffer(origin, columns, num_bytes, observation_space, action_space, device, seed)
+    return to_buffer(origin, columns_of(origin, arrays), num_bytes, **options)
 
 
-def from_lerobot(
-    path: str | Path,
-    *,
-    keys: Sequence[str] = (STATE,),
-    observation_space: gym.Space[Any] | None = None,
-    action_space: gym.Space[Any] | None = None,
-    device: torch.device | str = "cpu",
-    seed: int | None = None,
-) -> ReplayBuffer:
+def from_lerobot(path: str | Path, *, keys: Sequence[str] = (STATE,), **options: Unpack[ReadOptions]) -> ReplayBuffer:
     """Read a buffer from the folder of a LeRobot data set, version 2 or 3 (extra `parquet`).
 
     A frame is a transition: `action`, `next.reward` (0 without it, and a warning is logged) and `next.done`. A done
@@ -88,9 +70,8 @@ def from_lerobot(
         SpaceError: the values do not fit the spaces.
         MissingExtraError: pyarrow is not installed.
     """
-    path = Path(checked("from_lerobot", "path", path, AnyPath))
+    path, origin = begin_reading("from_lerobot", path, options)
     keys = list(checked("from_lerobot", "keys", keys, Keys))
-    origin = f"from_lerobot: {path}"
     shapes = _shapes(origin, path, [*keys, "action"])
     wanted = {*keys, "action", "episode_index", "frame_index", "next.reward", "next.done", "next.success"}
     found, num_bytes = _read_files(origin, path, path / "data", wanted.__contains__)
@@ -114,7 +95,7 @@ def from_lerobot(
         "terminations": terminations,
         "truncations": (is_last | done) & ~terminations,  # an episode that ends without being done is truncated
     }
-    return to_buffer(origin, columns, num_bytes, observation_space, action_space, device, seed)
+    return to_buffer(origin, columns, num_bytes, **options)
 
 
 def _read_files(origin: str, path: Path, folder: Path, is_wanted: Wanted) -> tuple[dict[str, Array], int]:
