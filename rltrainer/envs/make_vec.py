@@ -145,7 +145,7 @@ def env_remedy(value: object) -> str:
     if callable(getattr(value, "observation_space", None)):  # of an agent; gymnasium's is a space
         return MANY_AGENTS
     if isinstance(value, type) and issubclass(value, TensorEnv):
-        return "Its rules are functions of tensors: add backend='tensor'."
+        return "Its rules are functions of tensors: make_vec and rl.train need backend='tensor'. They draw no frames."
     return ONE_ENV if isinstance(value, gym.Env | TensorEnv) else ""
 
 

@@ -78,11 +78,14 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         self.num_envs = checked(name, "num_envs", num_envs, PositiveInt)
         self.base_seed = checked(name, "seed", seed, NonNegativeInt | None)
         self.device = require_device(name, "cpu" if device is None else device)
+        checked(type(env).__name__, "max_episode_steps", env.max_episode_steps, PositiveInt | None)
         self.num_uniforms = env.num_first_uniforms + env.num_step_uniforms
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self._spaces = leaf_spaces(env.observation_space)
+        if leaf_spaces(env.action_space) is not env.action_space:
+            raise SpaceError.about(type(env).__name__, "action_space", "must be no Dict or Tuple", env.action_space)
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
-        self._spaces = leaf_spaces(env.observation_space)
         self._action_shape = (num_envs, *leaf_shape(env.action_space))
         root = draw_seed() if seed is None else seed
         self.generator = make_generator(derive_seed(root, "reset", 0), self.device)
@@ -101,11 +104,8 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         """
         env = self.env
         after, reward, terminated = env.transition(state.state, action, uniform[:, env.num_first_uniforms :])
-        num_steps = state.num_steps + 1
-        if env.max_episode_steps is None:
-            truncated = torch.zeros_like(terminated)
-        else:
-            truncated = num_steps >= env.max_episode_steps
+        num_steps, limit = state.num_steps + 1, env.max_episode_steps
+        truncated = torch.zeros_like(terminated) if limit is None else num_steps >= limit
         done = terminated | truncated
         first = self._first_state(uniform)
 
@@ -171,12 +171,15 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
 
     @torch.no_grad()
     def _check_rules(self) -> None:
-        """Raise a `SpaceError` if the rules return another shape or dtype than they must."""
+        """Raise a `SpaceError` if the rules return another shape or dtype than they must, or change a state."""
         state, name, batch = self.current.state, type(self.env).__name__, (self.num_envs,)
         check_obs(f"{name}.observe", self._spaces, self.env.observe(state), batch)
         action = torch.as_tensor(self.action_space.sample(), device=self.device)
         uniform = torch.zeros((self.num_envs, self.env.num_step_uniforms), device=self.device)
+        before = map_tree(torch.clone, state)
         after, reward, terminated = self.env.transition(state, action, uniform)
+        if not all(((a == b) | (a != a)).all() for a, b in zip(leaves(before), leaves(state), strict=True)):
+            raise SpaceError(f"{name}.transition: must return new tensors, but it changed the state in place")
         found = {**_described("state", after), **_described("reward", reward), **_described("terminated", terminated)}
         expected = {**_described("state", state), "reward": f"float32 {batch}", "terminated": f"bool {batch}"}
         for what, rule in expected.items():

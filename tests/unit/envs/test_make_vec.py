@@ -115,7 +115,7 @@ def test_bad_arguments_of_tensor(arguments: dict[str, Any], text: str) -> None:
 
 
 def test_hints_to_the_backend_tensor() -> None:
-    with pytest.raises(ParamsError, match=r"Its rules are functions of tensors: add backend='tensor'.$"):
+    with pytest.raises(ParamsError, match=r"functions of tensors: make_vec and rl.train need backend='tensor'. They"):
         make_vec(CartPole, 2)  # type: ignore[arg-type]  # refused
     with pytest.raises(
         ParamsError, match=r"There are CartPole-v1.*; a factory of a rl.TensorEnv makes one of your own"

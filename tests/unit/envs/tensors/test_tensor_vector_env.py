@@ -200,6 +200,10 @@ def test_states_of_other_envs_are_refused() -> None:
     [
         (lambda: rl.TensorVectorEnv(Count, 2), "TensorVectorEnv.env: must be a TensorEnv; got <class"),  # type: ignore[arg-type]  # refused
         (lambda: rl.TensorVectorEnv(Count(), 0), "TensorVectorEnv.num_envs: must be a positive integer; got 0 (int)"),
+        (
+            lambda: rl.TensorVectorEnv(type("Wrong", (Count,), {"max_episode_steps": 0})(), 2),
+            "Wrong.max_episode_steps: must be a positive integer or None; got 0 (int)",
+        ),
         (lambda: rl.TensorVectorEnv(Count(), 2, seed=-1), "TensorVectorEnv.seed: must be a non-negative integer"),
         (
             lambda: rl.TensorVectorEnv(Count(), 2, "cudo"),
@@ -233,6 +237,10 @@ def test_wrong_actions(actions: Any, text: str) -> None:
     assert str(caught.value) == f"TensorVectorEnv.step: {text}"
 
 
+def changed(state: Tree, action: Tensor) -> Tree:
+    return map_tree(lambda x: x.add_(action[:, None] + 1), state)
+
+
 WRONG_RULES: dict[str, tuple[dict[str, Any], str]] = {
     "obs": ({"observe": lambda self, state: state[0]}, "Wrong.observe: expected a dict with the keys ['half', "),
     "obs dtype": (
@@ -255,6 +263,15 @@ WRONG_RULES: dict[str, tuple[dict[str, Any], str]] = {
         {"transition": lambda self, state, action, uniform: ((state[0].double(),), action.float(), action == 1)},
         "Wrong.transition: state[0]: expected float32 (2, 1), got float64 (2, 1)",
     ),
+    "changed in place": (
+        {"transition": lambda self, state, action, uniform: (changed(state, action), action.float(), action == 1)},
+        "Wrong.transition: must return new tensors, but it changed the state in place",
+    ),
+    "actions": (
+        {"action_space": gym.spaces.Dict({"a": gym.spaces.Discrete(2)})},
+        "Wrong.action_space: must be no Dict or Tuple; got Dict('a': Discrete(2)) (Dict)",
+    ),
+    "spaces": ({"observation_space": "Box"}, "unsupported space 'Box': must be Box, Discrete, "),
 }  # fmt: skip
 
 
