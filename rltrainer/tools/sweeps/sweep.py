@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
+
+from rltrainer.device import require_device
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, escaped, readable
 from rltrainer.files.atomic_write import remove, replaced_file, write_errors
 from rltrainer.files.json_text import read_json, to_strict_json
@@ -90,6 +93,10 @@ def sweep(
             hint = "Let the function move its policy."
             raise ParamsError.about(OWNER, "device", "must be None with a function", device, hint)
         made = made.with_fields(device=device)
+    gpu = torch.device(made.device) if isinstance(made, AnyRecipe) and made.device.startswith("cuda") else None
+    # Each trial would fail, and count. A GPU that is there is not tried, as that would take its memory.
+    if gpu is not None and (gpu.index or 0) >= torch.cuda.device_count():
+        require_device(OWNER, str(gpu))
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
     check_program(OWNER, made)
     with open_study(folder, sampler, pruner, seed) as study:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 import rltrainer as rl
 from rltrainer.checkpoint.folder_lock import FolderLock
@@ -435,6 +436,12 @@ def test_a_device(tmp_path: Path, monkeypatch: Patch) -> None:
     lr = {"lr": [1e-3, 1e-2]}
     text = error_text(ParamsError, sweep_quietly, "ppo/CartPole-v1", lr, folder=tmp_path, device="gpu")
     assert text.startswith("Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    absent = rl.recipes.get("ppo/CartPole-v1").with_fields(device="cuda:2")
+    for made, device in ((absent, None), ("ppo/CartPole-v1", "cuda:2")):  # before a trial fails, and counts
+        text = error_text(ParamsError, sweep_quietly, made, lr, folder=tmp_path / "absent", device=device)
+        assert text.startswith("sweep.device: must be a device that PyTorch can use here; got 'cuda:2' (str)")
+    assert not (tmp_path / "absent").exists()
     seen: list[str] = []
 
     def run(self: Processes, jobs: Any) -> None:
