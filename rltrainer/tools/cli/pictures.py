@@ -1,6 +1,5 @@
 """Pictures and films of runs: what `plot` and `record` make, and `train --plot --record` at its end."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,9 @@ def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None
             pass
     if filmed_env is not None:
         require_encoder("record")
-        with contextlib.closing(filmed_env()) as env:
-            require_frames("record.env", env)
+        env = filmed_env()
+        require_frames("record.env", env)
+        env.close()
 
 
 def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:

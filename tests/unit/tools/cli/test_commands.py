@@ -252,6 +252,9 @@ def test_an_env_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
     assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
     assert main(["train", "ppo", "--env", "my_envs:Mine", "--record", *SHORT]) == 1  # before it trains
     assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
+    tensors = ["--env", "rltrainer.envs.tensors.classic_control:Pendulum", "--backend", "tensor"]
+    assert main(["train", "ppo", *tensors, "--record", *SHORT]) == 1
+    assert "record.env: must render frames; got render_mode=None" in capsys.readouterr().err
     assert [path.name for path in Path("runs").iterdir()] == ["ppo_Mine"]
     assert main(["record", "runs/ppo_Mine", "--env", "my_envs:Filmed"]) == 0
     assert "best.mp4: returns 10" in capsys.readouterr().out
