@@ -4,7 +4,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
@@ -71,7 +71,7 @@ class Parent:
 Job = Callable[[Parent], Any]
 
 
-class Listener(Protocol):
+class Listener:
     """The receiver of the news of jobs, each by its number."""
 
     def progress(self, number: int, share: float, score: float | None) -> None:

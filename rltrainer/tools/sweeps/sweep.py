@@ -21,7 +21,7 @@ from rltrainer.loggers.log_state import read_json_file
 from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
-from rltrainer.tools.runs.processes import Bar, Job, Processes, check_program
+from rltrainer.tools.runs.processes import Bar, Job, Listener, Processes, check_program
 from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, run_paths
 from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
 from rltrainer.tools.sweeps.study import FIELDS, Study, open_study, require_optuna
@@ -116,8 +116,8 @@ def sweep(
     return SweepResult(folder, found, made if isinstance(made, AnyRecipe) else None)
 
 
-class _Trials:
-    """The trials of a sweep: starts them, answers their reports, records their ends."""
+class _Trials(Listener):
+    """The trials of a sweep: starts them, answers their reports, records their ends; both move the bar."""
 
     def __init__(self, study: Study, space: SearchSpace, make: Make, folder: Path, seeds: range, bar: Bar) -> None:
         self._study, self._space, self._make, self._folder, self._seeds = study, space, make, folder, seeds
@@ -138,9 +138,6 @@ class _Trials:
             if FIELDS not in trial.user_attrs:  # for readers without the program; else noted before a kill
                 trial.set_user_attr(FIELDS, to_plain(fields))
             yield number, TrialJob(self._make, fields, run_paths(self._folder, number, self._seeds))
-
-    def progress(self, number: int, share: float, score: float | None) -> None:
-        """Ignore progress: test steps and ends move the bar."""
 
     def answer(self, number: int, question: ScoreReport) -> bool:
         """Return whether to prune a trial after a test step."""
