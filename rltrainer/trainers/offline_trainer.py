@@ -46,12 +46,8 @@ class OfflineTrainerParams(TrainerParams):
         if self.checkpoint is not None and self.checkpoint.record_episodes:
             self.raise_invalid("checkpoint", "must record no episodes", "Offline there are none.")
 
-    @property
-    def planned_num_steps(self) -> int:
-        """Gradient steps of the run."""
-        return self.max_epochs * self.epoch_num_steps
-
-    planned_num_gradient_steps = planned_num_steps
+    # A step of an offline run is a gradient step.
+    planned_num_gradient_steps = TrainerParams.planned_num_steps
 
     @property
     def gradient_batch_size(self) -> int:

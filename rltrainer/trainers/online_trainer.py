@@ -63,7 +63,7 @@ class OnlineTrainerParams(TrainerParams):
     def planned_num_steps(self) -> int:
         """Env steps of the run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
         if self.collection_step_num_env_steps is None:
-            return self.max_epochs * self.epoch_num_steps
+            return super().planned_num_steps
         num_envs = self.training_collector.num_envs
         collection = -(-self.collection_step_num_env_steps // num_envs) * num_envs
         return self.max_epochs * -(-self.epoch_num_steps // collection) * collection

@@ -236,9 +236,9 @@ class TrainerParams(Params):
         """Return the trainer that these params configure."""
 
     @property
-    @abstractmethod
     def planned_num_steps(self) -> int:
         """Steps of the whole run, if nothing stops it; progress is measured against them."""
+        return self.max_epochs * self.epoch_num_steps
 
     def share_done(self, num_epochs: int, num_steps: int = 0) -> float:
         """Return progress in [0, 1] after so many epochs, and steps of the next."""
