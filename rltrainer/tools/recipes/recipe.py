@@ -403,6 +403,7 @@ class OfflineRecipe(AnyRecipe):
     """The data: a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a buffer."""
     num_gradient_steps: PositiveInt = 100_000
     """Gradient steps of the whole training, rounded up to whole epochs."""
+    trainer_params_class = OfflineTrainerParams
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -418,11 +419,6 @@ class OfflineRecipe(AnyRecipe):
         if self.env is not None:
             return super().env_name
         return "buffer" if isinstance(self.data, ReplayBuffer) else Path(self.data).stem
-
-    @property
-    def trainer_params_class(self) -> type[OfflineTrainerParams]:
-        """The class of the trainer's params."""
-        return OfflineTrainerParams
 
     def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
         envs, spaces = None, {}
