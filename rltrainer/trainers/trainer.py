@@ -295,9 +295,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _resume_from_log(self) -> None:
         """Continue from the counters of the log, if it has any; networks and buffers are the user's to restore."""
-        logger = self.params.logger
-        progress = None if logger is None else logger.read_progress()
-        if logger is not None and progress is not None:
+        if (logger := self.params.logger) is not None and (progress := logger.read_progress()) is not None:
             self.state.take_progress(progress)
             self._note_progress()
             self._seed()
