@@ -1,5 +1,6 @@
 """Opens files to be read only if they are files, and reads a limited part at once."""
 
+import contextlib
 import difflib
 import errno
 import os
@@ -33,6 +34,15 @@ def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) ->
     except BaseException:
         os.close(descriptor)
         raise
+
+
+@contextlib.contextmanager
+def read_errors(path: Path, error: type[Exception]) -> Iterator[None]:
+    """Raise an `OSError` as `error`, with path and cause."""
+    try:
+        yield
+    except OSError as cause:
+        raise error(f"{path}: {cause.strerror or cause}") from cause
 
 
 def read_text(file: BinaryIO) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rltrainer.errors import CheckpointError, readable
 from rltrainer.files.json_text import read_json
-from rltrainer.files.regular_file import open_regular, read_lines
+from rltrainer.files.regular_file import open_regular, read_errors, read_lines
 from rltrainer.loggers.file_logger import LineLogger, NumberedPath
 from rltrainer.loggers.log_state import PROGRESS_NAMES, LoggedEpoch, LoggerState, LogPosition, ProgressRow
 from rltrainer.loggers.logger import Kind, Row
@@ -107,14 +107,11 @@ def columns(rows: list[LogRow], kind: str) -> Columns:
 def _rows(path: Path) -> Iterator[tuple[LogRow | None, int]]:
     """Yield the whole rows of a log, None for that of params, each with the position after it."""
     end = 0
-    try:
-        with open_regular(path) as file:
-            for number, line in enumerate(read_lines(file), start=1):
-                end += len(line)
-                if line.endswith(b"\n"):
-                    yield _row(line[:-1].decode(errors="replace"), f"{path}, line {number}"), end
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    with read_errors(path, CheckpointError), open_regular(path) as file:
+        for number, line in enumerate(read_lines(file), start=1):
+            end += len(line)
+            if line.endswith(b"\n"):
+                yield _row(line[:-1].decode(errors="replace"), f"{path}, line {number}"), end
 
 
 def _row(line: str, where: str) -> LogRow | None:

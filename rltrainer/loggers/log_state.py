@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import replaced_file
 from rltrainer.files.json_text import read_json
-from rltrainer.files.regular_file import open_regular, read_text
+from rltrainer.files.regular_file import open_regular, read_errors, read_text
 from rltrainer.functional.means import Part
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.validation.field_rules import FiniteFloat, NonNegativeFloat, NonNegativeInt, Rule, is_int
@@ -132,9 +132,7 @@ class LoggedEpoch:
 def read_json_file(path: Path, contents: str) -> Any:
     """Return the contents of a JSON file, or raise a `CheckpointError`, whose text calls them `contents`."""
     try:
-        with open_regular(path) as file:
+        with read_errors(path, CheckpointError), open_regular(path) as file:
             return read_json(read_text(file), allows_nan=True)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
         raise CheckpointError(f"{path}: expected {contents}, as JSON ({error})") from error

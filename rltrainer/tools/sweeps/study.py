@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.errors import CheckpointError, ParamsError, importing_extra, readable
 from rltrainer.files.atomic_write import refuse_links, write_errors
-from rltrainer.files.regular_file import open_regular
+from rltrainer.files.regular_file import open_regular, read_errors
 from rltrainer.seeding import derive_seed
 from rltrainer.validation.field_rules import is_int
 
@@ -46,7 +46,7 @@ class Study:
         # A sampler for each trial, seeded by its number: draws depend on the finished trials alone, also after a kill.
         first = self._sampler(0)
         if self.path.exists():
-            with reading(self.path), open_regular(self.path) as file:
+            with read_errors(self.path, CheckpointError), open_regular(self.path) as file:
                 text = file.read()
             # A kill may leave an unfinished last line, to which Optuna would append.
             if (whole := text.rfind(b"\n") + 1) < len(text):
@@ -120,18 +120,9 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
         lock.release()
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise an `OSError` as a `CheckpointError` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-
-
 def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
     """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it."""
-    with reading(path):
+    with read_errors(path, CheckpointError):
         open_regular(path).close()
     trials: list[optuna.trial.FrozenTrial] = _load(path, require_optuna().load_study).get_trials(deepcopy=False)
     return trials
@@ -150,7 +141,7 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
         # Optuna's own lock for each line is a file, which a kill leaves behind; the folder has one already.
         backend: Any = optuna.storages.journal.JournalFileBackend(str(path), lock_obj=cast(Any, threading.Lock()))
         backend.append_logs = write_errors(path, CheckpointError)(backend.append_logs)
-        with reading(path):
+        with read_errors(path, CheckpointError):
             study = load(storage=optuna.storages.JournalStorage(backend), study_name=NAME)
             trials = study.get_trials(deepcopy=False)
         directions = [direction.name for direction in study.directions]
