@@ -73,11 +73,8 @@ def sweep(
         raise
     best = result.best
     click.echo(f"rltrainer: the best is trial {best.number} with score {best.score:.6g}, in {folder}")
-    words = [
-        f"--recipe {recipe}" if recipe else meant.algorithm,
-        *([f"--env {env}"] if env else []),
-        *([f"--data {data}"] if data else []),
-    ]
+    words = [f"--recipe {recipe}" if recipe else meant.algorithm]
+    words += [f"{flag} {text}" for flag, text in (("--env", env), ("--data", data)) if text]
     words += [f"{fields[key].flag} {text}" for key, text in fixed.items()]
     flags = {field.name: field.flag for field in fields.values() if field.group in CAN_VARY}
     words += [f"{flags[name]} {shown(value)}" for name, value in best.fields.items()]
