@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,14 +90,12 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     """
     require_optuna("rl.open_sweep")
     folder = Path(checked("open_sweep", "folder", folder, AnyPath))
-    contents: list[Any] = []
-    for name, read in ((DESCRIBED, partial(read_json_file, contents="what a sweep varies")), (STUDY, read_trials)):
+    for name in (DESCRIBED, STUDY):
         if not (folder / name).exists():
             missing = f"holds no {name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
             text = f"expected the folder of a sweep, as rl.sweep makes it; it {missing}"
             raise CheckpointError(f"{folder}: {text}")
-        contents.append(read(folder / name))
-    described, found = contents
+    described, found = read_json_file(folder / DESCRIBED, "what a sweep varies"), read_trials(folder / STUDY)
     match described:
         case {"make": dict(make), "seed": int(seed), "num_seeds": int(num_seeds)} if 0 < num_seeds <= MAX_SEEDS:
             seeds = range(seed, seed + num_seeds)
