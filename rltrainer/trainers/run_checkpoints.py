@@ -128,7 +128,7 @@ class RunCheckpoints:
 
     def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit) -> None:
         self.is_on = params.checkpoint is not None
-        self._params = chosen = params.checkpoint or CheckpointParams("unused")
+        self._params = chosen = params.checkpoint or CheckpointParams("unused", resume="never")
         self._parts_of = partial(run_parts, params=params, algorithm=algorithm)
         self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
         self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best)
@@ -161,9 +161,7 @@ class RunCheckpoints:
     def resume(self, restore: Callable[[Path], None]) -> None:
         """Restore the checkpoint that the params name, if there is one, with the global random numbers."""
         path: Path | None = None
-        match self._params.resume if self.is_on else None:
-            case None:
-                pass
+        match self._params.resume:
             case "auto":
                 path = self._store.newest_intact()
             case "never":
