@@ -14,9 +14,9 @@ from rltrainer.hooks.hook import POINTS, SHOW, TrainerContext, TrainerHook, are_
 from rltrainer.interval import Every
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.seeding import derive_seed
-from rltrainer.state.stateful import Stateful
+from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import named_leaves
-from rltrainer.types import DenseRollout, Load, Rollout, Sequences, Transitions, UpdateResult
+from rltrainer.types import DenseRollout, Load, Rollout, Sequences, State, Transitions, UpdateResult
 from rltrainer.validation.field_rules import AnyText, Rule, checked
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -39,22 +39,19 @@ class HooksState:
     states: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
 
-class HookRunner(Stateful[HooksState]):
+class HookRunner:
     """Calls each point of the hooks that override it, in their order; does nothing where no hook does.
 
     A user's hook gets copies of batches, losses and statistics: a change in place changes nothing of the run.
     `owner` names the params that hold the hooks, for error texts.
     """
 
-    state_class = HooksState
-    state_name = "hooks"
     # The run as hooks see it; the trainer sets it before it calls a point.
     context: TrainerContext
 
     def __init__(self, owner: str, hooks: Sequence[TrainerHook], is_on_policy: bool = False) -> None:
         self._owner = owner
         self._open: list[TrainerHook] = []
-        self._loads: list[Load] = []  # of the state that was checked last
         self._hooks = _named(owner, hooks)
         # Looked up once: at a point without hooks, a step costs one look into a dict.
         self._at = {
@@ -147,23 +144,24 @@ class HookRunner(Stateful[HooksState]):
         on_loss = self._on_loss if self.has("post_loss") or self.has("optimizer") else None
         return UpdateCallbacks(self._before_step, on_loss, self._after_step)
 
-    def get_state(self) -> HooksState:
+    def state_dict(self) -> State:
         """Return the state of each hook."""
-        return HooksState(self._changing(), {name: hook.state_dict() for name, hook in self._hooks.items()})
+        states = {name: hook.state_dict() for name, hook in self._hooks.items()}
+        return dict(to_state(HooksState(self._changing(), states)))
 
-    def check_state(self, state: HooksState) -> None:
-        """Check the states of hooks; reading hooks may come and go."""
-        if state.changing != self._changing():
-            text = f"{self._owner}.hooks that change what is learned were {state.changing} when it was saved"
+    def prepare_load(self, state: State) -> Load:
+        """Check the states of hooks, and return the function that restores them; reading hooks may come and go."""
+        found, named = from_state(HooksState, state, "hooks"), self._hooks.items()
+        if found.changing != self._changing():
+            text = f"{self._owner}.hooks that change what is learned were {found.changing} when it was saved"
             raise CheckpointError(f"{text} and are {self._changing()} now. Only hooks that read may come and go.")
-        named = self._hooks.items()
-        self._loads = [hook.prepare_load(state.states[name]) for name, hook in named if name in state.states]
+        loads = [hook.prepare_load(found.states[name]) for name, hook in named if name in found.states]
 
-    def set_state(self, state: HooksState) -> None:
-        """Restore the hooks that were there when it was saved."""
-        for load in self._loads:
-            load()
-        self._loads = []  # they hold the state
+        def load() -> None:
+            for each in loads:
+                each()
+
+        return load
 
     def _changing(self) -> list[str]:
         return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]
