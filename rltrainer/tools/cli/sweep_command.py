@@ -8,7 +8,7 @@ import click
 from rltrainer.errors import MissingExtraError, escaped
 from rltrainer.tools import plots
 from rltrainer.tools.cli.fields import shown, with_values
-from rltrainer.tools.cli.train_command import EXPLAIN, HELP_ALL, TrainCommand, require_source
+from rltrainer.tools.cli.train_command import TrainCommand, require_source
 from rltrainer.tools.cli.values import RANGES, read_range
 from rltrainer.tools.sweeps import sweep as run_sweep
 
@@ -29,17 +29,11 @@ class SweepCommand(TrainCommand):
 
 
 @click.command("sweep", cls=SweepCommand, short_help="Find values of fields that train well.")
-@click.argument("algorithm", required=False, metavar="[ALGORITHM]")
-@click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
-@click.option("--data", metavar="DATA", help="A file, folder or Minari data set: train offline.")
-@click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option("--trials", default=20, show_default=True, metavar="N", help="In all, with those that are there.")
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
 @click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
-@EXPLAIN
-@HELP_ALL
 @click.pass_context
 def sweep(
     ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,

@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +42,9 @@ class TrainCommand(click.Command):
     """
 
     left_out: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, name: str | None, params: Sequence[click.Parameter] = (), **settings: Any) -> None:
+        super().__init__(name, params=[*NAMING, *params, *EXPLAINING], **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Choose the recipe that the arguments name, whose fields are options, and read them."""
@@ -127,27 +130,28 @@ def help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-EXPLAIN = click.option(
-    "--explain", metavar="NAME", callback=explain, expose_value=False, help="Explain a field or group."
+# Parameters of every `TrainCommand`, before and after its own: what it trains, and words on fields.
+NAMING = (
+    click.Argument(["algorithm"], required=False, metavar="[ALGORITHM]"),
+    click.Option(["--env"], metavar="ENV", help="A gymnasium id, or my_package:MyEnv."),
+    click.Option(["--data"], metavar="DATA", help="A file, folder or Minari data set: train offline."),
+    click.Option(["--recipe"], metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`."),
 )
-HELP_ALL = click.option(
-    "--help-all", is_flag=True, callback=help_all, expose_value=False, help="Show this message and all fields."
+EXPLAINING = (
+    click.Option(["--explain"], metavar="NAME", callback=explain, expose_value=False, help="Explain a field or group."),
+    click.Option(
+        ["--help-all"], is_flag=True, callback=help_all, expose_value=False, help="Show this message and all fields."
+    ),
 )
 
 
 @click.command("train", cls=TrainCommand, short_help="Train an agent; every field of a training is an option.")
-@click.argument("algorithm", required=False, metavar="[ALGORITHM]")
-@click.option("--env", metavar="ENV", help="A gymnasium id, or my_package:MyEnv.")
-@click.option("--data", metavar="DATA", help="A file, folder or Minari data set: train offline.")
-@click.option("--recipe", metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`.")
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
 )
 @click.option("--folder", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True)
 @click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
 @click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
-@EXPLAIN
-@HELP_ALL
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
           seed: str, folder: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
