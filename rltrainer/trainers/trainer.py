@@ -306,10 +306,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _check_classes(self, algorithm: object, params: object) -> None:
         name, wanted = type(self).__name__, self.params_class.__name__
-        for field, cls, value in (
-            ("algorithm", self.algorithm_class, algorithm),
-            ("params", self.params_class, params),
-        ):
+        given = {"algorithm": (self.algorithm_class, algorithm), "params": (self.params_class, params)}
+        for field, (cls, value) in given.items():
             if not isinstance(value, cls):
                 hint = f"Write {name}(algorithm, {wanted}(...))."
                 if isinstance(value, OnPolicyAlgorithm):
