@@ -87,6 +87,8 @@ class Algorithm(metaclass=Constructed):
 
     policy_class: ClassVar[type[Any]] = Policy
     """Class of the policies that it trains, with its subclasses."""
+    policy_options: ClassVar[dict[str, Any]] = {}
+    """Options of that class with another default here; `rl.train` and recipes give them to the policies they make."""
     params_class: ClassVar[type[AlgorithmParams]] = AlgorithmParams
     """Class of its hyperparameters, with its subclasses."""
     trains_recurrent: ClassVar[bool] = False

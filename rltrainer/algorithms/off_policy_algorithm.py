@@ -10,7 +10,7 @@ from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ParamsError
 from rltrainer.nets.policy import Policy
 from rltrainer.types import Transitions, UpdateResult
-from rltrainer.validation.field_rules import PositiveInt
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -92,8 +92,10 @@ class OffPolicyAlgorithm(Algorithm):
 
         Raises:
             NonFiniteError: as `update`.
+            ParamsError: `batch_size` is no positive integer, or `num_steps` no integer of at least 0.
         """
-        results = []
+        batch_size = checked("update_from", "batch_size", batch_size, PositiveInt)
+        num_steps, results = checked("update_from", "num_steps", num_steps, NonNegativeInt), []
         while num_steps > 0:
             num_batches = min(num_steps, buffer.max_num_batches(batch_size))
             if self._records(buffer):

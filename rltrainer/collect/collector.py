@@ -16,7 +16,7 @@ from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
 from rltrainer.collect.episode_infos import EpisodeInfos, checked_keys
-from rltrainer.collect.faults import FaultChecker, check_obs
+from rltrainer.collect.faults import FaultChecker, check_obs, raise_choice_fault
 from rltrainer.collect.tensor_rollouts import TensorRollouts
 from rltrainer.collect.weight_sync import CopyElsewhere, Counts, OlderWeights, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
@@ -394,7 +394,7 @@ class Collector(Stateful[CollectorState]):
         if not tensors.can_collect(self._selection, self.generator):
             return False
         num_rows = -(-num_steps // self.num_envs)
-        rows = tensors.collect(num_rows, self._selection, self.generator)
+        rows = tensors.collect(num_rows, self._selection, self.generator, self.num_rows)
         self.num_rows += num_rows
         ended = self._episodes.add_rows(rows["reward"], rows["terminated"] | rows["truncated"])
         self.adapter.moved(tensors.obs, num_rows, ended)
@@ -417,9 +417,7 @@ class Collector(Stateful[CollectorState]):
                 decision = selection.decide(adapter.obs_tensor, self.generator)
                 env_action = adapter.to_env(decision.action)
             except NonFiniteError as error:
-                # A policy that acts on all envs may fail because of one past its quota, which is not counted.
-                check_obs(adapter.obs, None, self.num_rows, is_first=False)
-                raise NonFiniteError(f"{type(self.policy).__name__}, step {self.num_rows + 1}: {error}") from error
+                raise_choice_fault(error, self.policy, adapter.obs, self.num_rows)
             self.num_rows += 1
             step = adapter.step(env_action, self._limit)
             counted = episodes.add(to_array(step.reward), step.finished, step.valid)

@@ -7,7 +7,7 @@ an observation, reward or action of step 5 was returned by that step or given to
 import logging
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -156,6 +156,13 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool,
             number = _of_env(num_steps, index[0])
             when = f"reset after {number} steps" if is_first else f"step {number}"
             raise NonFiniteError(f"env {index[0]}, {when}: {name} = {values[index]}{hint}")
+
+
+def raise_choice_fault(error: NonFiniteError, policy: Policy, obs: Tree, num_steps: int) -> NoReturn:
+    """Raise the error of a policy that could not choose after so many steps: that of an observation, or its own."""
+    # A policy that acts on all envs may fail because of one past its quota, which is not counted.
+    check_obs(obs, None, num_steps, is_first=False)
+    raise NonFiniteError(f"{type(policy).__name__}, step {num_steps + 1}: {error}") from error
 
 
 def _faults(rollout: Rollout, num_before: Array, actions: ValueRange) -> Iterator[Fault]:

@@ -3,17 +3,19 @@
 import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Generator, Tensor
 
 from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration
 from rltrainer.collect.action_selection import ActionSelection, random_action
+from rltrainer.collect.faults import raise_choice_fault
 from rltrainer.collect.policy_state import PolicyState
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState, TensorVectorEnv
+from rltrainer.errors import NonFiniteError
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
 from rltrainer.nets.policy import VERSION, Decision
@@ -85,10 +87,10 @@ class TensorRollouts:
         return self._envs.observe(self._envs.current.state)
 
     @torch.no_grad()
-    def collect(self, num_rows: int, selection: ActionSelection, generator: Generator) -> Fields:
+    def collect(self, num_rows: int, selection: ActionSelection, generator: Generator, num_before: int) -> Fields:
         """Return the columns of T rows [T, N, ...], by the names of a rollout's fields; the memory moves on.
 
-        `env_action` are the actions that the envs received.
+        `env_action` are the actions that the envs received. An error names the step; `num_before` were taken before.
         """
         envs = self._envs
         with self._exploring(selection):
@@ -102,7 +104,11 @@ class TensorRollouts:
             columns, parts = tuple(name for name in selection.columns if name not in VERSION), []
             for first in range(0, num_rows, size):
                 some = map_tensors(lambda x: x[first : first + size], drawn)  # noqa: B023  # called at once
-                state, memory, rows = self._run(state, memory, initial, some, selection.explore, columns)
+                given = state, memory, initial, some, selection.explore, columns
+                try:
+                    state, memory, rows = self._run(*given)
+                except NonFiniteError as error:
+                    self._raise_named(error, num_before + first, *given)
                 parts.append(rows)
         envs.current, selection.memory = state, memory
         rows = parts[0] if len(parts) == 1 else map_tree(lambda *x: torch.cat(x), *parts)
@@ -110,6 +116,19 @@ class TensorRollouts:
         for name in VERSION.keys() & set(selection.columns):
             extra[name] = torch.full((num_rows, envs.num_envs), self._policy.version, device=envs.device)
         return rows
+
+    def _raise_named(
+        self, error: NonFiniteError, num_steps: int, state: TensorEnvState, memory: Tensor | None,
+        initial: Tensor | None, drawn: Drawn, *choices: Any,
+    ) -> NoReturn:  # fmt: skip
+        """Run rows again, which failed after so many steps, one by one, and raise the error with the step."""
+        for t in range(len(drawn[2])):
+            obs, own = self._envs.observe(state.state), map_tensors(lambda x: x[t : t + 1], drawn)  # noqa: B023  # as above
+            try:
+                state, memory, _ = self._rows(state, memory, initial, own, *choices)
+            except NonFiniteError as found:
+                raise_choice_fault(found, self._policy, obs, num_steps + t)
+        raise error
 
     def fields_of_rollout(self, rows: Fields, keeps_env_action: bool, ended: tuple[Rows, Rows]) -> Fields:
         """Return the fields of a rollout but `starts`, of T rows in which episodes ended in these rows and envs [E]."""
@@ -158,6 +177,8 @@ class TensorRollouts:
                 given: dict[str, Any] = {"explore": explore, "generator": record, "exploration": self._replacing}
                 self._policy.select_action(self.obs, memory, **given)
                 self._draws[key] = cast(DrawRecord, record).draws
+            except NonFiniteError:
+                return None  # a step by itself raises it again, with its number
             except TypeError as error:  # of torch: it is no generator
                 self._draws[key] = None
                 text = "%s acts step by step in envs of tensors, as it draws its random numbers by itself: %s"

@@ -1,7 +1,7 @@
 """TD3 (Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods), and DDPG before it."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -130,6 +130,7 @@ class DDPG(TD3):
 
     params_class = DDPGParams
     params: DDPGParams
+    policy_options: ClassVar[dict[str, Any]] = {"num_critics": 1}
 
     def __init__(self, policy: DeterministicActorCritic, params: DDPGParams | None = None) -> None:
         super().__init__(policy, params)

@@ -1,6 +1,7 @@
 """TQC (Kuznetsov et al. 2020, Controlling Overestimation Bias with Truncated Mixture of ... Quantile Critics)."""
 
 import dataclasses
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -31,6 +32,7 @@ class TQC(SAC):
 
     params_class = TQCParams
     params: TQCParams
+    policy_options: ClassVar[dict[str, Any]] = {"num_outputs": 25}
 
     def __init__(self, policy: SquashedActorCritic, params: TQCParams | None = None) -> None:
         super().__init__(policy, params)

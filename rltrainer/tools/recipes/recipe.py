@@ -257,7 +257,8 @@ class AnyRecipe(Params):
         if self.start is not None:
             return self._saved(self.start).policy
         try:
-            return policy_of(self.algorithm).for_spaces(observation_space, action_space, **self.policy)
+            options = {**self._algorithm_class.policy_options, **self.policy}
+            return policy_of(self.algorithm).for_spaces(observation_space, action_space, **options)
         except SpaceError as error:
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
             problem = str(error).removesuffix(".")

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -168,6 +169,30 @@ def test_collections_step_by_step_and_at_once_follow_each_other() -> None:
 def test_a_fault_is_named_and_nothing_is_stored() -> None:
     collector = collector_of(Bumpy, 2)
     with pytest.raises(NonFiniteError, match=r"env 0, step 2: reward = nan; nothing of this collection was stored"):
+        collector.collect(num_steps=8)
+    assert len(collector.buffer or ()) == 0
+
+
+class Hazy(Counting):
+    """Observes NaN after the second step."""
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.where(state == 2, torch.nan, state)
+
+
+@pytest.mark.parametrize(("env", "text"), [
+    (Hazy, "env 0, step 2: obs = nan"),
+    (Counting, "QNetwork, step 1: no choice can be made in row 0 of the batch: its logits or action values are [nan, "),
+])  # fmt: skip
+def test_a_choice_between_nan_names_the_step(env: Any, text: str) -> None:
+    envs = rl.make_vec(env, 2, backend="tensor", seed=5)
+    policy = rl.QNetwork.for_envs(envs, hidden_sizes=(8,))
+    collector = rl.Collector(policy, envs, rl.ReplayBuffer(64, *spaces_of(envs), num_envs=2))
+    if env is Counting:
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match=f"^{re.escape(text)}"):
         collector.collect(num_steps=8)
     assert len(collector.buffer or ()) == 0
 

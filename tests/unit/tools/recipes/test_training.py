@@ -1,5 +1,6 @@
 """Training by a recipe: what is picked, what is overridden, what lies in the folder, how it goes on."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
-from rltrainer.tools.recipes.training import choose_recipe
+from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
+from rltrainer.tools.recipes.training import choose_recipe, recommended_recipe
 from tests.fakes import CountingEnv
 from tests.unit.tools.refusals import error_text, refuses
 
@@ -50,6 +52,14 @@ def test_the_algorithm_is_the_best_and_a_logger_of_the_users_is_beside_json_line
     np.testing.assert_array_equal(result.algorithm.policy.predict(obs), best.policy.predict(obs))
     last = rl.load(next((result.folder.checkpoints / "checkpoint-000000001024").glob("algorithm*")))
     assert any((a != b).any() for a, b in zip(last.policy.parameters(), best.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - OFFLINE.keys()))
+def test_each_algorithm_is_given_a_policy_that_it_takes(name: str) -> None:
+    env = "Pendulum-v1" if name in ("ddpg", "redq", "sac", "td3", "tqc") else "CartPole-v1"
+    policy = {"v_min": 0.0, "v_max": 100.0} if name == "c51" else {}
+    recipe = dataclasses.replace(recommended_recipe(env, name, {}, None), policy=policy)
+    assert type(recipe.make_trainer().algorithm) is ALGORITHMS[name]
 
 
 def test_fields_are_found_by_their_names(tmp_path: Path) -> None:
