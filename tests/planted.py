@@ -152,7 +152,7 @@ MUTANTS = [
            "now // self.n > before // self.n", "now // self.n >= before // self.n", f"{UNIT}/test_interval.py"),
     # Envs of tensors
     mutant("envs of tensors: an episode is truncated a step late", "envs/tensors/tensor_vector_env.py",
-           "num_steps >= env.max_episode_steps", "num_steps > env.max_episode_steps", TENSOR_ENVS),
+           "num_steps >= limit", "num_steps > limit", TENSOR_ENVS),
     mutant("envs of tensors: the successor is of the next episode", "envs/tensors/tensor_vector_env.py",
            "self.observe(after)", "self.observe(following.state)", TENSOR_ENVS),
     mutant("Rollouts of envs of tensors: a schedule of exploration stands still", "collect/tensor_rollouts.py",
