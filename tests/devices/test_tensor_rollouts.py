@@ -115,7 +115,7 @@ def test_a_replay_does_not_wait() -> None:
     tensors, selection = collector._tensors, collector._selection
     assert tensors is not None
     torch.cuda.set_sync_debug_mode("error")
-    tensors.collect(8, selection, collector.generator)
+    tensors.collect(8, selection, collector.generator, 0)
     torch.cuda.set_sync_debug_mode("default")
 
 
