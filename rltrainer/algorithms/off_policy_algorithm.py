@@ -94,8 +94,10 @@ class OffPolicyAlgorithm(Algorithm):
             NonFiniteError: as `update`.
             ParamsError: `batch_size` is no positive integer, or `num_steps` no integer of at least 0.
         """
-        batch_size = checked("update_from", "batch_size", batch_size, PositiveInt)
-        num_steps, results = checked("update_from", "num_steps", num_steps, NonNegativeInt), []
+        if not (type(batch_size) is type(num_steps) is int and batch_size > 0 <= num_steps):  # a look at types is quick
+            batch_size = checked("update_from", "batch_size", batch_size, PositiveInt)
+            num_steps = checked("update_from", "num_steps", num_steps, NonNegativeInt)
+        results = []
         while num_steps > 0:
             num_batches = min(num_steps, buffer.max_num_batches(batch_size))
             if self._records(buffer):
@@ -104,7 +106,7 @@ class OffPolicyAlgorithm(Algorithm):
                 transitions = self.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
                 result = self.update(transitions)
                 buffer.update_priorities(transitions.index, result.td_error)
-                results.append(dataclasses.replace(result, td_error=None))
+                results.append(UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts))
             num_steps -= num_batches
         return UpdateResult.mean(results)
 

@@ -1,7 +1,7 @@
 """Eval mode for acting, at almost no cost for policies of layers that do not look at their mode."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -15,6 +15,9 @@ _WITHOUT_MODES = {
     nn.Linear, nn.Mish, nn.ModuleDict, nn.ModuleList, nn.PReLU, nn.RMSNorm, nn.ReLU, nn.ReLU6, nn.SELU, nn.Sequential,
     nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
 }  # fmt: skip
+
+
+_NO_CHANGE = nullcontext()
 
 
 def eval_mode(module: nn.Module) -> AbstractContextManager[None]:
@@ -55,7 +58,7 @@ class EvalMode:
         seen = self._tree.look()
         if seen is not self._seen:
             self._seen, self._matters = seen, _depends_on_mode(self._policy)
-        return _back_at_exit(_switch(self._policy) if self._matters else [])
+        return _back_at_exit(_switch(self._policy)) if self._matters else _NO_CHANGE
 
 
 def _depends_on_mode(policy: nn.Module) -> bool:
