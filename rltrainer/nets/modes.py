@@ -20,24 +20,16 @@ _WITHOUT_MODES = {
 _NO_CHANGE = nullcontext()
 
 
-def eval_mode(module: nn.Module) -> AbstractContextManager[None]:
-    """Put all modules into eval mode now, and those that were in train mode back into it at the exit."""
-    return _back_at_exit(_switch(module))
-
-
-def _switch(module: nn.Module) -> list[nn.Module]:
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put all modules into eval mode, and those that were in train mode back into it at the exit."""
     in_training = [part for part in module.modules() if part.training]
     for part in in_training:
         part.training = False
-    return in_training
-
-
-@contextmanager
-def _back_at_exit(switched: list[nn.Module]) -> Iterator[None]:
     try:
         yield
     finally:
-        for part in switched:
+        for part in in_training:
             part.training = True
 
 
@@ -54,11 +46,11 @@ class EvalMode:
         return type(self), (self._policy,)
 
     def while_on(self) -> AbstractContextManager[None]:
-        """Switch now, and restore the modes at the exit."""
+        """Switch, and restore the modes at the exit."""
         seen = self._tree.look()
         if seen is not self._seen:
             self._seen, self._matters = seen, _depends_on_mode(self._policy)
-        return _back_at_exit(_switch(self._policy)) if self._matters else _NO_CHANGE
+        return eval_mode(self._policy) if self._matters else _NO_CHANGE
 
 
 def _depends_on_mode(policy: nn.Module) -> bool:
