@@ -156,9 +156,7 @@ class ModuleTree:
     """The modules of some networks, each once (`modules`), and a check for changes of 1 to 2 us (`look`)."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
-        self._networks = networks
-        self._newest_hook, self._hook_numbers = -1, list[int]()
-        self._objects, self._seen = list[Any](), list[Any]()
+        self._networks, self._newest_hook = networks, -1
         self._find()
 
     def look(self) -> list[Any]:
@@ -181,4 +179,4 @@ class ModuleTree:
         self._hooks = [hooks for module in self.modules for hooks in hooks_of(module)]
         self._hook_numbers = list(itertools.chain.from_iterable(self._hooks))  # unique in a program
         self._newest_hook = RemovableHandle.next_id
-        self._seen = [*self._objects, *self._hook_numbers]
+        self._seen: list[Any] = [*self._objects, *self._hook_numbers]
