@@ -17,6 +17,7 @@ from typing import Any
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import host_id, process_exists
 from rltrainer.files.json_text import read_json
+from rltrainer.files.regular_file import open_regular
 
 # Bytes of a lock file that are read.
 MAX_SIZE = 1 << 12
@@ -77,13 +78,10 @@ class FolderLock:
     def check(self) -> None:
         """Raise a `CheckpointError` if another process took the lock, as where a network file system loses it."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+            with open_regular(self.path) as stream:
+                found = _read(stream.fileno())
         except FileNotFoundError:
             raise CheckpointError(f"{self.path}: was removed while this process writes here") from None
-        try:
-            found = _read(descriptor)
-        finally:
-            os.close(descriptor)
         if found != self._holder:
             raise CheckpointError(f"{self.folder}: is written by {_text(found)} too")
 
