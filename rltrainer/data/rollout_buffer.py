@@ -8,17 +8,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.memory_forecast import check_fits
-from rltrainer.data.storage import (
-    Array,
-    Extra,
-    RowWriter,
-    Spec,
-    Storage,
-    column_specs,
-    require_extra,
-    slot_nbytes,
-    to_array,
-)
+from rltrainer.data.storage import Array, Extra, RowWriter, Storage, column_specs, require_extra, slot_nbytes, to_array
 from rltrainer.device import require_device
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
@@ -49,7 +39,7 @@ class RolloutBuffer:
         self.extra = require_extra("RolloutBuffer", extra)
         self.observation_space, self.action_space, self.num_envs = observation_space, action_space, num_envs
         specs = column_specs("RolloutBuffer", observation_space, action_space, self.extra)
-        specs["valid"] = Spec((), torch.bool)
+        specs["valid"] = specs["terminated"]  # a flag, too
         shape = (num_steps + 1, num_envs)  # the spare row holds the successor of the last one
         needed = shape[0] * num_envs * slot_nbytes(specs)
         check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
