@@ -31,9 +31,7 @@ CHECKSUM, CHECKSUM_SIZE = "sha256", hashlib.sha256().digest_size
 CHUNK_SIZE = 1 << 24
 # The longest header, in bytes, that safetensors reads.
 MAX_HEADER_SIZE = 100_000_000
-_READERS = {
-    "algorithm": "rl.load", "policy": "rl.load_policy", "replay_buffer": "rl.ReplayBuffer.load",
-}  # fmt: skip
+_READERS = {"algorithm": "rl.load", "policy": "rl.load_policy", "replay_buffer": "rl.ReplayBuffer.load"}
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -67,11 +65,8 @@ class PackedState:
         header: dict[str, Any] = {"__metadata__": self.metadata}
         position = 0
         for name, tensor in [*items, (CHECKSUM, torch.empty(CHECKSUM_SIZE, dtype=torch.uint8))]:
-            header[name] = {
-                "dtype": DTYPES[tensor.dtype],
-                "shape": list(tensor.shape),
-                "data_offsets": [position, position := position + tensor.numel() * tensor.element_size()],
-            }
+            place = [position, position := position + tensor.nbytes]
+            header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         if len(text) > MAX_HEADER_SIZE:
