@@ -118,10 +118,8 @@ class PrioritySampler:
         require(is_whole, f"priorities.leaves: expected {len(slots)} leaves, found {len(found.leaves)}")
         rule = "must be at least 1, as large as the largest leaf, and have a finite sum"
         has_finite_sum = found.largest * self.tree.size < float("inf")
-        require(
-            has_finite_sum and bool(found.leaves.max(initial=1.0) <= found.largest),
-            f"priorities.largest: {rule}; found {found.largest}",
-        )
+        is_right = has_finite_sum and bool(found.leaves.max(initial=1.0) <= found.largest)
+        require(is_right, f"priorities.largest: {rule}; found {found.largest}")
 
     def set_state(self, state: State, slots: Tensor) -> None:
         """Take over a checked state."""
