@@ -44,18 +44,16 @@ def available_bytes(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     if device.type != "cpu":
         return None
-    found = [size for size in (_of_machine(), *_of_cgroups()) if size is not None]
-    return min(found, default=None)
+    return min((size for size in (_of_machine(), *_of_cgroups()) if size is not None), default=None)
 
 
 def _of_machine() -> int | None:
     with contextlib.suppress(OSError, KeyError, ValueError):
         fields = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         return int(fields["MemAvailable"].split()[0]) * 1024
-    try:  # all that is installed
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # all that is installed
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    return None
 
 
 def _of_cgroups() -> list[int]:
@@ -77,9 +75,8 @@ def _of_cgroups() -> list[int]:
 
 def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:
     """Return the bytes that a group may still take, pages of files that give way included; None without a limit."""
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError):  # without a limit it says "max", which is no number
         most, used = int((group / limit).read_text()), int((group / usage).read_text())
         stat = dict(line.split(" ", 1) for line in (group / "memory.stat").read_text().splitlines())
         return max(most - used + int(stat[cache]), 0)
-    except (OSError, ValueError, KeyError):  # without a limit it says "max", which is no number
-        return None
+    return None
