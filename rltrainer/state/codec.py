@@ -1,5 +1,6 @@
 """The codec of what is saved: dataclasses by their fields' types, and values that describe themselves."""
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -177,10 +178,8 @@ def to_plain(value: object) -> Any:
     if isinstance(value, Every):
         return {"every": value.n, "unit": value.unit}
     if isinstance(value, gym.Space):
-        try:
+        with contextlib.suppress(SpaceError):  # who is built with it says so
             return spaces.to_plain(value)
-        except SpaceError:  # who is built with it says so
-            pass
     return registry.name_of(value)
 
 
@@ -244,8 +243,8 @@ class PlainReader:
                 return {key: self.read(item, path) for key, item in items.items()}
             case {"space": _}:
                 return spaces.from_plain(plain)
-            case {"schedule": name}:
-                return _schedule(name, plain, path)
+            case {"schedule": name, **numbers}:
+                return _schedule(name, numbers, path)
             case {"every": n, "unit": unit, **rest} if not rest:
                 return Every(n, unit)
             case {"params": str(name), "fields": dict(fields), **rest}:
@@ -275,10 +274,9 @@ class PlainReader:
         return self._users[name]
 
 
-def _schedule(name: object, plain: dict[str, Any], path: str) -> object:
+def _schedule(name: object, numbers: dict[Any, Any], path: str) -> object:
     if not isinstance(name, str) or name not in SCHEDULES:
         raise ParamsError(f"{path}: unknown schedule {readable(name)} in the JSON; known: {', '.join(SCHEDULES)}")
-    numbers = {key: number for key, number in plain.items() if key != "schedule"}
     known = [field.name for field in dataclasses.fields(SCHEDULES[name])]
     if set(numbers) != set(known):
         raise ParamsError(f"{path}: a {name} in JSON has {', '.join(known)}; got {readable(list(numbers))}")
