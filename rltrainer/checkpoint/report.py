@@ -36,11 +36,9 @@ def verify(path: str | os.PathLike[str]) -> Report:
         CheckpointError: there is none.
     """
     folder = Path(os.path.abspath(path))
-    paths = [folder]
     try:
-        if folder.is_dir() and not os.path.lexists(folder / MANIFEST):
-            paths = [found.path for found in checkpoints_in(folder)] or paths
-        if paths == [folder] and not os.path.lexists(folder / MANIFEST):
+        paths = [folder] if os.path.lexists(folder / MANIFEST) else [each.path for each in checkpoints_in(folder)]
+        if not paths:
             read_manifest(folder)  # raises what is missing
     except OSError as error:
         raise CheckpointError(f"{folder}: could not be read ({error})") from error
