@@ -79,9 +79,7 @@ def _with(owner: str, buffer: ReplayBuffer, episodes: StoredEpisodes, chosen: Ar
         found = f"got {episodes.is_finished.sum()} episodes, none of which is chosen"
         hint = "`buffer.describe()` shows their returns."
         raise ReplayBufferError(f"{owner}.buffer: must hold an episode that is chosen; {found}. {hint}")
-    is_chosen = np.zeros(len(episodes.length), np.bool_)
-    is_chosen[chosen] = True
-    is_kept = np.repeat(is_chosen, episodes.length)
+    is_kept = np.repeat(np.isin(np.arange(len(episodes.length)), chosen), episodes.length)
     slots = episodes.slots[is_kept]
     made = ReplayBuffer(len(slots), **buffer._layout.arguments(), device=buffer.device)
     env = np.zeros(len(slots), np.int64)
