@@ -380,13 +380,10 @@ def _spaces_of(policy_class: Any, envs: Any) -> tuple[Space, Space]:
     found: Any = tuple(getattr(envs, f"single_{kind}_space", None) for kind in ("observation", "action"))
     if all(isinstance(space, gym.Space) for space in found):
         return found  # type: ignore[no-any-return]  # two spaces, as was just seen
-    hint = "Make one with rl.make_vec(env_id, num_envs=1)."
-    if isinstance(envs, str):
-        hint = f"Make one with rl.make_vec({envs!r}, num_envs=1)."
-    elif isinstance(envs, gym.Env):
+    hint = f"Make one with rl.make_vec({repr(envs) if isinstance(envs, str) else 'env_id'}, num_envs=1)."
+    if isinstance(envs, gym.Env):
         hint = "It is a single env: make several with rl.make_vec(env_id_or_factory, num_envs=1)."
-    owner = f"{policy_class.__name__}.for_envs"
-    raise ParamsError.about(owner, "envs", "must be a gymnasium VectorEnv", envs, hint)
+    raise ParamsError.about(f"{policy_class.__name__}.for_envs", "envs", "must be a gymnasium VectorEnv", envs, hint)
 
 
 def _finite_bounds(space: Space) -> tuple[Tensor, Tensor] | tuple[None, None]:
