@@ -27,8 +27,7 @@ class IncompatibleKeys(NamedTuple):
     def describe(self) -> str:
         """Return a sentence that names all of them; empty if everything was loaded."""
         texts = ("missing in the file", "only in the file", "of another shape or kind")
-        lists = zip(texts, self, strict=True)
-        return "; ".join(f"{text}: {', '.join(names)}" for text, names in lists if names)
+        return "; ".join(f"{text}: {', '.join(names)}" for text, names in zip(texts, self, strict=True) if names)
 
 
 def check_module(name: str, module: nn.Module, saved: Any) -> None:
@@ -49,8 +48,7 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
         prefix = f"{path}." if path else ""
         if isinstance(part, RunningMoments):
             for key in (f"{prefix}var", f"{prefix}count"):
-                if (saved[key] < 0).any():
-                    raise CheckpointError(f"{name}.{key}: is negative")
+                check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED, least=0)
         if problem := _other_bounds(part, saved, prefix):
             raise CheckpointError(f"{name}.{problem}. {AS_SAVED}")
 
