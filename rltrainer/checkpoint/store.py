@@ -156,9 +156,8 @@ class CheckpointStore:
             files = {part: self._append(part, log) for part, log in logs.items()}
             sync_folder(self._rows)
             rows = {part: {file.name: FileEntry(file.size, file.sha256) for file in files[part]} for part in files}
-            manifest = write_parts(
-                temporary, parts, Manifest(files={}, rows=rows, serial=serial, step=step, score=score)
-            )
+            manifest = Manifest(files={}, rows=rows, serial=serial, step=step, score=score)
+            manifest = write_parts(temporary, parts, manifest)
             # Noted before the rename: an interrupt between the two would let `_clean` take the rows away.
             self._committed[path] = manifest
             # The commit: before this line there is no checkpoint, after it there is a complete one.

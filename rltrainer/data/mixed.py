@@ -46,9 +46,8 @@ class MixedBuffer(ReplayBuffer):
             raise ReplayBufferError.about("MixedBuffer", "offline", rule, offline)
         vars(self).update(vars(online))  # one memory: a transition that is stored here is stored there
         # Samples are alike if one of the two stacks frames.
-        if mismatch := self._layout.mismatch(
-            dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack)
-        ):
+        layout = dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack)
+        if mismatch := self._layout.mismatch(layout):
             raise SpaceError(f"MixedBuffer.offline: {mismatch}")
         self.online, self.offline = online, offline
         self.offline_share = checked("MixedBuffer", "offline_share", offline_share, UnitFloat)

@@ -63,9 +63,8 @@ def _mean(values: list[Number], weights: list[float]) -> Number:
     newest = values[-1]
     if isinstance(newest, Tensor) and newest.device != values[0].device:  # the older ones come from a checkpoint
         values = [torch.as_tensor(value, device=newest.device) for value in values]
-    stacked = torch.stack(
-        [x if isinstance(x, Tensor) and not x.dim() else torch.as_tensor(x).reshape(()) for x in values]
-    )
+    scalars = [x if isinstance(x, Tensor) and not x.dim() else torch.as_tensor(x).reshape(()) for x in values]
+    stacked = torch.stack(scalars)
     if len(set(weights)) == 1:
         return stacked.mean()
     weight = torch.tensor(weights, dtype=stacked.dtype).to(stacked.device, non_blocking=True)

@@ -65,9 +65,8 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
         live, known = live or {}, [field.name for field in dataclasses.fields(cls)]
         for name in [*fields, *live]:
             if name not in known:
-                raise ParamsError(
-                    f"{cls.__name__}.from_json: unknown field {readable(name)}.{did_you_mean(name[:100], known)}"
-                )
+                hint = did_you_mean(name[:100], known)
+                raise ParamsError(f"{cls.__name__}.from_json: unknown field {readable(name)}.{hint}")
         written = {name: value for name, value in fields.items() if name not in live}
         values = {name: reader.read(value, f"{cls.__name__}.{name}") for name, value in written.items()} | live
         for name in missing_fields(cls, values):
