@@ -153,8 +153,7 @@ def decoded(cls: type[BufferState], state: object, num_bytes: int) -> BufferStat
         check_claims(state, num_bytes)
         found = from_state(cls, state, "buffer")
         check_claims([{"space": "Box", "shape": each.shape} for each in found.extra.values()], num_bytes)
-        arguments = found.arguments()
-        column_specs("ReplayBuffer", arguments["observation_space"], arguments["action_space"], arguments["extra"])
+        column_specs("ReplayBuffer", found.observation_space, found.action_space, found.arguments()["extra"])
     except (CheckpointError, SpaceError) as error:
         raise ReplayBufferError(str(error)) from error
     return found
@@ -320,10 +319,9 @@ def rows_between(ring: Ring, start: Array, stop: Array) -> State:
 def all_rows(ring: Ring) -> list[State]:
     """Return all rows of a ring as views: those of all envs at once if they are in step, else env by env."""
     written, position = ring.written, ring.oldest(ring.written)
-    every = slice(0, ring.num_envs)
-    is_in_step = (written == written[0]).all()
+    width = ring.num_envs if (written == written[0]).all() else 1
     found = []
-    for envs in [every] if is_in_step else [slice(env, env + 1) for env in range(ring.num_envs)]:
+    for envs in (slice(env, env + width) for env in range(0, ring.num_envs, width)):
         while (first := int(position[envs.start])) < written[envs.start]:
             row = first % ring.num_rows
             stop = min(row + int(written[envs.start]) - first, ring.num_rows)  # up to where the memory begins again
