@@ -26,9 +26,8 @@ class Every:
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", checked("Every", "n", self.n, PositiveNumber))  # frozen
         if not isinstance(self.unit, str) or self.unit not in get_args(Unit):
-            rule = f"must be one of {get_args(Unit)}"
             hint = did_you_mean(str(self.unit), get_args(Unit)).strip()
-            raise ParamsError.about("Every", "unit", rule, self.unit, hint)
+            raise ParamsError.about("Every", "unit", f"must be one of {get_args(Unit)}", self.unit, hint)
 
     def crossed(self, before: float, now: float) -> bool:
         """Return whether a multiple of `n` lies in (before, now]."""

@@ -191,8 +191,7 @@ class BufferDescription:
 
 def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any) -> BufferDescription:
     """Describe a ring; see `ReplayBuffer.describe`."""
-    rule = ReferenceScores | None
-    reference_scores = checked("ReplayBuffer.describe", "reference_scores", reference_scores, rule)
+    reference_scores = checked("ReplayBuffer.describe", "reference_scores", reference_scores, ReferenceScores | None)
     episodes = stored_episodes(ring)
     finished = episodes.is_finished
     length, is_terminated = episodes.length[finished], episodes.terminated[finished]

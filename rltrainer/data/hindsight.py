@@ -129,8 +129,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         achieved, shape = self._achieved(path.flatten()), path.shape
         goals = goal.expand(shape[0], *goal.shape).flatten(0, 1)
         reward = self._ask("compute_reward", achieved, goals).float().view(shape)
-        was_terminated = columns["terminated"].gather(path.flatten()).view(shape)
-        terminated = was_terminated
+        terminated = was_terminated = columns["terminated"].gather(path.flatten()).view(shape)
         if self.compute_terminated is not None:
             terminated = self._ask("compute_terminated", achieved, goals).bool().view(shape)
             inside[1:] &= (terminated[:-1] & inside[:-1]).cumsum(0) == 0

@@ -294,8 +294,7 @@ class ReplayBuffer:
         if length + burn_in > limit:
             rule = f"must with burn_in={burn_in} be at most the {limit} transitions that each env keeps"
             raise ReplayBufferError.about(owner, "length", rule, length, "Give the buffer more capacity.")
-        arguments = (batch_size, n_step, gamma, num_batches)
-        shape, n_step, gamma = self._sample_shape(owner, burn_in + length, *arguments)
+        shape, n_step, gamma = self._sample_shape(owner, burn_in + length, batch_size, n_step, gamma, num_batches)
         return self._ring.sequences(*self._draw(shape), length, burn_in, n_step, gamma)
 
     def _sample_shape(

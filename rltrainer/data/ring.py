@@ -553,8 +553,7 @@ class FrameStack:
         """Return the newest frame of each stack, an array or tensor [*axes, k, ...]."""
         obs = obs if isinstance(obs, Tensor) else to_array(obs)
         if tuple(obs.shape[num_axes:]) != self._shape:
-            text = f"expected stacks of shape {self._shape}, got {tuple(obs.shape)}"
-            raise ReplayBufferError(f"{self._name}: {text}")
+            raise ReplayBufferError(f"{self._name}: expected stacks of shape {self._shape}, got {tuple(obs.shape)}")
         return obs[(slice(None),) * num_axes + (-1,)]
 
 

@@ -213,8 +213,7 @@ class RolloutBuffer:
         if self._taken is not None:
             taken = self._taken
             values = leaves((taken.obs, taken.successor, taken.action, taken.reward))
-            flags = [leaf.isfinite().all() for leaf in values if leaf.is_floating_point()]
-            return bool(torch.stack(flags).all())
+            return bool(torch.stack([leaf.isfinite().all() for leaf in values if leaf.is_floating_point()]).all())
         num_rows, columns = self.num_rows, self._columns
         parts = [(columns["obs"], num_rows + 1), (columns["action"], num_rows), (columns["reward"], num_rows)]
         if self._final_index:

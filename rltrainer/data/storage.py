@@ -177,8 +177,7 @@ class Leaf:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle the tensor only: an array would be copied apart from it, and writes to it lost."""
-        packed = {"tensor": None} if self.is_packed else {}
-        return vars(self) | {"flat": None, "target": None, "dtype": None} | packed
+        return vars(self) | {"flat": None, "target": None, "dtype": None} | ({"tensor": None} if self.is_packed else {})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

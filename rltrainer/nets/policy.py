@@ -289,8 +289,7 @@ class Policy(nn.Module, metaclass=Constructed):
         tree = self._leaf_spaces
         arrays = _map_checked(_checked_array, owner, tree, obs, self.unseen_keys)
         pairs = zip(leaves(arrays), leaves(tree), strict=True)
-        found = [(array, leaf_shape(space)) for array, space in pairs if array is not None]
-        batches = {leaf.shape[: leaf.ndim - len(shape)] for leaf, shape in found}
+        batches = {leaf.shape[: leaf.ndim - len(leaf_shape(space))] for leaf, space in pairs if leaf is not None}
         if len(batches) != 1:
             raise SpaceError(f"{owner}: expected leaves of one number of observations, got {sorted(batches)}")
         batch = batches.pop()
@@ -407,8 +406,7 @@ def _map_checked(check: CheckLeaf, owner: str, space: Tree, obs: Any, unseen: Co
     if isinstance(space, tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space):
             raise SpaceError(f"{owner}: expected a tuple of {len(space)}, got {readable(obs)}")
-        pairs = enumerate(zip(space, obs, strict=True))
-        return tuple(_map_checked(check, f"{owner}[{i}]", *pair) for i, pair in pairs)
+        return tuple(_map_checked(check, f"{owner}[{i}]", *pair) for i, pair in enumerate(zip(space, obs, strict=True)))
     return check(owner, space, obs)
 
 
