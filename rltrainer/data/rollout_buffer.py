@@ -188,9 +188,8 @@ class RolloutBuffer:
     def hold(self, rollout: Rollout) -> None:
         """Replace all steps by a rollout that was gathered elsewhere, if it has the same envs, shapes and extras."""
         num_rows, num_final = len(rollout.reward), len(rollout.final_index)
-        columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in self._columns}
         for name, column in self._columns.items():
-            column.check(columns[name])
+            column.check(map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)))
         for obs in (rollout.last_obs, rollout.final_obs):
             self._final_obs.check(obs)
         if rollout.reward.shape[1] != self.num_envs:
