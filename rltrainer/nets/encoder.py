@@ -207,8 +207,7 @@ def _num_features(field: str, input_text: str, space: Space, encoder: object) ->
             features = encoder(values)
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise ParamsError(f"{rule}; of {tried} it makes {type(error).__name__}: {error}") from error
-    if not isinstance(features, Tensor):
-        raise ParamsError(f"{rule}; of {tried} it makes {readable(features)}")
-    if features.dim() != 2 or len(features) != 2 or not features.is_floating_point():
-        raise ParamsError(f"{rule}; of {tried} it makes {features.dtype} {list(features.shape)}")
-    return features.shape[1]
+    if isinstance(features, Tensor) and features.dim() == 2 and len(features) == 2 and features.is_floating_point():
+        return features.shape[1]
+    found = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else readable(features)
+    raise ParamsError(f"{rule}; of {tried} it makes {found}")
