@@ -235,8 +235,7 @@ def action_coverage(column: Tensor, slots: Array, space: gym.Space[Any]) -> Acti
         width = bounds[1] - bounds[0]
         is_bounded = np.isfinite(width) & (width > 0)
         covered = ((high.astype(np.float64) - low)[is_bounded] / width[is_bounded]).clip(0, 1)
-        share = float(covered.mean()) if len(covered) else None
-        return ActionCoverage(None, _pairs(low, high), _pairs(*bounds), share)
+        return ActionCoverage(None, _pairs(low, high), _pairs(*bounds), float(covered.mean()) if len(covered) else None)
     action = to_array(column)[slots].reshape(len(slots), -1).astype(np.int64)
     action -= np.asarray(getattr(space, "start", 0)).reshape(-1)
     choices = num_choices(space)

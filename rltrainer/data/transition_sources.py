@@ -114,8 +114,7 @@ def _refuse_rows(path: str, is_bad: Tensor, values: Tensor, rule: str, error: ty
 def append(source: Ring, target: Ring, caller: str) -> None:
     """Append the newest transitions of a ring to another one, which forgets its oldest; log how many do not fit."""
     capacity = target.env_capacity * target.num_envs
-    num_left_out = len(source) - capacity
-    if num_left_out > 0:
+    if (num_left_out := len(source) - capacity) > 0:
         text = "%s: %d of %d transitions do not fit into a capacity of %d and are left out; the newest are kept"
         logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(source), capacity)
     copy_transitions(source, target, *_lay_out(source, target, capacity))

@@ -115,8 +115,7 @@ class GaussianNoise(Params):
         if of_space is not space or bounds[0].device != device:
             if not isinstance(space, spaces.Box) or not space.is_bounded():
                 hint = "The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
-                name = type(self).__name__
-                raise SpaceError.about(name, "action_space", "must be a bounded Box", space, hint)
+                raise SpaceError.about(type(self).__name__, "action_space", "must be a bounded Box", space, hint)
             low, high = (torch.from_numpy(bound.astype(np.float32)).to(device) for bound in (space.low, space.high))
             bounds = [low, high, 0.5 * (high - low)]
             object.__setattr__(self, "_kept", (space, *bounds))  # the dataclass is frozen, and this is no field
