@@ -114,9 +114,7 @@ class ReplayBuffer:
         )
         specs = column_specs(owner, frames.space if frames else observation_space, action_space, self.extra)
         self._nbytes = slot_nbytes(specs) + 4 + self.sampler_nbytes  # of a transition; 4: of the final observations
-        needed = self.forecast_nbytes(
-            capacity, observation_space, action_space, num_envs, extra, frame_stack=frame_stack
-        )
+        needed = self.forecast_nbytes(capacity, num_envs=num_envs, **self._layout.arguments())
         check_fits(owner, "capacity", capacity, needed, self.device)
         self._ring = Ring(owner, specs, env_capacity, num_envs, self.device, frames)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
@@ -376,8 +374,7 @@ class ReplayBuffer:
         """
         if (there := require_device("ReplayBuffer.to", device)) == self.device:
             return self
-        spaces, frame_stack = (self.observation_space, self.action_space), self._layout.frame_stack
-        moved = ReplayBuffer(self.capacity, *spaces, self.num_envs, there, 0, self.extra, frame_stack=frame_stack)
+        moved = ReplayBuffer(self.capacity, num_envs=self.num_envs, device=there, seed=0, **self._layout.arguments())
         moved._prepare(decoded(self._state_class, self.state_dict(), self.nbytes), is_exact=False)()
         return moved
 
