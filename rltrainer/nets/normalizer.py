@@ -92,10 +92,7 @@ class ObsNormalizer(nn.Module):
             moments.reset()
 
     def _each(self, obs: Tree, function: Any) -> Tree:
-        def apply(position: str, x: Tensor) -> Any:
-            return function(self.moments[position], x) if position in self.moments else x
-
-        return map_tree(apply, self.positions, obs)
+        return map_tree(lambda i, x: function(self.moments[i], x) if i in self.moments else x, self.positions, obs)
 
 
 class RewardScaler(nn.Module):
