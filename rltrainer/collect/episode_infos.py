@@ -4,11 +4,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-import gymnasium as gym
 import numpy as np
 
 from rltrainer.data.storage import Array
-from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs
+from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs, LastInfos
 from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import EnvError, ParamsError, readable
 from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
@@ -83,28 +82,16 @@ class InfoReader:
         raise EnvError(f"env {env} info[{key!r}]: expected a number at the end of an episode, found {found}")
 
 
-class EpisodeInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Remembers the infos of a vector env's last step, in any autoreset mode, for its `InfoReader`."""
-
-    is_stateless = True
+class EpisodeInfos(LastInfos):
+    """Keeps the infos of a vector env's last step, in any autoreset mode, for its `InfoReader`."""
 
     def __init__(self, envs: VectorEnv, keys: Sequence[str], optional: Sequence[str] = ()) -> None:
         super().__init__(envs)
         known = (TEAM_RETURN,) if isinstance(envs.unwrapped, AgentsAsEnvs) else ()
         self.reader = InfoReader(self._last_info, keys, optional, known)
-        self._infos: dict[str, Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_infos": {}}  # which may hold objects that cannot be copied
-
-    def step(self, actions: Any) -> Any:
-        """Step, and remember the infos."""
-        result = self.env.step(actions)
-        self._infos = result[4]
-        return result
 
     def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
-        infos = self._infos
+        infos = self.infos
         if "final_info" in infos and infos["_final_info"][env]:  # the others are those of the next episode's reset
             return infos["final_info"], env
         return infos, env

@@ -21,6 +21,7 @@ from rltrainer.envs.adapter.env_state import AdapterState, check_array
 from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
+from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import ParamsError, SpaceError, importing_extra
 from rltrainer.seeding import derive_seed
 from rltrainer.state.stateful import Stateful
@@ -156,7 +157,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         self._tells_agent = checked(owner, "agent_id", agent_id, Flag)
         self.base_seed = checked(owner, "seed", seed, NonNegativeInt | None)
         backend = checked(owner, "backend", backend, Literal["sync", "workers"])
-        self._teams = _LastInfos(make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options))
+        self._teams = LastInfos(make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options))
         try:
             self._declare()
         except BaseException:
@@ -169,12 +170,12 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         self.max_episode_steps: int | None = None
 
     @property
-    def teams(self) -> gym.vector.VectorEnv[Any, Any, Any]:
+    def teams(self) -> VectorEnv:
         """The copies as a vector env of teams; a wrapper may take its place."""
         return self._teams.env
 
     @teams.setter
-    def teams(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+    def teams(self, envs: VectorEnv) -> None:
         self._teams.env = envs
 
     @property
@@ -317,14 +318,17 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         return infos
 
 
-class _LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """Keeps the infos of the last step."""
+class LastInfos(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+    """Keeps the infos of a vector env's last step."""
 
     is_stateless = True
 
-    def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, envs: VectorEnv) -> None:
         super().__init__(envs)
         self.infos: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"infos": {}}  # which may hold objects that cannot be copied
 
     def step(self, actions: Any) -> Any:
         """Step, and keep the infos."""
