@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NoReturn, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import gymnasium as gym
 import torch
@@ -45,6 +45,7 @@ _EXTRAS = {
     "gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d", "ale_py": "atari", "MinAtar": "minatar"
 }  # fmt: skip
 """The extra with the packages that envs of a module need."""
+_invalid = partial(ParamsError.about, "make_vec")
 
 
 def make_vec(
@@ -104,11 +105,11 @@ def make_vec(
     for name, value in options.items():
         options[name] = checked("make_vec", name, value, annotations[name])
         if value != getattr(WorkerOptions, name) and backend != "workers":
-            _raise_invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
+            raise _invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
     if backend == "tensor":
         return _make_tensor(env, num_envs, device, seed)
     if device is not None:
-        _raise_invalid("device", "only backend='tensor' can honour it", device, f"The backend is {backend!r}.")
+        raise _invalid("device", "only backend='tensor' can honour it", device, f"The backend is {backend!r}.")
     if backend == "envpool":
         return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), seed)
     spec = spec_of(env) if isinstance(env, str) else None
@@ -162,30 +163,26 @@ def newest_version(env_id: str) -> str:
 def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> None:
     kind = TensorEnv if backend == "tensor" else gym.Env
     if not isinstance(env, str) and (not callable(env) or (isinstance(env, type) and not issubclass(env, kind))):
-        _raise_invalid("env", "must be a gymnasium id or a factory of envs", env, env_remedy(env))
+        raise _invalid("env", "must be a gymnasium id or a factory of envs", env, env_remedy(env))
     if not isinstance(backend, str) or backend not in BACKENDS:
         hint = did_you_mean(str(backend), BACKENDS).strip()
-        _raise_invalid("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
+        raise _invalid("backend", f"must be one of {', '.join(map(repr, BACKENDS))}", backend, hint)
     if not isinstance(wrappers, Sequence) or isinstance(wrappers, str) or not all(map(callable, wrappers)):
-        _raise_invalid("wrappers", "must be a sequence of callables from an env to an env", wrappers)
+        raise _invalid("wrappers", "must be a sequence of callables from an env to an env", wrappers)
     if "env_kwargs" in env_kwargs:
         hint = "Write make_vec(..., **env_kwargs)."
-        _raise_invalid("env_kwargs", "must be given each by its name", env_kwargs["env_kwargs"], hint)
+        raise _invalid("env_kwargs", "must be given each by its name", env_kwargs["env_kwargs"], hint)
     if env_kwargs and not isinstance(env, str):
-        _raise_invalid("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
+        raise _invalid("env_kwargs", "only a gymnasium id takes arguments", env_kwargs, "Let the factory pass them.")
     if env_kwargs and backend == "tensor":
         hint = "A factory passes them to rules of your own."
-        _raise_invalid("env_kwargs", "'tensor' takes no arguments of an env", env_kwargs, hint)
+        raise _invalid("env_kwargs", "'tensor' takes no arguments of an env", env_kwargs, hint)
     if backend in ("native", "envpool") and not isinstance(env, str):
         hint = "A factory runs with backend='sync' or 'workers'."
-        _raise_invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
+        raise _invalid("backend", f"{backend!r} needs a gymnasium id", backend, hint)
     of_game = backend == "native" and len(wrappers) == 1 and atari_options_of(wrappers[0])
     if wrappers and backend in ("native", "envpool", "tensor") and not of_game:
-        _raise_invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
-
-
-def _raise_invalid(field: str, rule: str, value: object, hint: str = "") -> NoReturn:
-    raise ParamsError.about("make_vec", field, rule, value, hint)
+        raise _invalid("wrappers", f"{backend!r} has no single envs to wrap", wrappers, "Use backend='sync'.")
 
 
 def spec_of(env_id: str) -> EnvSpec:
@@ -216,13 +213,13 @@ def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers:
     if wrappers:
         if spec.entry_point != GAME:
             hint = "Only games of ALE have an AtariWrapper."
-            _raise_invalid("wrappers", "'native' has no single envs to wrap", wrappers, hint)
+            raise _invalid("wrappers", "'native' has no single envs to wrap", wrappers, hint)
         game = {name: value for name, value in {**spec.kwargs, **env_kwargs}.items() if name != "frameskip"}
         make: Any = partial(AtariVectorEnv, num_envs, game, atari_options_of(wrappers[0]) or {})
     else:
         if spec.vector_entry_point is None:
             hint = f"{spec.id} has none: use backend='sync'."
-            _raise_invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
+            raise _invalid("backend", "'native' needs an env with a vector implementation of its own", "native", hint)
         make = partial(gym.make_vec, spec, num_envs, "vector_entry_point", **env_kwargs)
     with _translated_errors(spec.id, spec.entry_point if wrappers else spec.vector_entry_point):
         try:
@@ -237,7 +234,7 @@ def _make_tensor(env: Any, num_envs: int, device: torch.device | str | None, see
         return TensorVectorEnv(env(), num_envs, device, seed)
     if (env_id := newest_version(env)) not in TENSOR_ENVS:
         hint = f"There are {', '.join(TENSOR_ENVS)}; a factory of a rl.TensorEnv makes one of your own rules."
-        _raise_invalid("env", "must be an env with rules as functions of tensors if the backend is 'tensor'", env, hint)
+        raise _invalid("env", "must be an env with rules as functions of tensors if the backend is 'tensor'", env, hint)
     rules = TENSOR_ENVS[env_id]
     made = TensorVectorEnv(rules(), num_envs, device, seed)
     # Not gymnasium's own: the package that registers it need not be there.
