@@ -422,12 +422,9 @@ class Fingerprint:
         is_same = len(members) == len(self._members) and not any(map(is_not, members, self._members))
         if seen is not self._seen or state != self._state or not is_same:
             self._attributes = list(map(vars, self._tree.modules))
+            state[0] = sum(map(len, self._attributes))  # of the modules that there are now
             self._seen, self._members, self._state = seen, members, state
-            objects, num_attributes, (_, memory, flags, *rest) = (
-                [*seen, *members],
-                sum(map(len, self._attributes)),
-                state,
-            )
+            objects, (num_attributes, memory, flags, *rest) = [*seen, *members], state
             flags = tuple((requires_grad, id(hooks)) for requires_grad, hooks in flags)
             key = (tuple(map(id, objects)), num_attributes, tuple(memory), flags, *map(tuple, rest))
             # The objects are kept, since another one may get the id of one that is gone.
