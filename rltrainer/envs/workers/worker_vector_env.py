@@ -79,17 +79,9 @@ class WorkerEnvs:
         """Reset envs, given as (index, seed); return their infos, if there are any."""
         return self.envs.begin({i - self._first: seed for i, seed in seeds}, options)[1] or None
 
-    def call(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-        """See `WorkerVectorEnv.call`."""
-        return self.envs.call(name, *arguments, **options)
-
-    def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Set each env's attribute to its value."""
-        self.envs.set_attr(name, list(values))
-
-    def load_states(self, states: Sequence[State]) -> None:
-        """Let each env load its state."""
-        self.envs.load_states(states)
+    def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call a method of the `SyncVectorEnv`."""
+        return getattr(self.envs, method)(*arguments, **options)
 
     def close(self) -> None:
         """Close every env."""
@@ -247,17 +239,18 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call each env's method of this name, or read its attribute; the values travel through a pipe."""
-        results = self.group.call_all(f"call({name!r})", "call", name, args, kwargs)
+        results = self.group.call_all(f"call({name!r})", "call", "call", (name, *args), kwargs)
         return tuple(value for values in results for value in values)
 
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
-        arguments = [(name, values[worker.rows]) for worker in self.group.alive]
-        self.group.call_each(f"set_attr({name!r})", "set_attr", arguments)
+        arguments = [("set_attr", (name, values[worker.rows]), {}) for worker in self.group.alive]
+        self.group.call_each(f"set_attr({name!r})", "call", arguments)
 
     def load_states(self, states: Sequence[State]) -> None:
         """Let each env, which was reset before, load its state."""
         self._when = "load_state_dict"
-        self.group.call_each(self._when, "load_states", [(states[worker.rows],) for worker in self.group.alive])
+        arguments = [("load_states", (states[worker.rows],), {}) for worker in self.group.alive]
+        self.group.call_each(self._when, "call", arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every env and end the workers, in at most five seconds; never raises."""
