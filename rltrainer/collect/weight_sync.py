@@ -111,9 +111,7 @@ class CopyElsewhere:
 
     def __init__(self, policy: Policy, device: torch.device) -> None:
         self._policy, self.copy = policy, copy.deepcopy(policy).to(device)
-        self._targets, self._sources = (
-            [tensor for _, tensor in tensors_of({"policy": one})] for one in (self.copy, policy)
-        )
+        self._targets, self._sources = ([*one.parameters(), *one.buffers()] for one in (self.copy, policy))
 
     @torch.no_grad()
     def publish(self, version: int) -> None:
