@@ -403,8 +403,7 @@ class Algorithm(metaclass=Constructed):
     def _parts(self) -> dict[str, Any]:
         """The stateful attributes by name; networks inside the policy are saved with it, not twice."""
         of_policy = set(self.policy.modules()) - {self.policy}
-        kinds = (nn.Module, Optimizer, Tensor, torch.Generator)
-        return {name: v for name, v in vars(self).items() if isinstance(v, kinds) and v not in of_policy}
+        return {name: v for name, v in vars(self).items() if isinstance(v, part_state.PARTS) and v not in of_policy}
 
     def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
         """Return the names of the columns that the updates read, more of them perhaps for data of older weights."""
