@@ -107,8 +107,7 @@ class ActionSelection:
         """Raise a `CheckpointError` unless a saved memory is of this policy, or of what explores instead."""
         initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
         if memory is not None and initial is None:
-            text = f"{type(self.policy).__name__} has none, found {readable(memory)}"
-            raise CheckpointError(f"collector.memory: {text}")
+            raise CheckpointError(f"collector.memory: {type(self.policy).__name__} has none, found {readable(memory)}")
         if memory is not None and initial is not None:
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
 

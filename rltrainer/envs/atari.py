@@ -81,8 +81,7 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
         try:
             game = wrappers.AtariPreprocessing(env, options["noop_max"], options["frame_skip"], options["screen_size"])
         except gym.error.DependencyNotInstalled as error:
-            text = f"AtariWrapper: single games need OpenCV. {install_extra('atari')}"
-            raise MissingExtraError(text) from error
+            raise MissingExtraError(f"AtariWrapper: single games need OpenCV. {install_extra('atari')}") from error
         played = _Game(game, options["terminal_on_life_loss"], options["clip_reward"], options["fire_on_reset"])
         super().__init__(wrappers.FrameStackObservation(played, options["frame_stack"]))
 

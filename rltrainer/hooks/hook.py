@@ -100,8 +100,7 @@ class TrainerContext:
     def log(self, values: Mapping[str, Any]) -> None:
         """Add numbers to the means of the next row of the log, as a log point's mapping does."""
         if not are_numbers(values):
-            rule = "must be a mapping from names to numbers"
-            raise ArgumentError.about("TrainerContext.log", "values", rule, values)
+            raise ArgumentError.about("TrainerContext.log", "values", "must be a mapping from names to numbers", values)
         self._log.take_in("training", lent(dict(values)), {})
 
     def _begin_training_step(self) -> None:

@@ -234,8 +234,7 @@ class HookRunner:
     def _wrong_return(self, hook: TrainerHook, point: str, rule: str, found: object) -> ReturnedError:
         hint = 'ctx.request_stop("a reason") ends a run.' if found is False else "Does it return by mistake?"
         hint = "Numbers are floats or tensors of one element; leave others out." if isinstance(found, dict) else hint
-        name = f"{type(hook).__name__}.{point}"
-        return ReturnedError.about(f"{self._owner}.hooks", name, rule, found, hint)
+        return ReturnedError.about(f"{self._owner}.hooks", f"{type(hook).__name__}.{point}", rule, found, hint)
 
 
 def misshapen(batch: Any) -> str | None:

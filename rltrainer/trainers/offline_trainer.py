@@ -41,8 +41,7 @@ class OfflineTrainerParams(TrainerParams):
                 self.raise_invalid("hooks", "must have no interval in env steps", hint)
         every = None if self.checkpoint is None else self.checkpoint.every
         if isinstance(every, Every) and every.unit == "env_step":
-            hint = "There are no env steps offline."
-            self.raise_invalid("checkpoint", "must have no `every` in env steps", hint)
+            self.raise_invalid("checkpoint", "must have no `every` in env steps", "There are no env steps offline.")
         if self.checkpoint is not None and self.checkpoint.record_episodes:
             self.raise_invalid("checkpoint", "must record no episodes", "Offline there are none.")
 

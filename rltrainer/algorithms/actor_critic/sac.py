@@ -78,8 +78,7 @@ class SAC(OffPolicyAlgorithm):
     def check_critics(self, policy: SquashedActorCritic) -> None:
         """Raise a `ParamsError` if the critics have several outputs."""
         if policy.num_outputs > 1:
-            owner = f"{type(self).__name__}.policy"
-            raise ParamsError.about(owner, "num_outputs", "must be 1", policy.num_outputs)
+            raise ParamsError.about(f"{type(self).__name__}.policy", "num_outputs", "must be 1", policy.num_outputs)
 
     def default_target_entropy(self) -> float:
         """Return minus the number of action dimensions (appendix D)."""

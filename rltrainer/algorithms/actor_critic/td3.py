@@ -53,8 +53,7 @@ class TD3(OffPolicyAlgorithm):
     def __init__(self, policy: DeterministicActorCritic, params: TD3Params | None = None) -> None:
         super().__init__(policy, params)
         if policy.num_outputs != 1:
-            name = f"{type(self).__name__}.policy"
-            raise ParamsError.about(name, "num_outputs", "must be 1", policy.num_outputs)
+            raise ParamsError.about(f"{type(self).__name__}.policy", "num_outputs", "must be 1", policy.num_outputs)
         self.policy.exploration = GaussianNoise(self.params.exploration_noise)
         self.actor, self.critic = policy.actor, policy.critic
         self.target_actor = TargetNetwork(policy.actor, self.params.tau)

@@ -80,6 +80,5 @@ class REINFORCE(OnPolicyAlgorithm):
         # A baseline that does not depend on the action leaves the expected gradient as it is, and lowers its variance.
         loss = -weighted_mean(batch.advantage * distribution.log_prob(batch.action), batch.weight)
         self.optimizer.step(loss)
-        return UpdateResult(
-            {"loss": loss.detach(), "entropy": weighted_mean(distribution.entropy(), batch.weight).detach()}
-        )
+        entropy = weighted_mean(distribution.entropy(), batch.weight)
+        return UpdateResult({"loss": loss.detach(), "entropy": entropy.detach()})

@@ -217,8 +217,7 @@ class PCG64State:
     def words(self) -> Any:
         """Return the state as NumPy takes it."""
         words = {"state": int(self.state), "inc": int(self.inc)}
-        rest = {"has_uint32": self.has_uint32, "uinteger": self.uinteger}
-        return {"bit_generator": "PCG64", "state": words, **rest}
+        return {"bit_generator": "PCG64", "state": words, "has_uint32": self.has_uint32, "uinteger": self.uinteger}
 
 
 @dataclass
@@ -310,7 +309,6 @@ def _warn_of_lost(rows: Rows, why: str) -> None:
 def check_array(name: str, found: Array, shape: tuple[int, ...], dtype: Any) -> None:
     """Raise a `CheckpointError` unless an array has this shape and dtype, and holds finite numbers."""
     if found.shape != shape or found.dtype != dtype:
-        expected = f"{np.dtype(dtype)} {shape}"
-        raise CheckpointError(f"{name}: expected {expected}, found {found.dtype} {found.shape}")
+        raise CheckpointError(f"{name}: expected {np.dtype(dtype)} {shape}, found {found.dtype} {found.shape}")
     if not np.isfinite(found).all():
         raise CheckpointError(f"{name}: holds NaN or infinity")

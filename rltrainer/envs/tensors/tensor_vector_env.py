@@ -72,8 +72,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
     ) -> None:
         name = type(self).__name__
         if not isinstance(env, TensorEnv):
-            rule, hint = "must be a TensorEnv", "rl.make_vec takes a factory of one."
-            raise ParamsError.about(name, "env", rule, env, hint)
+            raise ParamsError.about(name, "env", "must be a TensorEnv", env, "rl.make_vec takes a factory of one.")
         self.env, self.metadata = env, {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = checked(name, "num_envs", num_envs, PositiveInt)
         self.base_seed = checked(name, "seed", seed, NonNegativeInt | None)
