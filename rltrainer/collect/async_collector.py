@@ -277,8 +277,7 @@ class AsyncCollector(Stateful[AsyncState]):
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:
         """Record all episodes that end from now on; see `Collector`. Envs count from those of the first worker on."""
         self._begun().settle(keeps=True)
-        num_envs = self._team.num_envs
-        arguments = [(str(folder), worker.number * num_envs) for worker in self._team.workers]
+        arguments = [(str(folder), worker.number * self._team.num_envs) for worker in self._team.workers]
         self._team.call_each("the record of its episodes", "record_episodes", arguments)
         return TeamWriter(self._team)
 

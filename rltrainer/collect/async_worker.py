@@ -67,8 +67,7 @@ class CollectingProgram:
             hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
             raise ParamsError.about(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint)
         self._envs = envs
-        spaces = envs.single_observation_space, envs.single_action_space
-        return spaces, envs.num_envs, frame_skip(envs), HERE
+        return (envs.single_observation_space, envs.single_action_space), envs.num_envs, frame_skip(envs), HERE
 
     def begin(self, policy: bytes, layout: Layout, info_keys: Sequence[str]) -> None:
         """Make the collector, with a copy of the policy that takes its weights from the memory that comes with this."""

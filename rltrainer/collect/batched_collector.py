@@ -163,8 +163,7 @@ class BatchedCollector(Collector):
         self._queued: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)
         reader = InfoReader(self.adapter.last_info, keys) if keys else None
         self._episodes = EpisodeCounter(self.num_envs, shortest, reader)
-        limit = "BatchedCollector(..., max_trajectory_length=...)"
-        self._checker = FaultChecker(self.adapter, self._episodes, limit)
+        self._checker = FaultChecker(self.adapter, self._episodes, "BatchedCollector(..., max_trajectory_length=...)")
 
     @property
     def num_dropped_episodes(self) -> int:
@@ -252,8 +251,7 @@ class BatchedCollector(Collector):
         if (begun := adapter.advance(is_open)) is not None:
             self._selection.forget(begun)
             if self.rollout_buffer is None:
-                is_begun = np.isin(np.arange(self.num_envs), begun)
-                check_obs(adapter.obs, is_begun, adapter.num_steps, is_first=True)
+                check_obs(adapter.obs, np.isin(np.arange(self.num_envs), begun), adapter.num_steps, is_first=True)
         waiting = adapter.waiting if is_open is None else adapter.waiting[is_open[adapter.waiting]]
         self._waiting.add(waiting.tolist(), time.monotonic())
         return self.num_envs if is_open is None else int(is_open.sum())

@@ -225,8 +225,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
     def get_state(self) -> GamesState:
         """Return the seeds and actions of the running games."""
         actions = [np.frombuffer(bytes(played), np.uint8).copy() for played in self._actions]
-        flags = self._age.tolist(), self._lost_life.tolist()
-        return GamesState(list(self._seeds), actions, *flags, self._checks())
+        return GamesState(list(self._seeds), actions, self._age.tolist(), self._lost_life.tolist(), self._checks())
 
     def check_state(self, state: GamesState) -> None:
         """Raise a `CheckpointError` if it is of other games."""

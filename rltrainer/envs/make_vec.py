@@ -238,8 +238,7 @@ def _make_tensor(env: Any, num_envs: int, device: torch.device | str | None, see
     rules = TENSOR_ENVS[env_id]
     made = TensorVectorEnv(rules(), num_envs, device, seed)
     # Not gymnasium's own: the package that registers it need not be there.
-    entry_point = f"{rules.__module__}:{rules.__qualname__}"
-    made.spec = EnvSpec(env_id, entry_point, max_episode_steps=rules.max_episode_steps)
+    made.spec = EnvSpec(env_id, f"{rules.__module__}:{rules.__qualname__}", max_episode_steps=rules.max_episode_steps)
     return made
 
 

@@ -46,8 +46,7 @@ class JSONLinesLogger(LineLogger):
         for number, (row, end) in enumerate(_rows(path), start=1):
             if row is not None and row.kind == "epoch":
                 values = {name: row.values[name] for name in PROGRESS_NAMES if name in row.values}
-                progress = from_state(ProgressRow, values, f"{path}, line {number}: epoch")
-                found = progress, row.step, end
+                found = from_state(ProgressRow, values, f"{path}, line {number}: epoch"), row.step, end
         if path.stat().st_size > end:
             warnings.warn(f"{path}: the last line is truncated and was skipped", RuntimeWarning, stacklevel=3)
         if found is None:

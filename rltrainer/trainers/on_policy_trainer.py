@@ -80,8 +80,7 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             # Rows of envs of arrays are gathered where they are: on a device, each number of a step would be a copy.
             of_envs = getattr(getattr(getattr(collector, "envs", None), "unwrapped", None), "device", None)
             device = algorithm.device if of_envs == algorithm.device else "cpu"
-            buffer = RolloutBuffer(num_rows, collector.num_envs, *spaces, device=device, extra=extra)
-            collector.attach_buffer(buffer)
+            collector.attach_buffer(RolloutBuffer(num_rows, collector.num_envs, *spaces, device=device, extra=extra))
 
     def _batch(self) -> Rollout:
         collected, device = self.params.training_collector.rollout(), self.algorithm.device

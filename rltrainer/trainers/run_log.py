@@ -85,8 +85,7 @@ class RunLog:
         self._bar = ProgressBar(total, self.unit, self._params.verbose)
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
-        name, num_threads = type(self._algorithm).__name__, state.runtime.num_threads
-        self.say(f"{name}: gradient steps {how}, torch threads {num_threads}")
+        self.say(f"{type(self._algorithm).__name__}: gradient steps {how}, torch threads {state.runtime.num_threads}")
 
     def say(self, line: str) -> None:
         """Print a line, if lines are wanted."""
@@ -116,8 +115,7 @@ class RunLog:
             self._own_names["training"].update(stats.infos)
         if self._logger is not None:
             if stats.collect_time > 0:
-                speed = {"env_steps_per_second": stats.collect_speed}
-                self._logger.gather("training", speed, stats.collect_time)
+                self._logger.gather("training", {"env_steps_per_second": stats.collect_speed}, stats.collect_time)
             self._to_write["training"] = partial(self._training_values, state)
         if self._bar.wants_values():
             self._bar.show(state.log.means())

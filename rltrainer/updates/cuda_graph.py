@@ -156,8 +156,7 @@ class CudaGraphs:
         """Run without graphs from now on, with a warning that gives the reason."""
         self.is_on = False
         reason = str(error).strip().partition("\n")[0]
-        text = f"recording {self._name} as a CUDA graph failed, it runs without: {reason}"
-        warnings.warn(text, stacklevel=5)
+        warnings.warn(f"recording {self._name} as a CUDA graph failed, it runs without: {reason}", stacklevel=5)
 
 
 def _take_apart(value: Any, tensors: list[Tensor]) -> Hashable:

@@ -128,8 +128,7 @@ class SAC(OffPolicyAlgorithm):
         # Reparametrised: the action is a function of the actor's output and noise, so its gradient comes through Q.
         action, log_prob = self.policy.distribution(batch.obs).rsample(noise.action)
         value = self.actor_value(self.critic(batch.obs, action))
-        loss = ((self.temperature() * log_prob - value) * batch.weight).mean()
-        return loss, log_prob.detach()
+        return ((self.temperature() * log_prob - value) * batch.weight).mean(), log_prob.detach()
 
     def actor_value(self, q: Tensor) -> Tensor:
         """Reduce the critics' values [E, B] to the actor's objective [B]."""

@@ -302,8 +302,7 @@ def _bits(leaf: Any) -> Array:
 
 
 def _warn_of_lost(rows: Rows, why: str) -> None:
-    text = f"envs {rows.tolist()} {why}: they start a new episode instead of continuing"
-    warnings.warn(text, stacklevel=5)
+    warnings.warn(f"envs {rows.tolist()} {why}: they start a new episode instead of continuing", stacklevel=5)
 
 
 def check_array(name: str, found: Array, shape: tuple[int, ...], dtype: Any) -> None:

@@ -205,8 +205,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
             rule = f"must have shape {self.action_space.shape}"
             raise ParamsError.about(f"{type(self).__name__}.step", "actions", rule, actions)
         acted = self._here
-        by_team = rows.reshape(-1, self.num_agents, *rows.shape[1:])
-        step = self._adapter.step(by_team, self.max_episode_steps)
+        step = self._adapter.step(rows.reshape(-1, self.num_agents, *rows.shape[1:]), self.max_episode_steps)
         here, terminated, truncated = (step.next_obs[name] != 0 for name in (HERE, TERMINATED, TRUNCATED))
         restarted = np.zeros_like(self._lost) if step.valid is None else ~step.valid
         # A copy is over when all its agents are gone, or where it was restarted or truncated as a whole.

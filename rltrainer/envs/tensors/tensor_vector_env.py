@@ -112,8 +112,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
             return torch.where(done.view(-1, *[1] * (after.ndim - 1)), first, after)
 
         following = TensorEnvState(map_tree(choose, first.state, after), choose(first.num_steps, num_steps))
-        obs, final_obs = self.observe(following.state), self.observe(after)
-        return following, TensorStep(obs, reward, terminated, truncated, final_obs)
+        return following, TensorStep(self.observe(following.state), reward, terminated, truncated, self.observe(after))
 
     @torch.no_grad()
     def step(self, actions: Tensor) -> tuple[Tree, Tensor, Tensor, Tensor, dict[str, Any]]:
