@@ -314,10 +314,8 @@ class Algorithm(metaclass=Constructed):
 
     def non_finite_error(self, fault: str) -> NonFiniteError:
         """Return the error of a step that was not applied."""
-        return NonFiniteError(
-            f"{type(self).__name__}: {fault}; the step was not applied. "
-            "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
-        )
+        hint = "Lower the learning rate, set max_grad_norm, or look for extreme rewards or observations."
+        return NonFiniteError(f"{type(self).__name__}: {fault}; the step was not applied. {hint}")
 
     @property
     def num_skipped_steps(self) -> int:

@@ -65,11 +65,9 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
         super().__init__(algorithm, params)
         collector = params.training_collector
         if collector.has_stale_data and algorithm.columns_if_stale is None:
-            text = (
-                "%s: weights older than the policy's may act in training_collector, and it treats their actions as the "
-                "policy's own. IMPALA and PPO correct for that."
-            )
-            logging.getLogger("rltrainer").warning(text, type(algorithm).__name__)
+            text = "%s: weights older than the policy's may act in training_collector, and it treats their actions as "
+            hint = "the policy's own. IMPALA and PPO correct for that."
+            logging.getLogger("rltrainer").warning(text + hint, type(algorithm).__name__)
         if collector.buffer is None:
             num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)

@@ -277,11 +277,8 @@ def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int, is_reco
         how = "each gradient step is one compiled graph" if choice else "gradient steps run uncompiled"
         logging.getLogger("rltrainer").info(text, how, num_steps, num_parameters, device.type, long_run)
     if choice and not _can_trace_gradients():
-        warnings.warn(
-            f"torch {torch.__version__} cannot trace torch.autograd.grad (torch._dynamo.config.trace_autograd_ops): "
-            "gradient steps run uncompiled",
-            stacklevel=4,
-        )
+        text = f"torch {torch.__version__} cannot trace torch.autograd.grad (torch._dynamo.config.trace_autograd_ops)"
+        warnings.warn(f"{text}: gradient steps run uncompiled", stacklevel=4)
         return False
     return choice
 

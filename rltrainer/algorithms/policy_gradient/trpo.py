@@ -61,10 +61,8 @@ class TRPO(A2C):
     def __init__(self, policy: ActorCritic, params: TRPOParams | None = None) -> None:
         super().__init__(policy, params)
         if set(policy.actor.parameters()) & set(policy.critic.parameters()):
-            raise ParamsError(
-                "TRPO.policy: actor and critic must not share an encoder, as the critic's steps would move the policy. "
-                "Build it with share_encoder=False."
-            )
+            rule = "actor and critic must not share an encoder, as the critic's steps would move the policy"
+            raise ParamsError(f"TRPO.policy: {rule}. Build it with share_encoder=False.")
         self.optimizer = self.make_optimizer(self.params, critic=policy.critic)
         names = {p: f"policy.actor.{name}" for name, p in policy.actor.named_parameters()}
         self._unused = UnusedParameters({"actor": policy.actor}, list(names), names)

@@ -115,11 +115,9 @@ class EnvWorker(Worker):
     def _start_text(self, error: Exception) -> str:
         # By its name, as nothing here imports pickle: what cannot be sent raises one of the three.
         if type(error).__name__ == "PicklingError" or isinstance(error, AttributeError | TypeError):
-            return (
-                f"{self.name}: the factory cannot travel to a worker process ({type(error).__name__}: {error}). Define "
-                "it, and its wrappers, as functions or classes at the top level of a module, or use "
-                "start_method='fork' or backend='sync'."
-            )
+            text = f"{self.name}: the factory cannot travel to a worker process ({type(error).__name__}: {error})"
+            hint = "Define it, and its wrappers, as functions or classes at the top level of a module"
+            return f"{text}. {hint}, or use start_method='fork' or backend='sync'."
         return super()._start_text(error)
 
     def _failure_text(self, failure: Failure) -> str:
