@@ -89,8 +89,7 @@ class ActionSelection:
         """Return the columns of the last decision that the buffer declares [N, ...] or [K, ...]."""
         columns = {}
         for name in self.columns:
-            is_memory = name == MEMORY and self._before is not None
-            value = self._before if is_memory else decision.extra.get(name)
+            value = self._before if name == MEMORY and self._before is not None else decision.extra.get(name)
             if value is None and name in VERSION:
                 value = torch.full((len(decision.action),), self.policy.version)
             if value is None:

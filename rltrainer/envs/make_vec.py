@@ -116,8 +116,7 @@ def make_vec(
     chosen: str = backend
     if backend == "auto":
         if wrappers:
-            is_game = _skips_frames(spec, wrappers) and len(wrappers) == 1
-            is_native = is_game and env_kwargs.keys() <= UNDERSTOOD
+            is_native = _skips_frames(spec, wrappers) and len(wrappers) == 1 and env_kwargs.keys() <= UNDERSTOOD
         else:
             is_native = spec is not None and num_envs >= NATIVE_FROM_NUM_ENVS and _is_numpy_native(spec, env_kwargs)
         chosen = "native" if is_native else "sync"

@@ -66,8 +66,7 @@ class OfflineTrainerParams(TrainerParams):
         for name in ("observation_space", "action_space"):
             where = f"OfflineTrainerParams.buffer.{name}"
             expected, found = getattr(algorithm.policy, name), getattr(self.buffer, name)
-            mismatch = describe_mismatch(where, expected, found, with_bounds=name == "action_space")
-            if mismatch:
+            if mismatch := describe_mismatch(where, expected, found, with_bounds=name == "action_space"):
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
         self.buffer.check_finite()
