@@ -72,8 +72,7 @@ class InfoReader:
         if not has or infos[key][row] is None:
             self._found.update(name for name in infos if name[:1] != "_")
             return np.nan
-        value = infos[key][row]
-        value = as_python(value.item() if getattr(value, "shape", None) == () else value)
+        value = as_number(infos[key][row])
         if isinstance(value, bool | float) or is_int(value):
             return float(value)
         if key in self._optional:
@@ -95,6 +94,11 @@ class EpisodeInfos(LastInfos):
         if "final_info" in infos and infos["_final_info"][env]:  # the others are those of the next episode's reset
             return infos["final_info"], env
         return infos, env
+
+
+def as_number(value: Any) -> Any:
+    """Return a number of NumPy, or of a tensor or array without axes, as Python's; everything else as it is."""
+    return as_python(value.item() if getattr(value, "shape", None) == () else value)
 
 
 def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from torch import nn
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
+from rltrainer.collect.episode_infos import as_number
 from rltrainer.errors import ParamsError
 from rltrainer.hooks import HookRunner, TrainerHook
 from rltrainer.hooks.hook import lent
@@ -19,16 +20,7 @@ from rltrainer.nets.linear import choose_library
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
 from rltrainer.state.params import Params
 from rltrainer.trainers.torch_settings import check_deterministic, choose_num_threads
-from rltrainer.validation.field_rules import (
-    Flag,
-    NonNegativeInt,
-    PositiveInt,
-    Rule,
-    a_callable,
-    as_python,
-    instance_of,
-    is_int,
-)
+from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of, is_int
 
 StepFn = Annotated[Callable[[int, int], None], a_callable("(epoch, env_step)")]
 StopFn = Annotated[Callable[[float], bool], a_callable("(score) -> bool")]
@@ -164,7 +156,7 @@ class TrainerParams(Params):
         """Return the score of a collection: by `compute_score_fn`, or its mean return."""
         if self.compute_score_fn is None:
             return float(stats.returns.mean())
-        score = _plain(self.call("compute_score_fn", lent(stats)))
+        score = as_number(self.call("compute_score_fn", lent(stats)))
         if isinstance(score, float) or is_int(score):
             return float(score)
         raise self._wrong_return("compute_score_fn", "must return a number", score, "Return a float.")
@@ -173,7 +165,7 @@ class TrainerParams(Params):
         """Return whether `stop_fn` ends the run at a score; without one, no score does."""
         if self.stop_fn is None:
             return False
-        answer = _plain(self.call("stop_fn", score))
+        answer = as_number(self.call("stop_fn", score))
         if isinstance(answer, bool):
             return answer
         raise self._wrong_return("stop_fn", "must return True or False", answer, "Compare: lambda score: score >= 475.")
@@ -262,8 +254,3 @@ class TrainerParams(Params):
     def varies_in_length(self) -> bool:
         """Return whether collections differ in size."""
         return False
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of NumPy, or of a tensor or array without axes, as Python's."""
-    return as_python(value.item() if getattr(value, "shape", None) == () else value)
