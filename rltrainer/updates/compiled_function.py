@@ -44,10 +44,10 @@ class CompiledFunction:
         try:
             return self._compiled(self._name, *args)
         except Exception as error:
-            if not is_of_compiler(error):
+            if (reason := compilers_reason(error)) is None:
                 raise
             self._compiled = None
-            logging.getLogger("rltrainer").info("%s runs uncompiled: %s", self._name, reason_of(error))
+            logging.getLogger("rltrainer").info("%s runs uncompiled: %s", self._name, reason)
             return self._function(*args)
 
 
@@ -85,11 +85,11 @@ class CompiledLoop:
             try:
                 found = self._compiled(state, span, *args)
             except Exception as error:
-                if first or not is_of_compiler(error):
+                if first or (reason := compilers_reason(error)) is None:
                     raise
                 self._compiled = None
                 text = "%s runs step by step instead of as one compiled loop: %s"
-                logging.getLogger("rltrainer").info(text, self._name, reason_of(error))
+                logging.getLogger("rltrainer").info(text, self._name, reason)
                 return None
             sums = _add(sums, found) if first else found
         return sums
@@ -117,11 +117,7 @@ def with_code_of_its_own(step: Callable[..., Any]) -> Callable[..., Any]:
     return compiled_step
 
 
-def is_of_compiler(error: Exception) -> bool:
-    """Return whether the compiler failed, and not the function that it compiles."""
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's text; of its cause's, if that is known."""
-    return str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]
+def compilers_reason(error: Exception) -> str | None:
+    """Return the first line of a compiler's error, or of its cause if that is known; None if the function failed."""
+    is_of_compiler = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+    return str(getattr(error, "inner_exception", error)).strip().partition("\n")[0] if is_of_compiler else None

@@ -25,8 +25,7 @@ from rltrainer.updates.compiled_function import (
     OPTIONS,
     CompiledFunction,
     CompiledLoop,
-    is_of_compiler,
-    reason_of,
+    compilers_reason,
     tracing_gradients,
     with_code_of_its_own,
 )
@@ -256,11 +255,10 @@ class CompiledStep:
                 results.append(self._compiled(state, *args))
             except Exception as error:
                 # Nothing was run yet: a graph is compiled before its first operation. The step's own errors are raised.
-                if not is_of_compiler(error):
+                if (reason := compilers_reason(error)) is None:
                     raise
                 self.is_compiled = False
-                text = f"compiling the gradient step failed, it runs uncompiled: {reason_of(error)}"
-                warnings.warn(text, stacklevel=3)
+                warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
                 return [*results, *(self._eager(*each) for each in (args, *steps))]
         return results
 
