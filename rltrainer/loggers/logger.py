@@ -325,11 +325,9 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
             if not self._has_warned:
                 self._has_warned = True
                 cause = f"{type(error).__name__}: {error}"
-                text = (
-                    f"{self!r} could not {action} ({cause}). Training continues; this warning comes once, and "
-                    "num_dropped counts the rows that were dropped. strict=True raises instead."
-                )
-                warnings.warn(text, RuntimeWarning, stacklevel=4)
+                text = f"{self!r} could not {action} ({cause}). Training continues; this warning comes once, and"
+                hint = "num_dropped counts the rows that were dropped. strict=True raises instead."
+                warnings.warn(f"{text} {hint}", RuntimeWarning, stacklevel=4)
 
 
 def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concatenate["MultiLogger", Args], None]:
