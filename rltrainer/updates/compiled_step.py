@@ -397,8 +397,10 @@ class Fingerprint:
         self._tree = ModuleTree([module for module in owner._networks() if module not in targets])
         self._attributes = list(map(vars, self._tree.modules))
         objects = (*self._tree.modules, *vars(owner).values())
-        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *map(type, objects)))
-        self._classes = [vars(cls).values() for cls in classes if _is_looked_at(cls, owner)]
+        libraries = ("builtins", "numpy", "rltrainer", "torch")
+        users = (cls for cls in map(type, objects) if cls.__module__.partition(".")[0] not in libraries)
+        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *users))
+        self._classes = [vars(cls).values() for cls in classes if cls not in (object, nn.Module)]
         self._seen, self._members, self._state = list[Any](), list[Any](), list[Any]()
         self._name = ""
 
@@ -425,13 +427,6 @@ class Fingerprint:
             # The objects are kept, since another one may get the id of one that is gone.
             self._name, _ = self._names.setdefault(key, (f"state {len(self._names)}", objects))
         return self._name
-
-
-def _is_looked_at(cls: type, owner: Any) -> bool:
-    """Return whether a class is of the algorithm or the policy, or a user's own of a module or attribute."""
-    if cls in type(owner).__mro__ or cls in type(owner.policy).__mro__:
-        return cls not in (object, nn.Module)
-    return cls.__module__.partition(".")[0] not in ("builtins", "numpy", "rltrainer", "torch")
 
 
 def plain(value: Any) -> Hashable:
