@@ -55,7 +55,7 @@ class WorkerEnvs:
         """Make the envs; return spaces, metadata, render mode of the first, where this code is, if all are saveable."""
         made = self.envs = SyncVectorEnv(self._factories, first=self._first, current=self._link.pulse)
         first, spaces = made.envs[0], (made.single_observation_space, made.single_action_space)
-        return *spaces, first.metadata, first.render_mode, HERE, made.are_saveable
+        return spaces, first.metadata, first.render_mode, HERE, made.are_saveable
 
     def attach(self, layout: Tree) -> None:
         """Map the arrays whose descriptor comes with the call."""
@@ -293,13 +293,13 @@ class WorkerVectorEnv(MaskedVectorEnv):
         return {**batches, "reward": numbers, "terminated": flags, "truncated": flags, "skipped": flags}
 
     def _declare_as(self, descriptions: list[tuple[Any, ...]]) -> None:
-        observation_space, action_space, metadata, render_mode, code, _ = descriptions[0]
+        spaces, metadata, render_mode, code, _ = descriptions[0]
         self.are_saveable = all(description[-1] for description in descriptions)
-        for worker, (*spaces, _, _, _, _) in zip(self.group.alive, descriptions, strict=True):
-            check_same_spaces(worker.envs[0], (spaces[0], spaces[1]), 0, (observation_space, action_space))
+        for worker, (found, *_) in zip(self.group.alive, descriptions, strict=True):
+            check_same_spaces(worker.envs[0], found, 0, spaces)
         if code != HERE:
             raise EnvError(f"the workers imported rltrainer from {code}, not from {HERE}: use start_method='spawn'")
-        self._declare((observation_space, action_space), metadata, render_mode)
+        self._declare(spaces, metadata, render_mode)
 
 
 def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: slice, num_envs: int) -> None:
