@@ -58,6 +58,13 @@ class ScheduledExploration:
                 self._tensors[name].fill_(value_at(schedule, progress))
 
 
+def followed(known: dict[int, ScheduledExploration], exploration: Exploration, policy: Policy) -> Exploration:
+    """Return the copy of an exploration with the numbers of the policy's progress; `known` keeps one for each."""
+    scheduled = known.setdefault(id(exploration), ScheduledExploration(exploration, policy.device))
+    scheduled.follow(policy.progress())
+    return scheduled.copy
+
+
 class ActingGraph:
     """Runs `Policy.select_action` for all envs as a CUDA graph, with the numbers that it returns without one.
 
@@ -133,11 +140,7 @@ class ActingGraph:
             raise RuntimeError(f"what it depends on has changed {MAX_GRAPHS} times")
         if acting is not None and type(acting) not in RECORDED_EXPLORATIONS:
             raise RuntimeError(f"the exploration {type(acting).__name__} is not of rltrainer")
-        exploration = None
-        if acting is not None:
-            scheduled = self._explorations.setdefault(id(acting), ScheduledExploration(acting, policy.device))
-            scheduled.follow(policy.progress())
-            exploration = scheduled.copy
+        exploration = None if acting is None else followed(self._explorations, acting, policy)
         own = None if memory is None else memory.clone()
 
         def choose() -> tuple[dict[str, Any], Tensor | None]:

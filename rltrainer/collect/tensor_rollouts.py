@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration
+from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration, followed
 from rltrainer.collect.action_selection import ActionSelection, random_action
 from rltrainer.collect.faults import raise_choice_fault
 from rltrainer.collect.policy_state import PolicyState
@@ -143,11 +143,8 @@ class TensorRollouts:
     def _exploring(self, selection: ActionSelection) -> Iterator[None]:
         """Explore by numbers of tensors, so that neither compiled nor recorded code holds the value of a schedule."""
         policy, acting = self._policy, selection.acting if selection.explore and not selection.random else None
-        own, copy, replaces = (policy.exploration, policy.progress), None, selection.replacing is not None
-        if acting is not None:
-            scheduled = self._explorations.setdefault(id(acting), ScheduledExploration(acting, self._envs.device))
-            scheduled.follow(policy.progress())
-            copy = scheduled.copy
+        own, replaces = (policy.exploration, policy.progress), selection.replacing is not None
+        copy = None if acting is None else followed(self._explorations, acting, policy)
         self._replacing, self._key = copy if replaces else None, (id(acting), replaces and acting is not None)
         policy.exploration, policy.progress = copy, no_progress
         try:
