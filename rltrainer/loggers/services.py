@@ -242,9 +242,7 @@ class MLflowLogger(ServiceLogger):
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON."""
     for name, value in params.items():
-        if isinstance(value, Mapping) and "fields" in value:
-            yield from _flat(value["fields"], f"{prefix}{name}.")
-        elif isinstance(value, Mapping) and not prefix:
-            yield from _flat(value, f"{name}.")
+        if isinstance(value, Mapping) and ("fields" in value or not prefix):
+            yield from _flat(value.get("fields", value), f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
