@@ -133,8 +133,7 @@ class CompiledStep:
     @property
     def records_sampling(self) -> bool:
         """True if CUDA graphs may hold the sampling of the batches, too: no callback is given one."""
-        is_on = self.has_cuda_graph and (self._sampled is None or self._sampled[1].is_on)
-        return is_on and not self.has_callbacks
+        return self.has_cuda_graph and (self._sampled is None or self._sampled[1].is_on) and not self.has_callbacks
 
     def run_sampled(
         self,
