@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import numpy as np
 
@@ -21,17 +21,14 @@ OF_SUCCESS = ("is_success", "success")
 TAKEN = ("return", "length", "score", "env_steps_per_second")
 
 
+def are_names(value: object) -> TypeGuard[Sequence[str]]:
+    """Return whether a value is a sequence of texts, and no text itself."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(x, str) for x in value)
+
+
 Keys = Annotated[
     Sequence[str],
-    Rule(
-        "a sequence of keys, such as ('is_success',)",
-        lambda value: (
-            isinstance(value, Sequence)
-            and not isinstance(value, str | bytes)
-            and all(isinstance(key, str) and key for key in value)
-        ),
-        "Write a tuple or list.",
-    ),
+    Rule("a sequence of keys, such as ('is_success',)", lambda v: are_names(v) and all(v), "Write a tuple or list."),
 ]
 
 

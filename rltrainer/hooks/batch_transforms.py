@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.algorithms import OnPolicyAlgorithm
+from rltrainer.collect.episode_infos import are_names
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
@@ -102,13 +103,8 @@ class RewardNormalizer(TrainerHook):
         return standard
 
 
-def _are_names(value: object) -> bool:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return is_list and all(isinstance(name, str) for name in value)  # type: ignore[attr-defined]  # a sequence
-
-
 OBSERVATIONS = {"obs", "next_obs", "last_obs", "final_obs"}
-Names = Annotated[Sequence[str], Rule("a sequence of names", _are_names)]
+Names = Annotated[Sequence[str], Rule("a sequence of names", are_names)]
 
 
 class SelectKeys(TrainerHook):
