@@ -79,9 +79,9 @@ class WorkerEnvs:
         """Reset envs, given as (index, seed); return their infos, if there are any."""
         return self.envs.begin({i - self._first: seed for i, seed in seeds}, options)[1] or None
 
-    def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def call(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any] | None = None) -> Any:
         """Call a method of the `SyncVectorEnv`."""
-        return getattr(self.envs, method)(*arguments, **options)
+        return getattr(self.envs, method)(*arguments, **(options or {}))
 
     def close(self) -> None:
         """Close every env."""
@@ -241,13 +241,13 @@ class WorkerVectorEnv(MaskedVectorEnv):
         return tuple(value for values in results for value in values)
 
     def _set_each(self, name: str, values: Sequence[Any]) -> None:
-        arguments = [("set_attr", (name, values[worker.rows]), {}) for worker in self.group.alive]
+        arguments = [("set_attr", (name, values[worker.rows])) for worker in self.group.alive]
         self.group.call_each(f"set_attr({name!r})", "call", arguments)
 
     def load_states(self, states: Sequence[State]) -> None:
         """Let each env, which was reset before, load its state."""
         self._when = "load_state_dict"
-        arguments = [("load_states", (states[worker.rows],), {}) for worker in self.group.alive]
+        arguments = [("load_states", (states[worker.rows],)) for worker in self.group.alive]
         self.group.call_each(self._when, "call", arguments)
 
     def close_extras(self, **kwargs: Any) -> None:
