@@ -171,7 +171,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                     self._checkpoints.end_training_step(self._has_all_steps(record))
                 self.algorithm.check_faults()
             if state.stop_reason is None and params.test_collector is not None:
-                if params.wants_to_stop(self._test(params.test_collector)):
+                score = self._test(params.test_collector)
+                if params.wants_to_stop(score):
                     state.stop_reason = "stop_fn"
             state.stop_reason = state.stop_cause
             record.timing.total += time.perf_counter() - started
