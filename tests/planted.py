@@ -155,7 +155,7 @@ MUTANTS = [
            "num_steps >= limit", "num_steps > limit", TENSOR_ENVS),
     mutant("envs of tensors: the successor is of the next episode", "envs/tensors/tensor_vector_env.py",
            "self.observe(after)", "self.observe(following.state)", TENSOR_ENVS),
-    mutant("Rollouts of envs of tensors: a schedule of exploration stands still", "collect/tensor_rollouts.py",
+    mutant("Rollouts of envs of tensors: a schedule of exploration stands still", "collect/acting_graph.py",
            "scheduled.follow(policy.progress())", "scheduled.follow(0.0)", TENSOR_ROLLOUTS),
     mutant("Rollouts of envs of tensors: a graph does not see other rules", "collect/tensor_rollouts.py",
            "self._key, plain(vars(self._envs.env))", "self._key, None", "tests/devices/test_tensor_rollouts.py"),
