@@ -15,7 +15,7 @@ from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.net_params import MakeEncoder, NetParams
 from rltrainer.nets.weight_dtype import cast
-from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, stored_dtype
+from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, num_choices, stored_dtype
 from rltrainer.state import registry
 from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 from rltrainer.validation.suggestions import did_you_mean
@@ -46,8 +46,7 @@ class OneHotEncoder(LeafEncoder):
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         super().__init__()
-        sizes = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.flatten()
-        self.sizes = [int(size) for size in sizes]
+        self.sizes = num_choices(space) or []
         self.start = np.asarray(space.start).flatten().tolist()
         self.out_features = sum(self.sizes)
 
