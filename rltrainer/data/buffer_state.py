@@ -216,8 +216,7 @@ def _check_rows(name: str, ring: Ring, rows: RowsState, is_finite: bool) -> NewT
         env, index = numbered(rows.start, rows.stop)[0], rows.final_index
         final_obs = _tree("final_obs", rows.final_obs, ring.specs["obs"], len(index))
         require(bool((index < len(env)).all() and (np.diff(index) > 0).all()), "final_index: names no rows")
-        ended = np.zeros(len(env), np.bool_)
-        ended[index] = True
+        ended = np.isin(np.arange(len(env)), index)
         done = to_array(columns["terminated"] | columns["truncated"])
         require(not (done & ~ended).any(), "final_obs: lacks the final observation of an episode")
         _check_values("action", ring.specs["action"], columns["action"], is_finite=False)
