@@ -232,7 +232,8 @@ class RecurrentActorCritic(Policy):
 
     def initial_state(self, num_envs: int) -> Tensor:
         """Return zeros [num_envs, S]."""
-        return torch.zeros(num_envs, sum(part.cell.memory_size for part in self._memories()), device=self.device)
+        size = sum(part.cell.memory_size for part in self._memories())
+        return torch.zeros(num_envs, size, device=self.device)
 
     def next_state(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
         """Return the memory after each observation [L * N, S], given the memory before the first row [N, S].
