@@ -100,11 +100,9 @@ class StreamAdapter(EnvAdapter):
             result.valid[restarted], result.reward[restarted] = False, 0.0
             result.terminated[restarted], result.truncated[restarted] = False, True
         self._clock.step(rows)  # for other envs no step has passed
-        done = result.terminated | result.truncated
         if max_episode_steps is not None:
-            result.truncated |= ~done & result.valid & (self._clock.episode_steps >= max_episode_steps)
-            done = result.terminated | result.truncated
-        self._ended = np.flatnonzero(done)
+            result.truncated |= ~result.terminated & result.valid & (self._clock.episode_steps >= max_episode_steps)
+        self._ended = np.flatnonzero(result.terminated | result.truncated)
         result.finished = self._ended if len(self._ended) else None
         self._count_end(self._ended, delay=0)
         return result
