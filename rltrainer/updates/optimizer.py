@@ -321,11 +321,10 @@ class Optimizer:
         if state.get("rule") != own["rule"]:
             rules = f"expected {own['rule']!r}, found {readable(state.get('rule'))}"
             raise CheckpointError(f"{name}: {rules}. Make the algorithm with the same optimizer.")
-        known = (
+        for key, kind, of_what in (
             ("parameters", list[str], "the names of what is trained"),
             ("frozen", list[bool], "which of them are frozen"),
-        )
-        for key, kind, of_what in known:
+        ):
             if read(kind, state.get(key), f"{name}.{key}") != own[key]:
                 hint = f"{AS_SAVED}; freeze layers after loading."
                 raise CheckpointError(f"{name}.{key}: {of_what} differs from when it was saved. {hint}")
