@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import gymnasium as gym
@@ -346,9 +345,10 @@ class Ring:
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Return the flat indices of transitions [B] or [K, B], drawn uniformly with replacement."""
-        # One call per batch: the numbers of K batches are those of K times one batch, on every device.
-        batches = [self._position(shape[-1:], generator) for _ in range(prod(shape[:-1]))]
-        position = batches[0] if len(batches) == 1 else torch.cat(batches)
+        if len(shape) == 1:
+            position = self._position(shape, generator)
+        else:  # one call per batch: the numbers of K batches are those of K times one batch, on every device
+            position = torch.cat([self._position(shape[1:], generator) for _ in range(shape[0])])
         if self._level is None or self._counts_on_device:
             slots = self._at(position, *self._drawable_lookup())
         elif (forgotten := max(self._level - self.env_capacity, 0)) == 0:
@@ -356,7 +356,7 @@ class Ring:
             slots = position
         else:
             slots = position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_slots)
-        return slots.view(shape)
+        return slots if len(shape) == 1 else slots.view(shape)  # to read by a view takes 5 us longer
 
     def _position(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw positions [B] among the drawable transitions: none is rejected, whatever is forgotten or invalid."""
