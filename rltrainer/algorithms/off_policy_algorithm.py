@@ -94,7 +94,8 @@ class OffPolicyAlgorithm(Algorithm):
             NonFiniteError: as `update`.
             ParamsError: `batch_size` is no positive integer, or `num_steps` no integer of at least 0.
         """
-        if not (type(batch_size) is type(num_steps) is int and batch_size > 0 <= num_steps):  # a look at types is quick
+        # A look at types is quick, and the rules are not.
+        if not (type(batch_size) is type(num_steps) is int and batch_size > 0 and num_steps >= 0):
             batch_size = checked("update_from", "batch_size", batch_size, PositiveInt)
             num_steps = checked("update_from", "num_steps", num_steps, NonNegativeInt)
         results = []
@@ -106,7 +107,7 @@ class OffPolicyAlgorithm(Algorithm):
                 transitions = self.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
                 result = self.update(transitions)
                 buffer.update_priorities(transitions.index, result.td_error)
-                results.append(UpdateResult(result.metrics, result.num_gradient_steps, counts=result.counts))
+                results.append(dataclasses.replace(result, td_error=None))
             num_steps -= num_batches
         return UpdateResult.mean(results)
 

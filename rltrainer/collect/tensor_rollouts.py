@@ -180,7 +180,8 @@ class TensorRollouts:
                 self._draws[key] = None
                 text = "%s acts step by step in envs of tensors, as it draws its random numbers by itself: %s"
                 logging.getLogger("rltrainer").info(text, type(self._policy).__name__, error)
-            generator.set_state(before)
+            finally:
+                generator.set_state(before)
         return self._draws[key]
 
     def _run(self, *args: Any) -> tuple[TensorEnvState, Tensor | None, Fields]:
