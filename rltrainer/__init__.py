@@ -13,7 +13,15 @@ from rltrainer.hooks import *
 from rltrainer.interval import Every
 from rltrainer.loggers import *
 from rltrainer.nets import *
-from rltrainer.plan import PrecisionParams, ProfilerParams, RuntimeParams, UpdateCallbacks, UpdateParams, UpdatePlan
+from rltrainer.plan import (
+    ParallelParams,
+    PrecisionParams,
+    ProfilerParams,
+    RuntimeParams,
+    UpdateCallbacks,
+    UpdateParams,
+    UpdatePlan,
+)
 from rltrainer.schedules import CosineSchedule, LinearSchedule
 from rltrainer.seeding import seed
 from rltrainer.state import registry
@@ -25,11 +33,11 @@ __version__ = "0.1.0"
 
 # The names of the core that no room lists, and those of the tools, which are imported when one is asked for.
 __all__ = [
-    "CheckpointParams", "CosineSchedule", "Every", "LinearSchedule", "LogUniform", "OfflineRecipe", "PrecisionParams",
-    "ProfilerParams", "Recipe", "Rollout", "Run", "RuntimeParams", "SeedRun", "Sequences", "SweepResult", "SweepTrial",
-    "Training", "Transitions", "Uniform", "UpdateCallbacks", "UpdateParams", "UpdatePlan", "UpdateResult",
-    "VideoRecorder", "datasets", "errors", "evaluate_policy", "export_onnx", "export_torch", "open_run", "open_sweep",
-    "plots", "recipes", "record", "register", "run_seeds", "scores", "seed", "sweep", "train", "watch",
+    "CheckpointParams", "CosineSchedule", "Every", "LinearSchedule", "LogUniform", "OfflineRecipe", "ParallelParams",
+    "PrecisionParams", "ProfilerParams", "Recipe", "Rollout", "Run", "RuntimeParams", "SeedRun", "Sequences",
+    "SweepResult", "SweepTrial", "Training", "Transitions", "Uniform", "UpdateCallbacks", "UpdateParams", "UpdatePlan",
+    "UpdateResult", "VideoRecorder", "datasets", "errors", "evaluate_policy", "export_onnx", "export_torch", "open_run",
+    "open_sweep", "plots", "recipes", "record", "register", "run_seeds", "scores", "seed", "sweep", "train", "watch",
 ]  # fmt: skip
 __all__ += algorithms.__all__
 __all__ += collect.__all__

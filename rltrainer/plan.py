@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import ReturnedError
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.state.params import Params
 from rltrainer.types import UpdateResult
 from rltrainer.validation.field_rules import (
@@ -44,6 +45,25 @@ class ProfilerParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class ParallelParams(Params):
+    """The way a run is spread over processes that `torchrun` has started.
+
+    A run consists of shards, each with its envs, its part of the buffer and its random streams, by the global index of
+    the env. Each process trains as many of them as there are shards for each process.
+    """
+
+    num_shards: PositiveInt | None = None
+    """Number of shards; None takes one for each process, or as many as the checkpoint has that is resumed."""
+    exact: Flag = False
+    """Sum the shards' gradients in their order, so that any number of processes gives the same bits: each process
+    receives the gradients of all."""
+    shard_optimizer: Flag = False
+    """Each process keeps the moments of Adam of its share of the parameters only."""
+    timeout: PositiveFloat = 60.0
+    """Seconds after which a process that does not come to a collective operation is taken for lost."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RuntimeParams(Params):
     """The way updates are run: their speed, not their results (but for rounding)."""
 
@@ -74,6 +94,9 @@ class RuntimeParams(Params):
     runs: several times slower. Gradient steps run uncompiled, as a graph hides its operations."""
     profiler: Annotated[ProfilerParams, instance_of(ProfilerParams)] | None = None
     """Records a few training steps; None records none."""
+    parallel: Literal["auto"] | Annotated[ParallelParams, instance_of(ParallelParams)] | None = "auto"
+    """The way the run is spread over processes; "auto" is `ParallelParams()` under `torchrun`, and None elsewhere. None
+    trains in one process, also under `torchrun`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,6 +255,8 @@ class UpdatePlan:
     varies_in_length: bool = False
     """True if rollouts differ in size, as collections by episodes do."""
     callbacks: UpdateCallbacks = UpdateCallbacks()
+    ranks: Ranks = ALONE
+    """The place of this process among those that train one algorithm together."""
     all_reduce: Callable[[Tensor], Tensor] | None = None
     """From an optimizer's flat gradient to its average over processes, before it is checked and clipped, so that all
     processes decide alike; None for a process that trains alone."""

@@ -8,7 +8,7 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rltrainer.files.json_text import read_json
+
+T = TypeVar("T")
 
 
 class Ranks(ABC):
@@ -63,6 +65,9 @@ class Alone(Ranks):
     def gather(self, x: Tensor) -> list[Tensor]:
         """Return its own tensor."""
         return [x]
+
+
+ALONE = Alone()
 
 
 class TorchRanks(Ranks):
@@ -125,23 +130,23 @@ class Meeting:
     Args:
         num: of threads.
         outer: this process among the others, which have as many threads.
-        timeout: seconds that a thread waits for the others.
     """
 
-    def __init__(self, num: int, outer: Ranks, timeout: float) -> None:
+    def __init__(self, num: int, outer: Ranks) -> None:
         self.num, self.outer = num, outer
         self._brought: list[Tensor] = [torch.empty(0)] * num
         self._found: list[Tensor] = []
-        self._barrier = threading.Barrier(num, self._exchange, timeout)
+        # Without a time limit: threads wait for each other's Python, and cannot be gone without an error.
+        self._barrier = threading.Barrier(num, self._exchange)
 
     def meet(self, lane: int, x: Tensor) -> list[Tensor]:
         """Return what all threads brought, once all have come."""
         self._brought[lane] = x
         self._barrier.wait()
-        return self._found  # of this time: the next exchange makes another list, once this thread has come again
+        return self._found  # the next exchange, which makes another list, needs this thread too
 
     def close(self) -> None:
-        """Let nobody wait any more, as a thread failed."""
+        """End the wait of all threads, as one has failed."""
         self._barrier.abort()
 
     def _exchange(self) -> None:
@@ -151,22 +156,23 @@ class Meeting:
         self._found = [found[process] for process in range(self.outer.world) for found in by_lane]
 
 
-def run_in_threads(
-    functions: Sequence[Callable[[Ranks], Any]], outer: Ranks | None = None, timeout: float = 60.0
-) -> list[Any]:
+def run_in_threads(functions: Sequence[Callable[[Ranks], T]], outer: Ranks | None = None) -> list[T]:
     """Call each function with its rank, the first one in this thread and the others in new ones; return their results.
 
-    The first error of a thread is raised once all have ended; the others' waits end with it.
+    An error of one thread ends the others at their next collective; it is raised once all have ended.
     """
-    meeting = Meeting(len(functions), outer or Alone(), timeout)
-    results: list[Any] = [None] * len(functions)
+    if len(functions) == 1:
+        return [functions[0](outer or ALONE)]
+    meeting = Meeting(len(functions), outer or ALONE)
+    results: dict[int, T] = {}
     errors: list[BaseException] = []
 
     def run(lane: int) -> None:
         try:
             results[lane] = functions[lane](ThreadRanks(lane, meeting))
         except BaseException as error:
-            errors.append(error)
+            if not isinstance(error, threading.BrokenBarrierError):  # a consequence
+                errors.append(error)
             meeting.close()
 
     threads = [threading.Thread(target=run, args=(lane,), daemon=True) for lane in range(1, len(functions))]
@@ -174,7 +180,7 @@ def run_in_threads(
         thread.start()
     run(0)
     for thread in threads:
-        thread.join(timeout)
+        thread.join()
     if errors:
         raise errors[0]
-    return results
+    return [results[lane] for lane in range(len(functions))]

@@ -2,15 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
-from rltrainer.processes.ranks import Alone, Ranks, ThreadRanks, TorchRanks, run_in_threads
+from rltrainer.processes.ranks import Alone, Ranks, run_in_threads
 
 
 def collectives(ranks: Ranks) -> dict[str, Any]:
