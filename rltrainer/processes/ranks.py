@@ -8,6 +8,7 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -49,10 +50,14 @@ class Ranks(ABC):
         """Return the largest of each number over ranks, where the tensor has one shape."""
         return torch.stack(self.gather(x)).amax(0)
 
+    def from_all(self, value: Any) -> list[Any]:
+        """Return the plain values, as JSON knows them, of all ranks."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [read_json(each.numpy().tobytes().decode(), allows_nan=True) for each in self.gather(text)]
+
     def from_first(self, value: Any) -> Any:
-        """Return the plain value, as JSON knows it, of the first rank."""
-        text = json.dumps(value).encode() if self.rank == 0 else b""
-        return read_json(bytes(self.gather(torch.tensor(list(text), dtype=torch.uint8))[0].tolist()), allows_nan=True)
+        """Return the plain value of the first rank."""
+        return self.from_all(value if self.rank == 0 else None)[0]
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -65,6 +70,10 @@ class Alone(Ranks):
     def gather(self, x: Tensor) -> list[Tensor]:
         """Return its own tensor."""
         return [x]
+
+    def from_all(self, value: Any) -> list[Any]:
+        """Return its own value as it is."""
+        return [value]
 
 
 ALONE = Alone()
@@ -107,7 +116,7 @@ class TorchRanks(Ranks):
 
 
 class ThreadRanks(Ranks):
-    """A rank that is a thread of a process; `run_in_threads` makes them.
+    """A rank that is a thread of a process; a `Meeting` makes them.
 
     Args:
         lane: the place of this thread among those of the process.
@@ -130,10 +139,16 @@ class Meeting:
     Args:
         num: of threads.
         outer: this process among the others, which have as many threads.
+
+    Attributes:
+        ranks: one for each thread; for a single one, the process's own.
+        is_on: whether threads are at work.
     """
 
-    def __init__(self, num: int, outer: Ranks) -> None:
+    def __init__(self, num: int, outer: Ranks = ALONE) -> None:
         self.num, self.outer = num, outer
+        self.ranks: list[Ranks] = [outer] if num == 1 else [ThreadRanks(lane, self) for lane in range(num)]
+        self.is_on = False
         self._brought: list[Tensor] = [torch.empty(0)] * num
         self._found: list[Tensor] = []
         # Without a time limit: threads wait for each other's Python, and cannot be gone without an error.
@@ -145,9 +160,36 @@ class Meeting:
         self._barrier.wait()
         return self._found  # the next exchange, which makes another list, needs this thread too
 
-    def close(self) -> None:
-        """End the wait of all threads, as one has failed."""
-        self._barrier.abort()
+    def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
+        """Call a function in each thread, the first one in this thread; return their results.
+
+        An error of one ends the others at their next collective; it is raised once all have ended.
+        """
+        results: dict[int, T] = {}
+        errors: list[BaseException] = []
+
+        def call(lane: int) -> None:
+            try:
+                results[lane] = functions[lane]()
+            except BaseException as error:
+                if not isinstance(error, threading.BrokenBarrierError):  # a consequence
+                    errors.append(error)
+                self._barrier.abort()
+
+        self._barrier.reset()
+        threads = [threading.Thread(target=call, args=(lane,), daemon=True) for lane in range(1, self.num)]
+        self.is_on = True
+        try:
+            for thread in threads:
+                thread.start()
+            call(0)
+            for thread in threads:
+                thread.join()
+        finally:
+            self.is_on = False
+        if errors:
+            raise errors[0]
+        return [results[lane] for lane in range(self.num)]
 
     def _exchange(self) -> None:
         # Copies: a thread may go on and change what it brought before another one has read it.
@@ -156,31 +198,7 @@ class Meeting:
         self._found = [found[process] for process in range(self.outer.world) for found in by_lane]
 
 
-def run_in_threads(functions: Sequence[Callable[[Ranks], T]], outer: Ranks | None = None) -> list[T]:
-    """Call each function with its rank, the first one in this thread and the others in new ones; return their results.
-
-    An error of one thread ends the others at their next collective; it is raised once all have ended.
-    """
-    if len(functions) == 1:
-        return [functions[0](outer or ALONE)]
-    meeting = Meeting(len(functions), outer or ALONE)
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
-
-    def run(lane: int) -> None:
-        try:
-            results[lane] = functions[lane](ThreadRanks(lane, meeting))
-        except BaseException as error:
-            if not isinstance(error, threading.BrokenBarrierError):  # a consequence
-                errors.append(error)
-            meeting.close()
-
-    threads = [threading.Thread(target=run, args=(lane,), daemon=True) for lane in range(1, len(functions))]
-    for thread in threads:
-        thread.start()
-    run(0)
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [results[lane] for lane in range(len(functions))]
+def run_in_threads(functions: Sequence[Callable[[Ranks], T]], outer: Ranks = ALONE) -> list[T]:
+    """Call each function with its rank, in a thread each, and return their results; see `Meeting.run`."""
+    meeting = Meeting(len(functions), outer)
+    return meeting.run([partial(function, rank) for function, rank in zip(functions, meeting.ranks, strict=True)])
