@@ -61,7 +61,6 @@ SATELLITES = {
     "tools.cli.doctor": "a command of its own",
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",
-    "collect.async_worker": "the processes, not the data that they bring",
     "collect.tensor_rollouts": "rollouts without an object per step, not the loop of those with one",
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",

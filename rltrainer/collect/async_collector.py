@@ -1,6 +1,8 @@
 """Collection by worker processes that act while the learner updates."""
 
 import copy
+import functools
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +15,19 @@ import numpy as np
 from torch import nn
 
 from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, mean_version, single_row
-from rltrainer.collect.async_worker import MAX_CHUNK, OWNER, CollectingTeam, Request, TeamWriter, dumped
+from rltrainer.collect.async_worker import MAX_CHUNK, CollectingTeam, CollectingWorker, Request, TeamWriter, dumped
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.collector import AnyPolicy, check_counts, processed, require_buffer, require_same_spaces
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
-from rltrainer.collect.weight_sync import Counts, Publisher, SyncState, WeightSync
+from rltrainer.collect.weight_sync import Counts, Layout, Publisher, SharedWeights, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
+from rltrainer.processes.channel import dumps
+from rltrainer.processes.worker import make_context
 from rltrainer.seeding import Integer, derive_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.types import Rollout
@@ -97,6 +101,10 @@ class AsyncCollector(Stateful[AsyncState]):
         EnvError: the envs cannot be made.
     """
 
+    owner: ClassVar[str] = "AsyncCollector"  # which errors name
+    _pack: Callable[[Any], bytes] = staticmethod(dumps)  # what is not data, for workers
+    _make_weights: Callable[[Layout], Any] = SharedWeights
+    _max_lag: float = math.inf  # versions that the weights of collected rows may be older
     state_class, state_name = AsyncState, "collector"
     varies_in_length: ClassVar[bool] = False
 
@@ -115,20 +123,22 @@ class AsyncCollector(Stateful[AsyncState]):
         start_method: StartMethod | None = None,
         info_keys: Sequence[str] = (),
     ) -> None:
-        checked(OWNER, "policy", policy, AnyPolicy)
-        make_envs = checked(OWNER, "make_envs", make_envs, MakeEnvs)
-        num_workers = checked(OWNER, "num_workers", num_workers, PositiveInt)
-        self._max_ahead = checked(OWNER, "max_ahead", max_ahead, NonNegativeInt | None)
-        step_timeout = checked(OWNER, "step_timeout", step_timeout, PositiveFloat | None)
-        start_method = checked(OWNER, "start_method", start_method, StartMethod | None)
-        modules = checked(OWNER, "modules", modules, Modules | None)
-        self._info_keys = checked_keys(OWNER, info_keys)
-        self.policy, self.exploration = policy, checked(OWNER, "exploration", exploration, AnyExploration | None)
+        checked(self.owner, "policy", policy, AnyPolicy)
+        make_envs = checked(self.owner, "make_envs", make_envs, MakeEnvs)
+        num_workers = checked(self.owner, "num_workers", num_workers, PositiveInt)
+        self._max_ahead = checked(self.owner, "max_ahead", max_ahead, NonNegativeInt | None)
+        step_timeout = checked(self.owner, "step_timeout", step_timeout, PositiveFloat | None)
+        start_method = checked(self.owner, "start_method", start_method, StartMethod | None)
+        modules = checked(self.owner, "modules", modules, Modules | None)
+        self._info_keys = checked_keys(self.owner, info_keys)
+        self.policy, self.exploration = policy, checked(self.owner, "exploration", exploration, AnyExploration | None)
         # It holds no collector, and neither does the team: workers end with the last name of their collector.
-        self._publisher = Publisher(policy, {"policy": policy, **(modules or {})}, step_timeout)
-        self._sync = WeightSync(OWNER, sync_every, self._publisher.publish)
-        _for_workers(policy)
-        self._team = CollectingTeam(make_envs, num_workers, start_method, step_timeout, self._sync.require)
+        weighted = {"policy": policy, **(modules or {})}
+        self._publisher = Publisher(self.owner, policy, weighted, self._make_weights, step_timeout)
+        self._sync = WeightSync(self.owner, sync_every, self._publisher.publish)
+        self._for_workers()
+        pickled = dumped(self.owner, "make_envs", make_envs, self._pack)
+        self._team = self._make_team(pickled, num_workers, start_method, step_timeout)
         self.observation_space, self.action_space = self._team.spaces
         self.num_envs, self.frame_skip = num_workers * self._team.num_envs, self._team.frame_skip
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
@@ -146,15 +156,22 @@ class AsyncCollector(Stateful[AsyncState]):
             self.close()
             raise
 
+    def _make_team(
+        self, make_envs: bytes, num_workers: int, method: str | None, timeout: float | None
+    ) -> CollectingTeam:
+        context = make_context(method, self.owner)
+        start = functools.partial(CollectingWorker, context, self.owner, make_envs, timeout)
+        return CollectingTeam(self.owner, start, num_workers, self._sync.require)
+
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector.attach_buffer`."""
-        require_buffer(OWNER, self.policy, self, buffer, ", those of all workers")
+        require_buffer(self.owner, self.policy, self, buffer, ", those of all workers")
         self._forget_ahead()
         self.buffer, self._is_broken = buffer, True
 
     def seed(self, seed: int) -> None:
         """Seed actions and envs of all workers, each with streams of its own."""
-        seed = checked(f"{OWNER}.seed", "seed", seed, Integer)
+        seed = checked(f"{self.owner}.seed", "seed", seed, Integer)
         seeds = [("seed", derive_seed(seed, "worker", worker.number)) for worker in self._begun().workers]
         self._forget_ahead()
         self._team.call_each("its seed", "call", seeds)
@@ -181,7 +198,7 @@ class AsyncCollector(Stateful[AsyncState]):
     @property
     def has_stale_data(self) -> bool:
         """Tell whether workers may act with older weights than the policy's."""
-        return self._max_ahead != 0 or self._sync.has_stale_data
+        return 0 not in (self._max_ahead, self._max_lag) or self._sync.has_stale_data
 
     def collect_random(self, num_rows: int) -> Rollout:
         """Return a rollout of random actions [T, N]; see `Collector.collect_random`."""
@@ -216,8 +233,9 @@ class AsyncCollector(Stateful[AsyncState]):
             if self._mode != (random, explore):  # rows that are ahead were collected in another one
                 self._forget_ahead()
                 self._mode = random, explore
-            ahead = max(num_rows, MAX_CHUNK) if self._max_ahead is None else self._max_ahead
-            parts = self._team.take(request, 0 if random else ahead)
+            usual = min(max(num_rows, MAX_CHUNK), self._max_lag * num_rows)  # then no row gets too old
+            ahead = int(usual) if self._max_ahead is None else self._max_ahead
+            parts = self._team.take(request, 0 if random else ahead, self._sync.state.version - self._max_lag)
         if self.buffer is not None:
             self._store(join_envs([part.arrays for part in parts]), process)
         self.needs_reset = num_episodes is not None
@@ -231,7 +249,7 @@ class AsyncCollector(Stateful[AsyncState]):
         """Return the last collection [T, N]; a `ParamsError` without a buffer, and before the first."""
         if self._rollout is None:
             rule = "must be given, and something collected, to look at what was stored"
-            raise ParamsError.about(OWNER, "buffer", rule, self.buffer)
+            raise ParamsError.about(self.owner, "buffer", rule, self.buffer)
         if not isinstance(self._rollout, Rollout):
             self._rollout = from_arrays(self._rollout)
         return self._rollout
@@ -291,21 +309,21 @@ class AsyncCollector(Stateful[AsyncState]):
 
     def __getstate__(self) -> NoReturn:
         """Raise an `EnvError`: processes cannot be copied."""
-        raise EnvError(f"{OWNER}: cannot be copied, as its envs live in other processes. Make one with its own.")
+        raise EnvError(f"{self.owner}: cannot be copied, as its envs live in other processes. Make one with its own.")
 
     def _begun(self) -> CollectingTeam:
         """Return the team once all workers have the policy and the present settings."""
         if self._publisher.weights is None:
             weights = self._publisher.begin()
-            arguments = _for_workers(self.policy), weights.layout, self._info_keys
+            arguments = self._for_workers(), weights.layout, self._info_keys
             self._team.call_all("its start", "begin", *arguments, file=weights.file)
             self._publisher.weights = weights  # last: after an interrupt the start is repeated
         columns = None if self.buffer is None else self.buffer.extra
         config = self.exploration, self.policy.exploration, columns, isinstance(self.buffer, ReplayBuffer)
         if self._config is None or not all(new is old for new, old in zip(config, self._config, strict=True)):
             self._forget_ahead()
-            dumped("exploration", config[:2])
-            self._team.call_all("its settings", "configure", *config, list(self._publisher.modules))
+            explorations = dumped(self.owner, "exploration", config[:2], self._pack)
+            self._team.call_all("its settings", "configure", explorations, *config[2:], list(self._publisher.modules))
             self._config = config
         return self._team
 
@@ -335,9 +353,8 @@ class AsyncCollector(Stateful[AsyncState]):
         if self._team.workers and self._publisher.weights is not None:
             self._is_broken |= self._team.settle(keeps=False)
 
-
-def _for_workers(policy: Policy) -> bytes:
-    """Return what a copy for the workers is made from, on the CPU."""
-    copied = copy.deepcopy(policy).to("cpu")
-    copied.zero_grad()
-    return dumped("policy", copied)
+    def _for_workers(self) -> bytes:
+        """Return what a copy of the policy for the workers is made from, on the CPU."""
+        copied = copy.deepcopy(self.policy).to("cpu")
+        copied.zero_grad()
+        return dumped(self.owner, "policy", copied, self._pack)

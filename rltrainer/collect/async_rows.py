@@ -47,7 +47,7 @@ class RowQueue:
         # With each portion, how many valid steps, ends of counted episodes and final observations precede its rows.
         self._queue: deque[tuple[Rows, list[list[int]]]] = deque()
         self._offset = 0  # rows of the first portion that were taken
-        self.num_rows = 0
+        self.num_rows, self._is_broken = 0, False
 
     def put(self, rows: Rows) -> None:
         """Append rows that continue the last ones."""
@@ -70,7 +70,18 @@ class RowQueue:
             if self._offset == first.num_rows:
                 self._queue.popleft()
                 self._offset = 0
-        return parts[0] if len(parts) == 1 else _join_in_time(parts)
+        rows = parts[0] if len(parts) == 1 else _join_in_time(parts)
+        if self._is_broken:
+            rows.arrays["starts"], self._is_broken = np.ones_like(rows.arrays["starts"]), False
+        return rows
+
+    def refuse(self, oldest: float) -> int:
+        """Drop rows of weights before a version, after which no trajectory continues; return their number."""
+        before = self.num_rows
+        while self._queue and self._queue[0][0].version < oldest:
+            self.num_rows -= self._queue.popleft()[0].num_rows - self._offset
+            self._offset, self._is_broken = 0, True
+        return before - self.num_rows
 
     def clear(self) -> None:
         """Forget all rows."""

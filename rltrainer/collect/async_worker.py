@@ -1,4 +1,4 @@
-"""The worker processes of an `AsyncCollector`: the program of each, a collector of its own, and the team of them."""
+"""The workers of an `AsyncCollector`: the program of each, a collector of its own, and the team of them."""
 
 import operator
 import os
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 from torch import nn
@@ -20,13 +20,11 @@ from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
 from rltrainer.envs.vector_env import close_envs
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError
-from rltrainer.nets import Exploration, Policy
-from rltrainer.processes.channel import dumps
+from rltrainer.nets import Policy
 from rltrainer.processes.program import Link
-from rltrainer.processes.worker import START_HINT, Worker, WorkerGroup, WorkerLostError, check_busy, make_context
+from rltrainer.processes.worker import START_HINT, Worker, WorkerGroup, WorkerLostError, check_busy
 from rltrainer.types import Load, State
 
-OWNER = "AsyncCollector"
 HERE = os.path.realpath(__file__)
 # Rows that a worker collects at most before it sends them and looks for new weights.
 MAX_CHUNK = 16
@@ -48,8 +46,8 @@ class CollectingProgram:
     `make_envs`, pickled, makes the vector env; `seed` is that of all global generators of the process.
     """
 
-    def __init__(self, link: Link, make_envs: bytes, number: int, seed: int) -> None:
-        self._link, self._make_envs, self._number, self._seed = link, make_envs, number, seed
+    def __init__(self, link: Link, owner: str, make_envs: bytes, number: int, seed: int) -> None:
+        self._link, self.owner, self._make_envs, self._number, self._seed = link, owner, make_envs, number, seed
         self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self.load_state: Load = lambda: None  # of the state that was checked last
         self._progress = 0.0
@@ -65,13 +63,17 @@ class CollectingProgram:
         envs = self._link.load(self._make_envs)()
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
-            raise ParamsError.about(OWNER, "make_envs", "must return a gymnasium VectorEnv", envs, hint)
+            raise ParamsError.about(self.owner, "make_envs", "must return a gymnasium VectorEnv", envs, hint)
         self._envs = envs
         return (envs.single_observation_space, envs.single_action_space), envs.num_envs, frame_skip(envs), HERE
 
+    def receive_weights(self, layout: Layout) -> Any:
+        """Return the weights, in the memory that comes with this call."""
+        return SharedWeights(layout, self._link.receive_file())
+
     def begin(self, policy: bytes, layout: Layout, info_keys: Sequence[str]) -> None:
-        """Make the collector, with a copy of the policy that takes its weights from the memory that comes with this."""
-        self._weights = SharedWeights(layout, self._link.receive_file())
+        """Make the collector, with a copy of the policy that takes the weights of this layout."""
+        self._weights = self.receive_weights(layout)
         assert self._envs is not None, "the first call makes the envs"
         self._policy: Policy = self._link.load(policy)
         self._policy.progress = lambda: self._progress
@@ -79,23 +81,18 @@ class CollectingProgram:
         self._collector.adapter.branch_seed("worker", self._number)
 
     def configure(
-        self,
-        exploration: Exploration | None,
-        of_policy: Exploration | None,
-        columns: Extra | None,
-        keeps_env_action: bool,
-        modules: Sequence[str],
+        self, explorations: bytes, columns: Extra | None, keeps_env_action: bool, modules: Sequence[str]
     ) -> None:
         """Explore and store as the learner's collector does.
 
         Args:
-            exploration: replaces the policy's own, which is `of_policy`.
+            explorations: pickled, the one that replaces the policy's own, and the policy's own.
             columns: of the buffer; None where nothing is stored.
             keeps_env_action: store the actions that the envs received, not those that were sampled.
             modules: paths from the collector to the modules that weights come for.
         """
         collector = self._collector
-        collector.exploration, self._policy.exploration = exploration, of_policy
+        collector.exploration, self._policy.exploration = self._link.load(explorations)
         if columns is None:
             collector.buffer = collector.rollout_buffer = None
         elif collector.buffer is None or dict(collector.buffer.extra) != dict(columns):
@@ -107,11 +104,11 @@ class CollectingProgram:
             try:
                 found[path] = module = operator.attrgetter(path)(collector)
             except AttributeError as error:
-                raise ParamsError(f"{OWNER}.modules[{path!r}]: a worker's collector has none ({error})") from error
+                raise ParamsError(f"{self.owner}.modules[{path!r}]: a worker's collector has none ({error})") from error
             if not isinstance(module, nn.Module):
-                raise ParamsError.about(OWNER, f"modules[{path!r}]", "must be a module in the workers too", module)
+                raise ParamsError.about(self.owner, f"modules[{path!r}]", "must be a module in the workers too", module)
         targets = tensors_of(found)
-        check_layout(self._weights.layout, layout_of(targets), f"{OWNER}.modules")
+        check_layout(self._weights.layout, layout_of(targets), f"{self.owner}.modules")
         self._targets, self._serial = [tensor for _, tensor in targets], 0
 
     def collect(self, request: Request) -> Rows:
@@ -173,10 +170,18 @@ class CollectingWorker(Worker):
     """A process that collects; `queue` holds its rows that are not taken yet."""
 
     start_hint = START_HINT
+    num_lost_envs = 0  # of lost workers in its place
 
-    def __init__(self, context: Any, make_envs: bytes, number: int, seed: int, timeout: float | None) -> None:
+    def __init__(
+        self, context: Any, owner: str, make_envs: bytes, timeout: float | None, number: int, seed: int
+    ) -> None:
         self.number, self.queue, self.num_env_restarts = number, RowQueue(), 0
-        super().__init__(context, f"worker {number}", CollectingProgram, (make_envs, number, seed), timeout)
+        super().__init__(context, f"worker {number}", CollectingProgram, (owner, make_envs, number, seed), timeout)
+
+    @property
+    def num_asked_rows(self) -> int | None:
+        """Rows on their way; None if it cannot be asked for more."""
+        return None if self.is_busy else 0
 
     def ask(self, request: Request) -> None:
         """Let it collect; `receive` waits for the rows."""
@@ -187,7 +192,8 @@ class CollectingWorker(Worker):
         """Wait for the result; see `Worker.receive`."""
         result = super().receive(watch)
         if isinstance(result, Rows):
-            self.num_env_restarts, result.arrays = result.num_env_restarts, as_numpys_own(result.arrays)
+            self.num_env_restarts = self.num_lost_envs + result.num_env_restarts
+            result.arrays = as_numpys_own(result.arrays)
         return result
 
     def enqueue(self, watch: Callable[[], None] = lambda: None) -> None:
@@ -198,40 +204,35 @@ class CollectingWorker(Worker):
 
 
 class CollectingTeam(WorkerGroup[CollectingWorker]):
-    """Worker processes that collect, each in envs of its own.
+    """Workers that collect, each in envs of its own.
 
     Args:
-        make_envs: makes the vector env of a worker.
-        timeout: seconds that one step or reset of envs may take; None for any time.
+        start: starts a worker, given its number and its seed.
         before_asking: called before a worker is asked for rows, for which it takes weights.
 
     Attributes:
         spaces: of observations and actions of one env.
         num_envs, frame_skip: of one worker's envs.
+        num_refused: env steps that were dropped, as their weights were too old.
     """
 
+    here: ClassVar[str | None] = HERE  # where workers must find this code; None for anywhere
+
     def __init__(
-        self,
-        make_envs: Callable[[], Any],
-        num_workers: int,
-        start_method: str | None,
-        timeout: float | None,
-        before_asking: Callable[[], None],
+        self, owner: str, start: Callable[[int, int], CollectingWorker], num_workers: int, before_asking: Load
     ) -> None:
-        super().__init__(OWNER)
-        self._before_asking, seed = before_asking, seeding.draw_seed()
-        context, pickled = make_context(start_method, OWNER), dumped("make_envs", make_envs)
+        super().__init__(owner)
+        self._before_asking, self.num_refused, seed = before_asking, 0, seeding.draw_seed()
         try:
             for number in range(num_workers):
-                worker_seed = seeding.derive_seed(seed, "worker", number)
-                self.workers.append(CollectingWorker(context, pickled, number, worker_seed, timeout))
+                self.workers.append(start(number, seeding.derive_seed(seed, "worker", number)))
             made = self.call_all("the making of the envs", "make")
             *first, code = made[0]
             for number, (*other, _) in enumerate(made):
                 if other != first:
-                    raise SpaceError(f"{OWNER}.make_envs: worker {number} has {other}, worker 0 has {first}")
+                    raise SpaceError(f"{owner}.make_envs: worker {number} has {other}, worker 0 has {first}")
             self.spaces, self.num_envs, self.frame_skip = first
-            if code != HERE:
+            if self.here not in (None, code):
                 raise EnvError(f"the workers imported {code}, not {HERE}: use start_method='spawn'")
         except BaseException:
             self.end(grace=0.5)
@@ -247,7 +248,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
             quotas = [n * share + min(max(rest - n * worker.number, 0), n) for worker in workers]
             if stores and not all(quotas):
                 rule = f"must give each of {len(workers)} workers an episode"
-                raise ParamsError.about(f"{OWNER}.collect", "num_episodes", rule, request.num_episodes)
+                raise ParamsError.about(f"{self._owner}.collect", "num_episodes", rule, request.num_episodes)
             requests = [replace(request, num_episodes=quota) for quota in quotas]
         asked = [(worker, each) for worker, each in zip(workers, requests, strict=True) if each.num_episodes != 0]
         self._before_asking()
@@ -255,12 +256,12 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
             worker.ask(each)
         return self.gather([worker for worker, _ in asked])
 
-    def take(self, request: Request, ahead: int) -> list[Rows]:
-        """Take so many rows from all workers, which continue meanwhile and afterwards, up to `ahead` rows."""
+    def take(self, request: Request, ahead: int, oldest: float) -> list[Rows]:
+        """Take so many rows, not of versions before `oldest`, from all workers, which continue up to `ahead` rows."""
         num_rows = request.num_rows or 0
         timeout: float | None = 0.0  # what has come already is taken first, and then waited for
         with self.ended_by_a_loss():
-            while timeout == 0.0 or any(worker.queue.num_rows < num_rows for worker in self.workers):
+            while not self._have(num_rows, oldest) or timeout == 0.0:
                 self._ask(request, num_rows, ahead)
                 for worker in self.ready([worker for worker in self.workers if worker.is_busy], timeout):
                     worker.enqueue()
@@ -269,21 +270,26 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
             self._ask(request, 0, ahead)
         return rows
 
+    def _have(self, num_rows: int, oldest: float) -> bool:
+        self.num_refused += self.num_envs * sum(worker.queue.refuse(oldest) for worker in self.workers)
+        return all(worker.queue.num_rows >= num_rows for worker in self.workers)
+
     def _ask(self, request: Request, num_rows: int, ahead: int) -> None:
-        """Let idle workers collect what is missing of so many rows, and what they may be ahead."""
+        """Let workers with room collect what is missing of so many rows, and what they may be ahead."""
         for worker in self.alive:
-            if not worker.is_busy:
-                missing = num_rows - worker.queue.num_rows
+            while (asked := worker.num_asked_rows) is not None:
+                missing = num_rows - worker.queue.num_rows - asked
                 size = min((ahead + 1) // 2, MAX_CHUNK) if ahead else missing
-                if 0 < size <= missing + ahead:
-                    self._before_asking()
-                    worker.ask(replace(request, num_rows=size))
+                if not 0 < size <= missing + ahead:
+                    break
+                self._before_asking()
+                worker.ask(replace(request, num_rows=size))
 
     def settle(self, keeps: bool) -> bool:
         """Wait for rows that were asked for; keep all rows, or drop them. Return whether any were dropped."""
         drops, watch = False, partial(check_busy, self.workers)
         for worker in self.alive:
-            if worker.is_busy:
+            while worker.is_busy:
                 try:
                     with self.ended_by_a_loss():
                         worker.enqueue(watch)
@@ -315,11 +321,11 @@ class TeamWriter:
         self.flush(is_last=True)
 
 
-def dumped(field: str, value: Any) -> bytes:
+def dumped(owner: str, field: str, value: Any, pack: Callable[[Any], bytes]) -> bytes:
     """Return a value as the bytes that travel to the workers, or raise a `ParamsError` that names the field."""
     try:
-        return dumps(value)
+        return pack(value)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         hint = "Define its functions and classes at the top level of a module."
-        raise ParamsError(f"{OWNER}.{field}: must be able to travel to worker processes ({why}). {hint}") from error
+        raise ParamsError(f"{owner}.{field}: must be able to travel to worker processes ({why}). {hint}") from error

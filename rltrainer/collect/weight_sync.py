@@ -238,25 +238,27 @@ class SharedWeights:
 class Publisher:
     """Publishes the weights of modules, by their paths in a worker, and the policy's progress.
 
-    `weights` is the memory that the workers have; None before they have it.
+    `weights`, made by `make` for a layout, is the memory that the workers have; None before they have it.
     """
 
-    def __init__(self, policy: Policy, modules: Mapping[str, nn.Module], timeout: float | None) -> None:
-        self.weights: SharedWeights | None = None
-        self._policy, self.modules, self._timeout = policy, modules, timeout
+    def __init__(
+        self, owner: str, policy: Policy, modules: Mapping[str, nn.Module], make: Any, timeout: float | None
+    ) -> None:
+        self.weights: Any = None
+        self._owner, self._policy, self.modules, self._make, self._timeout = owner, policy, modules, make, timeout
 
-    def begin(self) -> SharedWeights:
+    def begin(self) -> Any:
         """Make the memory; from now on the modules must keep their tensors."""
         self._weight_dtype, named = self._policy.weight_dtype, tensors_of(self.modules)
         self._sources = [tensor for _, tensor in named]
-        return SharedWeights(layout_of(named))
+        return self._make(layout_of(named))
 
     def publish(self, version: int) -> None:
         """Publish the present weights."""
         assert self.weights is not None, "begun"
         if self._policy.weight_dtype is not self._weight_dtype:
             rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self._policy.weight_dtype}"
-            raise ParamsError(f"AsyncCollector.policy: {rule}. Make the trainer before anything is collected.")
+            raise ParamsError(f"{self._owner}.policy: {rule}. Make the trainer before anything is collected.")
         self.weights.publish(self._sources, version, self._policy.progress(), self._timeout)
 
 

@@ -120,12 +120,12 @@ def run_program(
         try:
             while kind := channel.receive_kind():
                 name, values = ("step", ()) if kind == STEP else loads(channel.receive_data())
-                channel.send(*_answer(served, link, name, values))
+                channel.send(*answer(served, link, name, values))
         finally:
             served.close()
 
 
-def _answer(served: Program, link: Link, name: str, arguments: tuple[Any, ...]) -> tuple[bytes] | tuple[bytes, bytes]:
+def answer(served: Program, link: Any, name: str, arguments: tuple[Any, ...]) -> tuple[bytes] | tuple[bytes, bytes]:
     """Call a method, and return the message with its result or its exception."""
     try:
         result = getattr(served, name)(*arguments)

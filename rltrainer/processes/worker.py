@@ -131,6 +131,18 @@ class Worker:
             WorkerLostError: see `check`.
             RLTrainerError: the call raised; its exception as one of ours.
         """
+        kind, data = self._receive_message(watch)
+        if data is None:
+            return None
+        value = loads(data)
+        if kind == FAILED:
+            error_class = getattr(errors, value.type_name, EnvError) if value.is_ours else EnvError
+            shows_trace = value.traceback and error_class is EnvError
+            trace = f"\n\nIn the worker process:\n{value.traceback}" if shows_trace else ""
+            raise error_class(self._failure_text(value) + trace)
+        return Report(value) if kind == REPORT else value
+
+    def _receive_message(self, watch: Callable[[], None]) -> tuple[bytes, bytes | None]:
         while not self.channel.wait():
             self.check()
             watch()
@@ -145,15 +157,7 @@ class Worker:
                 raise  # the user's own, from the handler of a signal
             raise WorkerLostError(self._death_text()) from None
         self._is_incomplete, self._has_answered, self.is_busy = False, True, kind == REPORT
-        if data is None:
-            return None
-        value = loads(data)
-        if kind == FAILED:
-            error_class = getattr(errors, value.type_name, EnvError) if value.is_ours else EnvError
-            shows_trace = value.traceback and error_class is EnvError
-            trace = f"\n\nIn the worker process:\n{value.traceback}" if shows_trace else ""
-            raise error_class(self._failure_text(value) + trace)
-        return Report(value) if kind == REPORT else value
+        return kind, data
 
     def check(self) -> None:
         """Raise a `WorkerLostError` if a process that has not answered is dead, or makes no progress."""
@@ -237,6 +241,33 @@ class Worker:
         return f"{self.who()}, during {self.when}: {text}"
 
 
+def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
+    """End processes and empty the list, in at most two seconds more than `grace`; never raises."""
+    # An interrupt ends them at once, and reaches the caller.
+    if os.getpid() != owner:  # a fork of the process that started them holds copies of these objects
+        return
+    ending, workers[:] = list(workers), []
+    # At first the connections are closed, which ends a program after its call; then come SIGTERM, and SIGKILL. All
+    # workers share each wait, so that many of them take no longer than one.
+    try:
+        for step, seconds in enumerate((grace, 0.8, 0.8)):
+            for worker in ending:
+                worker.end(step)
+            deadline = time.monotonic() + seconds
+            for worker in ending:
+                worker.process.join(max(0.0, deadline - time.monotonic()))
+        for worker in ending:
+            worker.close()
+    except BaseException as error:
+        for worker in ending:
+            with contextlib.suppress(Exception):
+                worker.process.kill()
+                worker.close()
+        if not isinstance(error, Exception):
+            raise
+        logging.getLogger("rltrainer").warning("ending the worker processes failed: %r", error)
+
+
 W = TypeVar("W", bound=Worker)
 
 
@@ -245,12 +276,14 @@ class WorkerGroup(Generic[W]):
 
     # Errors name their `owner`. `tick` are the seconds between two checks for lost workers.
 
+    end_all: ClassVar[Callable[..., None]] = staticmethod(end_workers)
+
     def __init__(self, owner: str) -> None:
         self.workers: list[W] = []  # empty after the end
         self._owner, self._pid = owner, os.getpid()
         self._looked, self.tick = 0.0, TICK
         # The list is emptied, never replaced: the finalizer holds it, and must not hold the group.
-        weakref.finalize(self, end_workers, self.workers, self._pid)
+        weakref.finalize(self, self.end_all, self.workers, self._pid)
 
     @property
     def alive(self) -> list[W]:
@@ -323,7 +356,7 @@ class WorkerGroup(Generic[W]):
 
     def end(self, grace: float = GRACE) -> None:
         """End all workers; see `end_workers`."""
-        end_workers(self.workers, self._pid, grace)
+        self.end_all(self.workers, self._pid, grace)
 
 
 def check_busy(workers: Sequence[Worker]) -> None:
@@ -331,30 +364,3 @@ def check_busy(workers: Sequence[Worker]) -> None:
     for worker in workers:
         if worker.is_busy:
             worker.check()
-
-
-def end_workers(workers: list[Any], owner: int, grace: float = GRACE) -> None:
-    """End processes and empty the list, in at most two seconds more than `grace`; never raises."""
-    # An interrupt ends them at once, and reaches the caller.
-    if os.getpid() != owner:  # a fork of the process that started them holds copies of these objects
-        return
-    ending, workers[:] = list(workers), []
-    # At first the connections are closed, which ends a program after its call; then come SIGTERM, and SIGKILL. All
-    # workers share each wait, so that many of them take no longer than one.
-    try:
-        for step, seconds in enumerate((grace, 0.8, 0.8)):
-            for worker in ending:
-                worker.end(step)
-            deadline = time.monotonic() + seconds
-            for worker in ending:
-                worker.process.join(max(0.0, deadline - time.monotonic()))
-        for worker in ending:
-            worker.close()
-    except BaseException as error:
-        for worker in ending:
-            with contextlib.suppress(Exception):
-                worker.process.kill()
-                worker.close()
-        if not isinstance(error, Exception):
-            raise
-        logging.getLogger("rltrainer").warning("ending the worker processes failed: %r", error)
