@@ -24,6 +24,7 @@ LATE_IMPORTS = (
     "matplotlib.pyplot",
     "mlflow",
     "optuna",
+    "ray",
     "tensorboard.backend.event_processing.event_accumulator",
     "torch._inductor.compile_fx",
     "wandb",

@@ -23,8 +23,8 @@ LIGHT = {"rltrainer", "safetensors", "sensai", "tqdm"}
 # What extras, and loggers, bring: nothing of it is imported before it is used.
 EXTRAS = {
     "ale_py", "cv2", "envpool", "fastapi", "h5py", "imageio_ffmpeg", "matplotlib", "minari", "mlflow", "mujoco", "onnx",
-    "onnxruntime", "onnxscript", "optuna", "pandas", "pettingzoo", "PIL", "psutil", "pyarrow", "pygame", "tensorboard",
-    "tyro", "uvicorn", "wandb", "yaml",
+    "onnxruntime", "onnxscript", "optuna", "pandas", "pettingzoo", "PIL", "psutil", "pyarrow", "pygame", "ray",
+    "tensorboard", "tyro", "uvicorn", "wandb", "yaml",
 }  # fmt: skip
 
 # Modules of Python, torch and gymnasium that the two have not loaded themselves; 11 when this was written.

@@ -35,6 +35,7 @@ NOT_RUN = {
     (SIMULATORS, "from mjlab.envs import ManagerBasedRlEnv"): "needs mjlab and a GPU",
     (SIMULATORS, "from isaaclab.app import AppLauncher"): "needs Isaac Lab and a GPU",
     (SIMULATORS, "import gymnasium as gym"): "needs ManiSkill and a GPU",
+    ("docs/guides/scaling.md", "import functools"): "starts Ray, as tests/unit/collect/test_ray_cluster.py does",
     (SIMULATORS, "import gymnax"): "needs JAX; benchmarks/jax_envs.py trains in these envs",
 }
 """Python blocks that cannot run here, by page and first line, with the reason."""

@@ -32,7 +32,7 @@ EXTRAS = {
     "envpool": "envpool", "video": "imageio-ffmpeg", "plot": "matplotlib", "box2d": "box2d", "mujoco": "mujoco",
     "atari": "ale-py", "minatar": "MinAtar", "pettingzoo": "pettingzoo", "sweep": "optuna", "onnx": "onnxruntime",
     "serve": "fastapi", "minari": "minari", "hdf5": "h5py", "parquet": "pyarrow", "system": "psutil", "wandb": "wandb",
-    "mlflow": "mlflow-skinny",
+    "mlflow": "mlflow-skinny", "ray": "ray",
 }  # fmt: skip
 # Warnings of gymnasium that make no difference here: of wrappers, the bounds of observations, actions to be scaled.
 NO_MATTER = re.compile(

@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,11 +34,12 @@ class SweepCommand(TrainCommand):
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
 @click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
+@click.option("--executor", type=click.Choice(("processes", "ray")), default="processes", help="What runs the trials.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
 @click.pass_context
 def sweep(
     ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,
-    seeds: int, seed: int, processes: int | None, folder: Path | None, **values: str | None,
+    seeds: int, seed: int, processes: int | None, executor: Any, folder: Path | None, **values: str | None,
 ) -> None:  # fmt: skip
     """Find values that train well: `sweep ppo --env CartPole-v1 --lr log:1e-5:1e-2`.
 
@@ -60,8 +62,9 @@ def sweep(
     click.echo(f"rltrainer: {ctx.meta['words']}; {trials} trials of {made.length}, to {folder}")
     try:
         result = run_sweep(
-            made, space, folder=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes
-        )
+            made, space, folder=folder, num_trials=trials, num_seeds=seeds, seed=seed, num_processes=processes,
+            executor=executor,
+        )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("rltrainer: saved; the same command continues", err=True)
         raise

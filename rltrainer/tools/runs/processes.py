@@ -101,10 +101,12 @@ class Processes:
                 self._start(number, job)
                 self._receive_until_fewer_than(self._limit)
             self._receive_until_fewer_than(1)
-        except BaseException:
+        finally:
             # Runs with checkpoints save when they are ended; a second interrupt ends them at once.
-            self._group.end(SECONDS_TO_SAVE)
-            raise
+            self._end()
+
+    def _end(self) -> None:
+        self._group.end(SECONDS_TO_SAVE)
 
     def _receive_until_fewer_than(self, limit: int) -> None:
         while len(running := self._group.workers) >= limit:
@@ -132,13 +134,16 @@ class Processes:
                 return listener.progress(number, share, score)
             case Report(("question", question)):
                 return worker.reply(listener.answer(number, question))
-            case ("no travel", trace):
-                text = f"{self._owner}.make: {_TRAVEL}; the process of {self._word} {number} cannot import it"
-                raise ParamsError(f"{text}. {_TRAVEL_HINT}\n{trace}")
         self._group.workers.remove(worker)
         worker.finish()
-        outcome, value = message
-        listener.ended(number, *((value, None) if outcome == "done" else (None, value)))
+        self._finish(number, *message)
+
+    def _finish(self, number: int, outcome: str, value: Any) -> None:
+        """Note what a job's `Parent.do` has returned."""
+        if outcome == "no travel":
+            text = f"{self._owner}.make: {_TRAVEL}; the process of {self._word} {number} cannot import it"
+            raise ParamsError(f"{text}. {_TRAVEL_HINT}\n{value}")
+        self._listener.ended(number, *((value, None) if outcome == "done" else (None, value)))
 
 
 class Bar:

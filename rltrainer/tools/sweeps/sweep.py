@@ -4,11 +4,12 @@ A trial gets its values from Optuna, runs in its own process and reports the sco
 whether it continues. Everything is in one folder, from which the same call continues after a kill.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
@@ -22,6 +23,7 @@ from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.runs.processes import Bar, Job, Listener, Processes, check_program
+from rltrainer.tools.runs.ray_processes import RayProcesses
 from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, run_paths
 from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
 from rltrainer.tools.sweeps.study import FIELDS, Study, open_study, require_optuna
@@ -47,6 +49,7 @@ def sweep(
     pruner: "optuna.pruners.BasePruner | None" = None,
     sampler: "Callable[..., optuna.samplers.BaseSampler] | None" = None,
     num_processes: int | None = None,
+    executor: Literal["processes", "ray"] = "processes",
     device: str | None = None,
     show_progress: bool = True,
 ) -> SweepResult:
@@ -70,6 +73,8 @@ def sweep(
             `optuna.pruners.NopPruner()` prunes none.
         sampler: called with `seed=`, such as `optuna.samplers.GPSampler`; None takes `TPESampler`.
         num_processes: trials at a time; None takes one per core. With 1 the trials are reproducible, even after a kill.
+        executor: "processes" of this machine, or "ray": each trial is a task in the Ray cluster that the program is
+            connected to, with one CPU and, if its recipe trains on CUDA, one GPU. All nodes need the folder.
         device: of a recipe's trials, in place of its own; a later call on the folder may name another.
 
     Raises:
@@ -77,7 +82,7 @@ def sweep(
         CheckpointError: the folder holds another sweep, is damaged, cannot be written, or is in use by another
             process. A trial that a full disk ended is resumed by the same call.
         RLTrainerError: no trial finished; the text has the first one's traceback.
-        MissingExtraError: Optuna is not installed.
+        MissingExtraError: Optuna, or Ray for its executor, is not installed.
     """
     require_optuna()
     folder = Path(checked(OWNER, "folder", folder, AnyPath))
@@ -85,6 +90,8 @@ def sweep(
     num_trials = checked(OWNER, "num_trials", num_trials, PositiveInt)
     num_seeds = checked(OWNER, "num_seeds", num_seeds, PositiveInt)
     seed = checked(OWNER, "seed", seed, NonNegativeInt)
+    if checked(OWNER, "executor", executor, Literal["processes", "ray"]) == "ray":
+        folder = folder.absolute()  # tasks have another working directory
     is_shown = checked(OWNER, "show_progress", show_progress, Flag)
     checked(OWNER, "sampler", sampler, AnySampler | None)
     made = _as_make(make)
@@ -95,7 +102,7 @@ def sweep(
         made = made.with_fields(device=device)
     gpu = torch.device(made.device) if isinstance(made, AnyRecipe) and made.device.startswith("cuda") else None
     # Each trial would fail, and count. A GPU that is there is not tried, as that would take its memory.
-    if gpu is not None and (gpu.index or 0) >= torch.cuda.device_count():
+    if executor == "processes" and gpu is not None and (gpu.index or 0) >= torch.cuda.device_count():
         require_device(OWNER, str(gpu))
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
     check_program(OWNER, made)
@@ -107,7 +114,8 @@ def sweep(
         _check_same(folder / DESCRIBED, described)
         with Bar("trials", num_trials, is_shown) as bar:
             trials = _Trials(study, searched, made, folder, range(seed, seed + num_seeds), bar)
-            Processes(OWNER, "trial", limit, trials).run(trials.jobs(num_trials))
+            processes = functools.partial(RayProcesses, gpu is not None) if executor == "ray" else Processes
+            processes(OWNER, "trial", limit, trials).run(trials.jobs(num_trials))
         found = tuple(map(trials.read, range(len(study.trials))))
     if not any(trial.state == "complete" for trial in found):
         failed = next((trial for trial in found if trial.error), None)
