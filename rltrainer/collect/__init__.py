@@ -5,8 +5,9 @@ from rltrainer.collect.batched_collector import BatchedCollector, InferenceParam
 from rltrainer.collect.collect_stats import CollectStats, SequenceSummaryStats
 from rltrainer.collect.collector import Collector
 from rltrainer.collect.data_source import DataSource
+from rltrainer.collect.ray_collector import RayCollector
 
 __all__ = [
     "AsyncCollector", "BatchedCollector", "CollectStats", "Collector", "DataSource", "InferenceParams",
-    "SequenceSummaryStats",
+    "RayCollector", "SequenceSummaryStats",
 ]  # fmt: skip

@@ -1,0 +1,152 @@
+"""Collection and sweeps in processes of a real Ray cluster, one for this module."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import rltrainer as rl
+from rltrainer.collect.async_rows import from_arrays, join_envs, to_arrays
+from rltrainer.seeding import derive_seed
+from tests.unit.collect.async_parts import pendulums
+from tests.unit.collect.test_async_collector import assert_same, parts_of
+
+ray: Any = pytest.importorskip("ray")
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+
+QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
+OPTIONS: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+MEMORY = 100 * 2**20
+
+
+def descendants() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def is_of_ray(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(process.cmdline())
+    return False
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[str]:
+    """A folder with a path short enough for the sockets that Ray makes in it."""
+    path = tempfile.mkdtemp(prefix="ray", dir="/tmp" if os.path.isdir("/tmp") else None)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        before = descendants()
+        ray.init(num_cpus=2, object_store_memory=MEMORY, _temp_dir=folder, **OPTIONS)
+        yield
+        ray.shutdown()
+        left = [psutil.Process(pid) for pid in descendants() - before]
+        _, alive = psutil.wait_procs(left, timeout=20)
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def collectors(cluster: None) -> Iterator[list[Any]]:
+    """Collectors that are closed in the end."""
+    made: list[Any] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+def test_actors_collect_what_collectors_do(collectors: list[Any]) -> None:
+    for kind in ("dict_and_mask", "columns"):
+        make_envs, policy, buffer = parts_of(kind, 2)
+        collector = rl.RayCollector(policy, make_envs, 2, buffer(4))
+        collectors.append(collector)
+        collector.seed(7)
+        plain = [rl.Collector(policy, make_envs(), buffer(2)) for _ in range(2)]
+        for number, one in enumerate(plain):
+            one.seed(derive_seed(7, "worker", number))
+        for num_rows in (1, 5, 20):
+            collector.collect(num_steps=num_rows * 4)
+            for one in plain:
+                one.collect(num_steps=2 * num_rows)
+            assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
+        collector.close()
+
+
+def test_a_killed_actor_is_replaced_and_counted(collectors: list[Any]) -> None:
+    _, policy, buffer = parts_of("actor_critic", 2)
+    collector = rl.RayCollector(policy, partial(pendulums, 2), 2, buffer(4))
+    collectors.append(collector)
+    collector.collect(num_steps=40)
+    ray.kill(collector._team.workers[1].actor)
+    for _ in range(3):
+        collector.sync()
+        stats = collector.collect(num_steps=40)
+        assert stats.num_env_steps == 40
+        assert collector.rollout().valid.all()
+    assert collector.settings()["actor_restarts"] == 1
+    assert collector.num_env_restarts == 2
+
+
+def train(kind: str, collectors: list[Any]) -> rl.InfoStats:
+    """Train a few steps with two actors."""
+    discrete = kind == "dqn"
+    make_envs = partial(rl.make_vec, "CartPole-v1" if discrete else "Pendulum-v1", num_envs=2)
+    envs = make_envs()
+    spaces = envs.single_observation_space, envs.single_action_space
+    torch.manual_seed(1)
+    if kind in ("ppo", "impala"):
+        policy: Any = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
+        algorithm: Any = rl.PPO(policy, rl.PPOParams()) if kind == "ppo" else rl.IMPALA(policy, rl.IMPALAParams())
+        collector = rl.RayCollector(policy, make_envs, 2)
+        params: Any = rl.OnPolicyTrainerParams(
+            training_collector=collector, max_epochs=1, epoch_num_steps=192, collection_step_num_env_steps=64,
+            batch_size=32, seed=1, **QUIET,
+        )  # fmt: skip
+    else:
+        policy = rl.QNetwork.for_envs(envs) if discrete else rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,))
+        algorithm = rl.DQN(policy, rl.DQNParams()) if discrete else rl.SAC(policy, rl.SACParams())
+        buffer = rl.ReplayBuffer(1000, *spaces, num_envs=4)
+        collector = rl.RayCollector(policy, make_envs, 2, buffer, max_version_lag=16)
+        params = rl.OffPolicyTrainerParams(
+            training_collector=collector, max_epochs=1, epoch_num_steps=80, collection_step_num_env_steps=4,
+            warmup_num_env_steps=40, batch_size=8, seed=1, **QUIET,
+        )  # fmt: skip
+    collectors.append(collector)
+    before = [p.clone() for p in policy.parameters()]
+    info = algorithm.run_training(params)
+    assert any(not torch.equal(p, old) for p, old in zip(policy.parameters(), before, strict=True))
+    settings = collector.settings()
+    assert settings["policy_version"] > 0
+    assert settings["refused_env_steps"] == settings["actor_restarts"] == 0
+    collector.close()
+    return info
+
+
+@pytest.mark.parametrize("kind", ["ppo", "impala", "sac", "dqn"])
+def test_algorithms_train_on_actors(collectors: list[Any], kind: str) -> None:
+    info = train(kind, collectors)
+    assert info.gradient_step > 0
+    assert info.env_step == (192 if kind in ("ppo", "impala") else 80)
+
+
+def test_a_sweep_runs_its_trials_in_the_cluster(cluster: None, tmp_path: Path) -> None:
+    recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=1024, max_epochs=2, hidden_sizes=(4,))
+    space = {"lr": rl.LogUniform(1e-4, 1e-2)}
+    options: dict[str, Any] = {"num_trials": 3, "num_processes": 1, "show_progress": False}
+    found = rl.sweep(recipe, space, folder=tmp_path / "ray", executor="ray", **options)
+    assert [trial.state for trial in found.trials] == ["complete"] * 3
+    expected = rl.sweep(recipe, space, folder=tmp_path / "processes", **options)
+    assert [trial.fields for trial in found.trials] == [trial.fields for trial in expected.trials]
+    assert [trial.scores for trial in found.trials] == [trial.scores for trial in expected.trials]
