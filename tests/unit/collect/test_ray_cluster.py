@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -33,7 +34,9 @@ def descendants() -> set[int]:
 
 def is_of_ray(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(process.cmdline())
+        words = " ".join(process.cmdline())
+        is_ours = "multiprocessing" in words  # the fork server, whose arguments name all paths of packages
+        return process.status() != psutil.STATUS_ZOMBIE and not is_ours and bool(re.search("ray::|/ray/", words))
     return False
 
 
@@ -52,10 +55,10 @@ def cluster(folder: str) -> Iterator[None]:
         before = descendants()
         ray.init(num_cpus=2, object_store_memory=MEMORY, _temp_dir=folder, **OPTIONS)
         yield
+        started = [psutil.Process(pid) for pid in descendants() - before]
         ray.shutdown()
-        left = [psutil.Process(pid) for pid in descendants() - before]
-        _, alive = psutil.wait_procs(left, timeout=20)
-        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        psutil.wait_procs(filter(is_of_ray, started), timeout=20)
+        assert not [process for process in started if is_of_ray(process)]
 
 
 @pytest.fixture
@@ -150,3 +153,28 @@ def test_a_sweep_runs_its_trials_in_the_cluster(cluster: None, tmp_path: Path) -
     expected = rl.sweep(recipe, space, folder=tmp_path / "processes", **options)
     assert [trial.fields for trial in found.trials] == [trial.fields for trial in expected.trials]
     assert [trial.scores for trial in found.trials] == [trial.scores for trial in expected.trials]
+
+
+def scored(seed: int, number: int) -> float:
+    if number == 2:
+        os._exit(1)
+    return float(number)
+
+
+def numbered(trial: Any) -> dict[str, Any]:
+    return {"number": trial.number}
+
+
+def test_trials_are_pruned_and_fail_in_the_cluster_as_elsewhere(
+    cluster: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optuna = pytest.importorskip("optuna")
+    pruner = optuna.pruners.ThresholdPruner(lower=0.5)
+    options: dict[str, Any] = {"num_trials": 3, "num_seeds": 2, "pruner": pruner, "show_progress": False}
+    monkeypatch.chdir(tmp_path)
+    found = rl.sweep(scored, numbered, folder="here", executor="ray", **options)
+    assert [trial.state for trial in found.trials] == ["pruned", "complete", "failed"]
+    assert [trial.score for trial in found.trials] == [0.0, 1.0, None]
+    assert "Error" in (found.trials[2].error or "")
+    assert "sweep: trial 2 failed (number=2)" in capsys.readouterr().err
+    assert found.folder == tmp_path / "here"

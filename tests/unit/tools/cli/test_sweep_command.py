@@ -55,8 +55,10 @@ def test_without_ranges_the_usual_ones_are_taken(capsys: Capture, monkeypatch: p
     assert main(shlex.split("sweep --recipe sac/Pendulum-v1 --seeds 3 --seed 2 --processes 1 --folder a")) == 130
     [(recipe, space, options)] = asked
     assert (recipe.name, space, options.pop("folder")) == ("sac/Pendulum-v1", None, Path("a"))
-    assert options == {"num_trials": 20, "num_seeds": 3, "seed": 2, "num_processes": 1}
+    assert options == {"num_trials": 20, "num_seeds": 3, "seed": 2, "num_processes": 1, "executor": "processes"}
     assert "rltrainer: saved; the same command continues" in capsys.readouterr().err
+    assert main(shlex.split("sweep --recipe sac/Pendulum-v1 --executor ray")) == 130
+    assert asked[1][2]["executor"] == "ray"
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -394,6 +394,7 @@ PPO: Any = "ppo/CartPole-v1"
     ({"num_trials": 0}, "sweep.num_trials: must be a positive integer; got 0 (int)"),
     ({"num_seeds": 0}, "sweep.num_seeds: must be a positive integer; got 0 (int)"),
     ({"num_processes": 0}, "sweep.num_processes: must be a positive integer or None; got 0 (int)"),
+    ({"executor": "dask"}, "sweep.executor: must be one of 'processes', 'ray'; got 'dask' (str)"),
     ({"seed": -1}, "sweep.seed: must be a non-negative integer; got -1 (int)"),
     ({"show_progress": 1}, "sweep.show_progress: must be True or False; got 1 (int)"),
     ({"folder": 3}, "sweep.folder: must be a path; got 3 (int)"),
