@@ -46,7 +46,7 @@ class CollectingProgram:
     `make_envs`, pickled, makes the vector env; `seed` is that of all global generators of the process.
     """
 
-    def __init__(self, link: Link, owner: str, make_envs: bytes, number: int, seed: int) -> None:
+    def __init__(self, link: Link, owner: str, make_envs: bytes, number: int | str, seed: int) -> None:
         self._link, self.owner, self._make_envs, self._number, self._seed = link, owner, make_envs, number, seed
         self._envs: gym.vector.VectorEnv[Any, Any, Any] | None = None
         self.load_state: Load = lambda: None  # of the state that was checked last

@@ -49,7 +49,7 @@ class SentWeights:
 class ActorProgram(CollectingProgram):
     """A `CollectingProgram` in an actor; it is also the link, without a pulse, and holds the weights that come."""
 
-    def __init__(self, owner: str, make_envs: bytes, number: int, seed: int) -> None:
+    def __init__(self, owner: str, make_envs: bytes, number: int | str, seed: int) -> None:
         torch.set_num_threads(1)
         self.load, self.pulse, self.serial = loads, np.zeros(1, np.int64), 0
         link: Any = self
@@ -101,10 +101,10 @@ class RayWorker(CollectingWorker):
         self.number, self.queue, self.num_env_restarts, self.num_losses = number, RowQueue(), 0, 0
         self.ray, self.timeout, self.is_busy = ray, timeout, False
         self._publisher, self._max_restarts, self._seed = publisher, max_restarts, seed
-        self._actor_class, self._arguments = ray.remote(ActorProgram).options(**options), (owner, make_envs, number)
+        self._actor_class, self._arguments = ray.remote(ActorProgram).options(**options), (owner, make_envs)
         self._num_envs = self._num_in_vain = 0
         self.calls, self._set_up = deque[_Call](), dict[str, bytes]()
-        self.actor = self._actor_class.remote(*self._arguments, seed)
+        self.actor = self._actor_class.remote(*self._arguments, number, seed)
 
     @property
     def num_asked_rows(self) -> int | None:
@@ -159,7 +159,7 @@ class RayWorker(CollectingWorker):
         self.queue.clear()  # the next actor does not continue their trajectories
         seed = derive_seed(self._seed, "restart", self.num_losses)
         reseed = [dumps(("call", ("seed", seed)))] if "begin" in self._set_up else []
-        self.actor = self._actor_class.remote(*self._arguments, seed)
+        self.actor = self._actor_class.remote(*self._arguments, f"{self.number}.{self.num_losses}", seed)
         unanswered, self.calls = self.calls, deque()
         for call in unanswered:
             self._send_call(call, [] if self.calls else [*self._set_up.values(), *reseed])

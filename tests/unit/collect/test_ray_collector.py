@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect import ray_collector
-from rltrainer.collect.async_rows import from_arrays, join_envs, to_arrays
+from rltrainer.collect import CollectStats, ray_collector
+from rltrainer.collect.async_rows import RowQueue, Rows, from_arrays, join_envs, to_arrays
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from rltrainer.processes.ray_cluster import connected_ray
 from rltrainer.seeding import derive_seed
-from tests.unit.collect.async_parts import Constant, counting, seven_training_steps, wide
+from tests.unit.collect.async_parts import Constant, pendulums, seven_training_steps, wide
 from tests.unit.collect.fake_ray import FakeRay
 from tests.unit.collect.test_async_collector import VERSION, assert_same, parts_of
 
@@ -273,10 +273,6 @@ def refuse(number: int) -> Any:
     raise ValueError(f"no envs on node {number}")
 
 
-def of_their_number(counts: Any) -> Any:
-    return counting(next(counts))
-
-
 def test_errors_of_envs_are_those_of_other_workers(make: Make) -> None:
     policy, buffer = constant()
     with pytest.raises(EnvError, match="actor 0, during the making of the envs: ValueError: no envs on node 3"):
@@ -362,3 +358,57 @@ def test_states_are_those_of_async_collectors(make: Make) -> None:
     other.collect(num_steps=12)
     assert np.array_equal(other.rollout().action, expected.action)
     assert torch.equal(other.rollout().obs, expected.obs)
+
+
+def test_no_trajectory_continues_over_a_loss(make: Make, ray: FakeRay) -> None:
+    """Rows of the lost actor that wait are dropped, as they do not belong before those of the next one."""
+    policy, buffer = constant()
+    collector = make(policy, wide, 2, buffer, max_ahead=8)
+    collector.collect(num_steps=4)
+    collector._team.settle(keeps=True)
+    assert [worker.queue.num_rows for worker in collector._team.workers] == [6, 6]
+    ray.actors[0].is_dead = True
+    collector.collect(num_steps=24)
+    obs = collector.rollout().obs[..., 0]
+    assert collector.rollout().starts.tolist() == [True, False]
+    assert (obs == obs[0]).all()  # the episode's own number: rows of two episodes would differ
+
+
+def test_seeds_of_the_makers_are_not_taken_again(make: Make, ray: FakeRay) -> None:
+    _, policy, _ = parts_of("actor_critic", 1)
+    buffer = rl.RolloutBuffer(1, 2, policy.observation_space, policy.action_space)
+    collector = make(policy, partial(pendulums, 2, seed=3), 1, buffer, max_ahead=0)
+    first = []
+    for _ in range(2):
+        collector.collect(num_steps=2)
+        first.append(collector.rollout().obs.clone())
+        ray.actors[-1].is_dead = True
+    assert not torch.equal(*first)
+
+
+def test_rows_that_are_left_of_a_portion_are_refused(make: Make) -> None:
+    def rows(version: int) -> Rows:
+        arrays: dict[str, Any] = {name: np.zeros((4, 1), bool) for name in ("terminated", "truncated")}
+        arrays |= {"obs": np.arange(4.0)[:, None] + 10 * version, "action": np.zeros((4, 1)), "extra": {}}
+        arrays |= {"reward": np.zeros((4, 1)), "valid": np.ones((4, 1), bool), "last_obs": np.zeros(1)}
+        arrays |= {"final_obs": np.zeros(0), "final_index": np.zeros(0, np.int64), "starts": np.zeros(1, bool)}
+        return Rows(arrays, CollectStats(4, 4, np.zeros(0), np.zeros(0, np.int64), 0.0, {}), version)
+
+    queue = RowQueue()
+    for version in range(3):
+        queue.put(rows(version))
+    assert queue.take(1).arrays["obs"].tolist() == [[0.0]]
+    assert queue.refuse(0) == 0
+    assert queue.refuse(2) == 7
+    taken = queue.take(3)
+    assert taken.arrays["obs"].flatten().tolist() == [20.0, 21.0, 22.0]
+    assert taken.arrays["starts"].tolist() == [True]
+    assert queue.take(1).arrays["starts"].tolist() == [False]
+    assert queue.num_rows == 0
+
+
+def test_a_forked_process_ends_no_actors_of_its_parent(make: Make, ray: FakeRay) -> None:
+    policy, _ = constant()
+    collector = make(policy, wide, 1)
+    ray_collector.end_actors(list(collector._team.workers), os.getpid() + 1)
+    assert not ray.actors[0].is_dead
