@@ -68,6 +68,10 @@ class NonFiniteError(RLTrainerError):
     """NaN or infinity where only finite numbers make sense: an observation, a reward, a loss or a gradient."""
 
 
+class RankLostError(RLTrainerError):
+    """Another rank of a run has failed, is gone or does not answer; the text names it and the cause."""
+
+
 class ExportError(RLTrainerError):
     """A policy is no graph of tensors that could act elsewhere, or does not act there as it does here."""
 

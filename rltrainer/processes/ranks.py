@@ -1,20 +1,19 @@
 """The ranks of a run: equal programs, each with its shard of the envs and the data, that train one algorithm together.
 
 A rank is a process that `torchrun` started, or a thread of this one: a process that runs several shards gives each a
-thread. All collectives stand on one, `gather`.
+thread. All collectives stand on one, `gather`. See `torch_ranks` for processes.
 """
 
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import pad
 
 from rltrainer.files.json_text import read_json
 
@@ -33,22 +32,35 @@ class Ranks(ABC):
 
     def __init__(self, rank: int = 0, world: int = 1, is_exact: bool = False) -> None:
         self.rank, self.world, self.is_exact = rank, world, is_exact
+        self.is_first_here = True  # of the ranks in this process
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return itself: a place is not copied."""
+        return self
+
+    def part_of(self, count: int) -> int:
+        """Return this rank's part of a count: the first ranks have one more where there are no equal parts."""
+        return count // self.world + (self.rank < count % self.world)
 
     @abstractmethod
-    def gather(self, x: Tensor) -> list[Tensor]:
-        """Return the tensors of all ranks in their order; their first axes [K] may differ in length."""
+    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
+        """Return the tensors of all ranks in their order; unless they are of one shape, axes [K, ...] differ in K."""
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of a tensor over ranks, where it has one shape."""
-        first, *others = self.gather(x)
+        first, *others = self.gather(x, is_equal=True)
         total = first.clone()
         for each in others:
             total += each
         return total
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of a tensor over ranks, where it has one shape."""
+        return self.sum(x).div_(self.world)
+
     def max(self, x: Tensor) -> Tensor:
         """Return the largest of each number over ranks, where the tensor has one shape."""
-        return torch.stack(self.gather(x)).amax(0)
+        return torch.stack(self.gather(x, is_equal=True)).amax(0)
 
     def from_all(self, value: Any) -> list[Any]:
         """Return the plain values, as JSON knows them, of all ranks."""
@@ -61,13 +73,22 @@ class Ranks(ABC):
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        self.gather(torch.zeros(1))
+        self.gather(torch.zeros(1), is_equal=True)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Tell the other processes of an exception that leaves this block."""
+        yield
+
+    def cause_of_end(self) -> str | None:
+        """Return the text that names a rank that has failed, for the handler of a SIGTERM; None if none has."""
+        return None
 
 
 class Alone(Ranks):
     """The one rank of a run in one process."""
 
-    def gather(self, x: Tensor) -> list[Tensor]:
+    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
         """Return its own tensor."""
         return [x]
 
@@ -77,42 +98,6 @@ class Alone(Ranks):
 
 
 ALONE = Alone()
-
-
-class TorchRanks(Ranks):
-    """A rank of `torch.distributed`, whose process group the caller has made."""
-
-    def __init__(self, is_exact: bool = False) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size(), is_exact)
-
-    def gather(self, x: Tensor) -> list[Tensor]:
-        """Return the tensors of all processes; two collectives, as their lengths come first."""
-        lengths = [int(n) for n in self._gather_equal(torch.tensor([len(x)], device=x.device))]
-        longest = max(lengths)
-        padded = pad(x, (0, 0) * (x.ndim - 1) + (0, longest - len(x)))
-        return [each[:n] for each, n in zip(self._gather_equal(padded), lengths, strict=True)]
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum over processes, in one collective."""
-        if self.is_exact:
-            first, *others = self._gather_equal(x)
-            for each in others:
-                first += each
-            return first
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
-
-    def max(self, x: Tensor) -> Tensor:
-        """Return the largest over processes, in one collective."""
-        largest = x.clone()
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return largest
-
-    def _gather_equal(self, x: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(x) for _ in range(self.world)]
-        dist.all_gather(found, x.contiguous())
-        return found
 
 
 class ThreadRanks(Ranks):
@@ -126,11 +111,15 @@ class ThreadRanks(Ranks):
     def __init__(self, lane: int, meeting: "Meeting") -> None:
         outer = meeting.outer
         super().__init__(outer.rank * meeting.num + lane, outer.world * meeting.num, outer.is_exact)
-        self._lane, self._meeting = lane, meeting
+        self._lane, self._meeting, self.is_first_here = lane, meeting, lane == 0
 
-    def gather(self, x: Tensor) -> list[Tensor]:
+    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
         """Return the tensors of all threads of all processes; no thread may change them."""
-        return self._meeting.meet(self._lane, x)
+        return self._meeting.meet(self._lane, x, is_equal)
+
+    def cause_of_end(self) -> str | None:
+        """Return that of the process."""
+        return self._meeting.outer.cause_of_end()
 
 
 class Meeting:
@@ -150,21 +139,26 @@ class Meeting:
         self.ranks: list[Ranks] = [outer] if num == 1 else [ThreadRanks(lane, self) for lane in range(num)]
         self.is_on = False
         self._brought: list[Tensor] = [torch.empty(0)] * num
-        self._found: list[Tensor] = []
+        self._is_equal, self._found = True, list[Tensor]()
         # Without a time limit: threads wait for each other's Python, and cannot be gone without an error.
         self._barrier = threading.Barrier(num, self._exchange)
 
-    def meet(self, lane: int, x: Tensor) -> list[Tensor]:
-        """Return what all threads brought, once all have come."""
-        self._brought[lane] = x
+    def meet(self, lane: int, x: Tensor, is_equal: bool) -> list[Tensor]:
+        """Return what all threads brought, once all have come; the same everywhere: whether it is of one shape."""
+        self._brought[lane], self._is_equal = x, is_equal
         self._barrier.wait()
         return self._found  # the next exchange, which makes another list, needs this thread too
 
     def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         """Call a function in each thread, the first one in this thread; return their results.
 
-        An error of one ends the others at their next collective; it is raised once all have ended.
+        An error of one ends the others at their next collective; it is raised once all have ended, and told to other
+        processes.
         """
+        with self.outer.reporting():
+            return self._run(functions)
+
+    def _run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         results: dict[int, T] = {}
         errors: list[BaseException] = []
 
@@ -193,6 +187,9 @@ class Meeting:
 
     def _exchange(self) -> None:
         # Copies: a thread may go on and change what it brought before another one has read it.
+        if self._is_equal:
+            self._found = [x for found in self.outer.gather(torch.stack(self._brought), is_equal=True) for x in found]
+            return
         own = [x.clone() for x in self._brought]
         by_lane = [self.outer.gather(x) for x in own]
         self._found = [found[process] for process in range(self.outer.world) for found in by_lane]

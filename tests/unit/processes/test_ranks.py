@@ -2,27 +2,17 @@
 
 import threading
 import time
-from typing import Any
 
 import pytest
 import torch
 
 from rltrainer.processes.ranks import Alone, Ranks, run_in_threads
-
-
-def collectives(ranks: Ranks) -> dict[str, Any]:
-    one = torch.tensor([1.0 + ranks.rank, -float(ranks.rank)])
-    return {
-        "place": (ranks.rank, ranks.world),
-        "sum": ranks.sum(one).tolist(),
-        "max": ranks.max(one).tolist(),
-        "gathered": [x.tolist() for x in ranks.gather(torch.arange(ranks.rank + 1))],
-        "said": ranks.from_first({"stop": ranks.rank, "why": None}),
-    }
-
+from tests.unit.processes.rank_programs import collectives
 
 EXPECTED = {
-    "sum": [6.0, -3.0], "max": [3.0, 0.0], "gathered": [[0], [0, 1], [0, 1, 2]], "said": {"stop": 0, "why": None},
+    "sum": [6.0, -3.0], "mean": [2.0, -1.0], "max": [3.0, 0.0], "number": -3.0, "columns": [[6.0, 6.0], [-3.0, -3.0]],
+    "gathered": [[0], [0, 1], [0, 1, 2]], "equal": [[1.0, 0.0], [2.0, -1.0], [3.0, -2.0]],
+    "rows": [(0, 2), (1, 2), (2, 2)], "said": {"stop": 0, "why": None},
 }  # fmt: skip
 
 
@@ -34,8 +24,11 @@ def test_threads_agree() -> None:
 def test_one_rank_is_alone() -> None:
     found = collectives(Alone())
     assert found == {
-        "place": (0, 1), "sum": [1.0, -0.0], "max": [1.0, -0.0], "gathered": [[0]], "said": {"stop": 0, "why": None},
+        "place": (0, 1), "sum": [1.0, 0.0], "mean": [1.0, 0.0], "max": [1.0, 0.0], "number": 0.0,
+        "columns": [[1.0, 1.0], [0.0, 0.0]], "gathered": [[0]], "equal": [[1.0, 0.0]], "rows": [(0, 2)],
+        "said": {"stop": 0, "why": None},
     }  # fmt: skip
+    assert Alone().cause_of_end() is None
 
 
 def test_what_was_brought_may_change_at_once() -> None:

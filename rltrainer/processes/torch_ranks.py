@@ -1,0 +1,291 @@
+"""Ranks that are processes, which `torchrun`, or a launcher that sets the same variables, has started.
+
+A rank that fails, dies or hangs is named on all others: the first one that knows the cause writes it to the store that
+all processes share, and closes its connections, which ends the collective operations of the others.
+"""
+
+import atexit
+import json
+import os
+import platform
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rltrainer.errors import ParamsError, RankLostError, RLTrainerError
+from rltrainer.files.atomic_write import host_id, process_exists
+from rltrainer.processes.ranks import Alone, Ranks
+
+dist: Any = torch.distributed  # not all names of its documentation are typed, and some builds have none
+SECONDS_TO_JOIN = 120.0
+"""For all processes to be started, as their imports take the time that they take."""
+SECONDS_TO_NAME = 1.0
+"""For ranks to agree on the one that is lost."""
+SECONDS_TO_END = 20.0
+"""For a rank that fails to print its error; `torchrun` kills the others after 30 seconds."""
+
+ENDED = "ended by SIGTERM"
+
+
+def torchrun_place() -> tuple[int, int] | None:
+    """Return the rank of this process and the number of processes, where a launcher has started more than one.
+
+    Raises:
+        ParamsError: the variables that launchers set contradict each other.
+    """
+    world = _number("WORLD_SIZE", "an integer of at least 1", lambda n: n >= 1) if "WORLD_SIZE" in os.environ else 1
+    if world == 1:
+        return None
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in os.environ:
+            hint = "torchrun sets all of these; without it, unset WORLD_SIZE."
+            raise ParamsError.about("environment", name, f"must be set beside WORLD_SIZE ({world})", None, hint)
+    return _number("RANK", f"an integer in [0, {world})", lambda n: n < world), world
+
+
+def _number(name: str, rule: str, is_valid: Callable[[int], bool]) -> int:
+    text = os.environ[name]
+    if not text.isdecimal() or not is_valid(int(text)):
+        raise ParamsError.about("environment", name, f"must be {rule}", text, "torchrun sets it.")
+    return int(text)
+
+
+def process_ranks(timeout: float = 60.0, is_exact: bool = False) -> Ranks:
+    """Return the place of this process among those that a launcher has started; `Alone` without one.
+
+    Args:
+        timeout: seconds after which a rank that does not come to a collective operation is taken for lost.
+        is_exact: see `Ranks`.
+    """
+    place = torchrun_place()
+    return Alone(is_exact=is_exact) if place is None else TorchRanks(_team(*place), timeout, is_exact)
+
+
+@dataclass
+class Connections:
+    """The connections of a team with one time limit."""
+
+    group: Any
+    """The process group of PyTorch; None once a rank has failed."""
+    notes: Any
+    """The store of the ranks' notes on how these connections ended; the key "cause" has the first one's."""
+
+    def close(self) -> None:
+        """Close this rank's ends, at which collective operations of the others end."""
+        if self.group is not None:
+            group, self.group = self.group, None
+            dist.destroy_process_group(group)
+
+
+class Team:
+    """The processes of a program: who they are, the store that they share, and their connections."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        if not dist.is_available():
+            text = f"this PyTorch ({torch.__version__}) is built without torch.distributed"
+            raise RLTrainerError(f"{text}, which a run of {world} processes needs")
+        self.rank, self.world = rank, world
+        limit = timedelta(seconds=SECONDS_TO_JOIN)
+        store = next(dist.rendezvous("env://", timeout=limit))[0]
+        # torchrun's store outlives the processes that it starts again.
+        run, start = (os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+        self._store = dist.PrefixStore(f"rltrainer {run} {start}", store)
+        self._store.set_timeout(limit)
+        if not dist.is_initialized():
+            own = dist.PrefixStore("world", self._store)
+            dist.init_process_group("gloo", store=own, rank=rank, world_size=world, timeout=limit)
+            atexit.register(self._leave)
+        gpu = None
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+            gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+        self._host = host_id()
+        self._store.set(f"member {rank}", json.dumps([os.getpid(), platform.node(), self._host, gpu]))
+        self._members = [json.loads(self._store.get(f"member {each}")) for each in range(world)]
+        # NCCL wants a GPU for each process; gloo moves tensors of any device.
+        is_nccl = len({gpu for *_, gpu in self._members} - {None}) == world and dist.is_nccl_available()
+        self._backend = "cpu:gloo,cuda:nccl" if is_nccl else "gloo"
+        self._connections: dict[float, Connections] = {}
+        self._num_made = 0
+
+    def connect(self, timeout: float) -> Connections:
+        """Return connections with a time limit in seconds: those that are there, or new ones after a failure."""
+        there = self._connections.get(timeout)
+        if there is None or there.group is None:
+            self._num_made += 1
+            group = dist.new_group(timeout=timedelta(seconds=timeout), backend=self._backend)
+            there = Connections(group, dist.PrefixStore(f"connections {self._num_made}", self._store))
+            self._connections[timeout] = there
+        return there
+
+    def name(self, rank: int) -> str:
+        """Return the words for a rank that cannot speak for itself."""
+        pid, node, *_ = self._members[rank]
+        return f"rank {rank} of {self.world} (pid {pid} on host {node})"
+
+    def dead(self) -> list[int]:
+        """Return the ranks whose processes have ended, as far as they are of this host."""
+        return [rank for rank, (pid, _, host, _) in enumerate(self._members) if host == self._host and _has_ended(pid)]
+
+    def _leave(self) -> None:
+        # At exit: PyTorch would warn of groups that are left.
+        self._connections.clear()
+        with suppress(Exception):  # of a user who has done so
+            dist.destroy_process_group()
+
+
+_team = cache(Team)
+
+
+def _has_ended(pid: int) -> bool:
+    with suppress(OSError):  # not Linux, or no such process
+        # "pid (name) state ...": one that its parent has not asked for is a zombie.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    return not process_exists(pid)
+
+
+class TorchRanks(Ranks):
+    """A rank that is a process; `process_ranks` makes it."""
+
+    def __init__(self, team: Team, timeout: float, is_exact: bool = False) -> None:
+        super().__init__(team.rank, team.world, is_exact)
+        self._team, self._timeout = team, timeout
+        self._connections = team.connect(timeout)
+
+    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
+        """Return the tensors of all processes; where they may differ in length, their lengths come first."""
+        if is_equal:
+            found = list(x.new_empty((self.world, *x.shape)))
+            self._call(dist.all_gather, found, x.contiguous())
+            return found
+        lengths = [int(n) for n in self.gather(torch.tensor([len(x)]), is_equal=True)]
+        longest = max(lengths)
+        padded = x if len(x) == longest else pad(x, (0, 0) * (x.ndim - 1) + (0, longest - len(x)))
+        return [each[:n] for each, n in zip(self.gather(padded, is_equal=True), lengths, strict=True)]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum over processes, in one collective."""
+        if self.is_exact:
+            return super().sum(x)
+        total = x.clone(memory_format=torch.contiguous_format)
+        self._call(dist.all_reduce, total)
+        return total
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Tell the others of an exception that leaves this block, and in it, let SIGTERM name a rank that is lost."""
+        self._connections = self._team.connect(self._timeout)
+        try:
+            with _handling_sigterm(self._may_end):
+                yield
+        except BaseException as error:
+            if not isinstance(error, RankLostError):
+                self._report("".join(traceback.format_exception(error)))
+            self._connections.close()
+            raise
+
+    def cause_of_end(self) -> str | None:
+        """Return the text that names the rank that has failed; None if within a second none has."""
+        until = time.monotonic() + SECONDS_TO_NAME
+        while (cause := self._known_cause()) is None and time.monotonic() < until:
+            time.sleep(0.02)
+        return cause
+
+    def _call(self, collective: Callable[..., Any], *args: Any) -> None:
+        began, connections = time.monotonic(), self._connections
+        if connections.group is None:  # PyTorch would take the group of all processes, which has another time limit
+            raise RankLostError(self._known_cause() or "the connections to the other ranks are closed")
+        try:
+            collective(*args, group=connections.group)
+        except RuntimeError as error:
+            traceback.clear_frames(error.__traceback__)  # they hold the connections open
+            if (cause := self._cause_of_failure(time.monotonic() - began)) is None:
+                raise  # of all ranks, such as a tensor that cannot be sent
+            raise RankLostError(cause) from error
+
+    def _cause_of_failure(self, waited: float) -> str | None:
+        try:
+            self._connections.notes.set(f"waits {self.rank}", "")
+            self._connections.close()
+            if (cause := self.cause_of_end()) is not None:
+                return cause
+            missing = self._missing()
+        except RuntimeError:  # the store itself
+            store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            return f"the process at {store}, through which all ranks are connected, is gone"
+        late = f"did not come to a collective operation within {self._timeout:g} s"
+        return self._agreed_on(missing, "is gone" if waited < self._timeout else late)
+
+    def _missing(self) -> list[int]:
+        # Those in which no operation has failed.
+        return [rank for rank in range(self.world) if not self._connections.notes.check([f"waits {rank}"])]
+
+    def _known_cause(self) -> str | None:
+        is_known = self._connections.notes.check(["cause"])
+        return self._agreed("") if is_known else self._agreed_on(self._team.dead(), "is gone")
+
+    def _agreed_on(self, ranks: list[int], fault: str) -> str | None:
+        return self._agreed("; ".join(f"{self._team.name(rank)} {fault}" for rank in ranks)) if ranks else None
+
+    def _agreed(self, cause: str) -> str:
+        # The first rank's cause is that of all: the others fail in its wake.
+        return str(self._connections.notes.compare_set("cause", "", cause), "utf-8")
+
+    def _report(self, text: str) -> None:
+        with suppress(RuntimeError):  # the store may be gone
+            self._agreed(f"rank {self.rank} of {self.world}: {text}")
+
+    def _may_end(self) -> bool:
+        # torchrun ends the others when a rank fails, perhaps before a collective operation has failed here.
+        if self._connections.group is None:  # it has, and the error is on its way
+            return False
+        cause = self.cause_of_end()
+        if cause is not None and not cause.endswith(ENDED):  # else the signal is meant for all
+            raise RankLostError(cause)
+        if cause is None and len(self._missing()) < self.world:  # operations of others have failed: this one's will
+            return False
+        self._report(ENDED)
+        return True
+
+
+@contextmanager
+def _handling_sigterm(may_end: Callable[[], bool]) -> Iterator[None]:
+    """Let a SIGTERM end the process only if a function says so; unless the program handles the signal itself.
+
+    After an exception, the first SIGTERM within seconds is left out: the error that leads to it is on its way to the
+    log, and `torchrun` would end the process before it is there.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    failed = None
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if failed is None and not may_end():
+            return
+        signal.signal(number, signal.SIG_DFL)
+        if failed is None or time.monotonic() - failed > SECONDS_TO_END:
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    except BaseException:
+        failed = time.monotonic()
+        raise
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

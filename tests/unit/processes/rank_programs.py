@@ -1,0 +1,79 @@
+"""Programs of ranks, which processes import from here."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rltrainer.errors import RankLostError
+from rltrainer.loggers import RunFolder
+from rltrainer.processes.ranks import Meeting, Ranks
+from rltrainer.processes.torch_ranks import process_ranks
+
+VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def set_variables(monkeypatch: pytest.MonkeyPatch, **changes: str | None) -> None:
+    """Set what torchrun sets in one of four processes, but for some changes; None leaves a variable unset."""
+    for name, value in {**VARIABLES, **changes}.items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+
+
+def collectives(ranks: Ranks) -> dict[str, Any]:
+    one = torch.tensor([1.0 + ranks.rank, -float(ranks.rank)])
+    return {
+        "place": (ranks.rank, ranks.world),
+        "sum": ranks.sum(one).tolist(),
+        "mean": ranks.mean(one).tolist(),
+        "max": ranks.max(one).tolist(),
+        "number": float(ranks.sum(one[1])),
+        "columns": ranks.sum(torch.stack([one, one]).T).tolist(),
+        "gathered": [x.tolist() for x in ranks.gather(torch.arange(ranks.rank + 1))],
+        "equal": [x.tolist() for x in ranks.gather(one, is_equal=True)],
+        "rows": [tuple(x.shape) for x in ranks.gather(torch.zeros(ranks.rank, 2))],
+        "said": ranks.from_first({"stop": ranks.rank, "why": None}),
+    }
+
+
+def describe(folder: Path) -> list[Any]:
+    """Return what two processes find, with one rank each and with two, and the folder that they make."""
+    plain, exact = process_ranks(), process_ranks(timeout=30.0, is_exact=True)
+    meeting = Meeting(2, exact)
+    found = [collectives(plain), collectives(exact), *meeting.run([partial(collectives, r) for r in meeting.ranks])]
+    path = RunFolder.new("run", folder).path
+    print("printed by", plain.rank)
+    place = [os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), plain.cause_of_end(), str(path)]
+    return plain.from_all([found, place])
+
+
+def fail_and_continue() -> list[str]:
+    """Return the texts of errors of rank 1's in all ranks, and a sum after them."""
+    ranks = process_ranks()
+    texts = []
+    for i in range(2):
+        try:
+            with ranks.reporting():
+                if ranks.rank == 1:
+                    raise ValueError(f"number {i}")
+                ranks.barrier()
+        except (ValueError, RankLostError) as error:
+            texts.append(f"{type(error).__name__}: {error}")
+        try:  # the connections are closed
+            ranks.barrier()
+        except RankLostError as error:
+            texts.append(str(error).splitlines()[-1])
+    with ranks.reporting():
+        return ranks.from_all([*texts, int(ranks.sum(torch.ones(1)))])
+
+
+def fail() -> None:
+    """Fail in rank 1."""
+    with process_ranks().reporting():
+        if os.environ["RANK"] == "1":
+            raise ValueError("of rank 1")
+        process_ranks().barrier()
