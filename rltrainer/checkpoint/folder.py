@@ -11,8 +11,8 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -30,10 +30,11 @@ from rltrainer.files.atomic_write import (
 )
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.state.codec import from_state
 from rltrainer.state.state_file import PackedState, pack_state, read_state, refuse_version
 from rltrainer.types import State
-from rltrainer.validation.field_rules import NonNegativeInt, Rule
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule
 
 MANIFEST = "manifest.json"
 # 3: rows of buffers in files that are named by their numbers.
@@ -41,7 +42,7 @@ FORMAT_VERSION = 3
 # The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state.
 ROWS = "rows"
 ROW_FILE = re.compile(r"\w+-\d+-\d+(?:-\d+)?\.safetensors", re.ASCII)
-_MEMBER = re.compile(r"\w[\w.-]*\.safetensors", re.ASCII)
+_MEMBER = re.compile(r"(?:shard([1-9]\d*)_)?(\w[\w.-]*)\.safetensors", re.ASCII)
 
 MemberName = Annotated[str, Rule("the name of a part's file", lambda v: bool(_MEMBER.fullmatch(v)))]
 RowFileName = Annotated[str, Rule("the name of a file of rows", lambda v: bool(ROW_FILE.fullmatch(v)))]
@@ -67,6 +68,12 @@ class Manifest:
     """Number of checkpoints that the run saved before; the newest has the highest."""
     step: NonNegativeInt | None = None
     score: float | None = None
+    num_shards: PositiveInt = 1
+
+    def parts(self, shard: int) -> dict[str, str]:
+        """Return the names of a shard's parts, and of their files, which begin with `shard1_` for the second shard."""
+        found = filter(None, map(_MEMBER.fullmatch, self.files))
+        return {match[2]: match[0] for match in found if (match[1] or "0") == str(shard)}
 
     @property
     def row_files(self) -> dict[str, FileEntry]:
@@ -81,28 +88,39 @@ class Manifest:
         return f"rows: there is no part {unknown[0]!r}" if unknown else None
 
 
-def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool = False) -> None:
+def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool = False, ranks: Ranks = ALONE) -> None:
     """Write a checkpoint that stands alone.
 
     Args:
         path: the folder.
         parts: the state of each part.
         overwrite: whether it replaces a checkpoint or an empty folder; nothing else is ever replaced.
+        ranks: of the run; all make the same call, each with its own parts.
 
     Raises:
         CheckpointError: `path` exists, is something else, or could not be written; what was there is still there.
     """
     path = absolute_path(path)
-    with write_errors(path, CheckpointError):
+    temporary, previous = (Path(ranks.from_first(str(hidden_name(path, suffix)))) for suffix in ("new", "old"))
+    errors = write_errors(path, CheckpointError)
+
+    def begin() -> None:
         make_folder(path.parent)
         # A kill between the two renames of an earlier save left the old checkpoint under its hidden name.
         _recover(path)
         if os.path.lexists(path):
             _check_replaceable(path, overwrite)
         remove_abandoned(path, "new")
-        temporary, previous = hidden_name(path, "new"), hidden_name(path, "old")
+        temporary.mkdir()
+
+    def write() -> State:
+        prefix = f"shard{ranks.rank}_" if ranks.rank else ""
+        packed = {prefix + name: pack_state(name, state) for name, state in parts.items()}
+        return asdict(Manifest(files=write_parts(temporary, packed)))
+
+    def commit() -> None:
+        write_manifest(temporary, shards)
         try:
-            write_parts(temporary, {name: pack_state(name, state) for name, state in parts.items()}, Manifest(files={}))
             if overwrite and os.path.lexists(path):
                 os.replace(path, previous)
             os.replace(temporary, path)
@@ -114,22 +132,29 @@ def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool 
                 with contextlib.suppress(OSError):
                     os.replace(previous, path)
             raise
-        finally:
-            remove(temporary)
         remove_abandoned(path, "old")
 
+    try:
+        on_first(ranks, errors(begin))
+        shards = on_all(ranks, errors(write))
+        on_first(ranks, errors(commit))
+    finally:
+        if ranks.rank == 0:  # another one that was interrupted would take files away before the rename
+            remove(temporary)
 
-def read_checkpoint(path: str | Path, mapped: Collection[str] = ()) -> dict[str, State]:
-    """Read the state of each part, after checking every file against the manifest.
+
+def read_checkpoint(path: str | Path, mapped: Collection[str] = (), shard: int = 0) -> dict[str, State]:
+    """Read the state of each part of a shard, after checking every file against the manifest.
 
     Args:
         path: the folder.
         mapped: the parts whose tensors stay in their files, for a caller that copies them at once.
+        shard: its number.
 
     Raises:
-        CheckpointError: the folder, the manifest or a file is missing, damaged or foreign; the text names it.
+        CheckpointError: the folder, the manifest, a file or the shard is missing, damaged or foreign; it is named.
     """
-    states = read_logged(path, mapped)
+    states = read_logged(path, mapped, shard)
     for state in states.values():
         for rows in state[ROWS] if isinstance(state.get(ROWS), list) else ():
             if isinstance(rows, dict) and isinstance(rows.get("file"), RowFile):
@@ -137,23 +162,35 @@ def read_checkpoint(path: str | Path, mapped: Collection[str] = ()) -> dict[str,
     return states
 
 
-def read_logged(path: str | Path, mapped: Collection[str] = ()) -> dict[str, State]:
+def read_logged(path: str | Path, mapped: Collection[str] = (), shard: int = 0) -> dict[str, State]:
     """Read a checkpoint as `read_checkpoint` does; rows from a file of the run have that as their "file"."""
     path = absolute_path(path)
     with _read_errors(path):
         _recover(path)
     manifest, states = check_checkpoint(path), {}
-    for file in (path / name for name in manifest.files):
-        states[file.stem] = read_state(file, file.stem, CheckpointError, file.stem in mapped, is_checked=True)
-    for part, entries in manifest.rows.items():
+    if shard >= (num_shards := manifest.num_shards):
+        hint = f"Pass RuntimeParams(parallel=ParallelParams(num_shards={num_shards}))."
+        raise CheckpointError(f"{path}: was saved by a run of {num_shards} shards, and has no shard {shard}. {hint}")
+    for part, file in ((part, path / name) for part, name in manifest.parts(shard).items()):
+        states[part] = read_state(file, part, CheckpointError, part in mapped, is_checked=True)
+        if file.stem not in manifest.rows:
+            continue
         newest, logged = states[part].get(ROWS), []
         if not isinstance(newest, list):
-            raise CheckpointError(f"{path / part}.safetensors: expected a list of rows, found none")
-        for name, entry in entries.items():
+            raise CheckpointError(f"{file}: expected a list of rows, found none")
+        for name, entry in manifest.rows[file.stem].items():
             rows = read_state(rows_folder(path) / name, ROWS, CheckpointError, part in mapped, is_checked=True)
             logged.append(rows | {"file": RowFile(name, entry.size, entry.sha256)})
         states[part][ROWS] = logged + newest
     return states
+
+
+def num_shards_of(path: str | Path) -> int:
+    """Return how many shards a checkpoint has; for errors see `read_checkpoint`."""
+    path = absolute_path(path)
+    with _read_errors(path):
+        _recover(path)
+        return read_manifest(path).num_shards
 
 
 def check_checkpoint(path: Path) -> Manifest:
@@ -179,13 +216,43 @@ def rows_folder(path: Path) -> Path:
     return Path(os.path.realpath(path)).parent / ROWS
 
 
-def write_parts(folder: Path, parts: dict[str, PackedState], manifest: Manifest) -> Manifest:
-    """Make a folder of one file per part and a manifest that names them too, flushed to disk; return that."""
-    folder.mkdir()
-    # The manifest comes last: a folder without one is no checkpoint.
-    files = {f"{name}.safetensors": write_member(folder / f"{name}.safetensors", parts[name]) for name in parts}
-    manifest = replace(manifest, files=files)
+def on_all(ranks: Ranks, act: Callable[[], Any]) -> list[Any]:
+    """Call a function on each rank, and return the plain values of all.
+
+    Raises:
+        CheckpointError: one of them raised; the text names its rank, and is the same on all.
+    """
+    if ranks.world == 1:
+        return [act()]
+    value = problem = cause = None
+    try:
+        value = act()
+    except Exception as error:  # any: the others wait for this rank
+        is_of_run, cause = ranks.rank == 0 and isinstance(error, CheckpointError), error
+        problem = str(error) if is_of_run else f"rank {ranks.rank} of {ranks.world}: {type(error).__name__}: {error}"
+    found = ranks.from_all([value, problem])
+    if problems := [problem for _, problem in found if problem is not None]:
+        raise CheckpointError(problems[0]) from cause
+    return [value for value, _ in found]
+
+
+def on_first(ranks: Ranks, act: Callable[[], Any]) -> Any:
+    """Call a function on the first rank alone, and return its plain value on all; for errors see `on_all`."""
+    return on_all(ranks, act if ranks.rank == 0 else lambda: None)[0]
+
+
+def write_parts(folder: Path, parts: dict[str, PackedState]) -> dict[str, FileEntry]:
+    """Write one file per part, flushed to disk."""
+    return {f"{name}.safetensors": write_member(folder / f"{name}.safetensors", parts[name]) for name in parts}
+
+
+def write_manifest(folder: Path, shards: list[State], **fields: Any) -> Manifest:
+    """Write the manifest of all shards, from the plain one of each, flushed with the folder's names; return it."""
+    files, rows = ({name: it for shard in shards for name, it in shard[key].items()} for key in ("files", "rows"))
+    manifest = from_state(Manifest, {"files": files, "rows": rows, "num_shards": len(shards), **fields}, "it")
     plain = {"rltrainer": "checkpoint", "version": FORMAT_VERSION, **asdict(manifest)}
+    if manifest.num_shards == 1:
+        del plain["num_shards"]  # earlier versions refuse a field that they do not know
     with open(folder / MANIFEST, "x") as stream:
         stream.write(json.dumps(plain | {"checksum": _checksum(plain)}, indent=1))
         stream.flush()

@@ -58,17 +58,17 @@ def _report(path: Path) -> tuple[str, list[str]]:
     try:
         manifest = read_manifest(path)
         check_checkpoint(path)
-        for name in sorted(manifest.files):
-            tensors, rows = _tensors(path / name), manifest.rows.get(Path(name).stem, {}).values()
+        for part, name in sorted(manifest.parts(0).items()):  # those of the other shards are alike
+            tensors, rows = _tensors(path / name), manifest.rows.get(part, {}).values()
             shared = f", {len(rows)} files of rows of {_size(sum(entry.size for entry in rows))}" if rows else ""
             size = _size(manifest.files[name].size)
-            parts += [f"  {Path(name).stem}: {size}, {len(tensors)} tensors{shared}", *tensors]
+            parts += [f"  {part}: {size}, {len(tensors)} tensors{shared}", *tensors]
     except (CheckpointError, OSError) as error:
         problem, parts = str(error), []
     lines = [f"{path}: {f'DAMAGED. {problem}' if problem else 'whole'}"]
     if manifest is not None:
-        known = {"step": manifest.step, "score": manifest.score}
-        facts = [f"{name} {value}" for name, value in known.items() if value is not None]
+        known = {"shards": manifest.num_shards, "step": manifest.step, "score": manifest.score}
+        facts = [f"{key} {it}" for key, it in known.items() if it is not None and (key, it) != ("shards", 1)]
         lines.append(f"  {', '.join([f'format {FORMAT_VERSION}', *facts])}")
     return problem, lines + parts
 

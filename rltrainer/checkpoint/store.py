@@ -5,7 +5,8 @@
 #     lock                                               the process that writes here
 #
 # `save` writes the rows that are new, then the parts under a hidden name, and renames that into place. Then it removes
-# the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more.
+# the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more. Of several
+# ranks each writes its parts and rows; all else is the first one's, and an error of one is raised on all.
 
 import contextlib
 import logging
@@ -14,7 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from rltrainer.checkpoint.folder import (
     Manifest,
     check_checkpoint,
     check_member,
+    on_all,
+    on_first,
     read_manifest,
+    write_manifest,
     write_member,
     write_parts,
 )
@@ -35,6 +39,7 @@ from rltrainer.data.buffer_state import RowFile, RowLog
 from rltrainer.data.storage import Array
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import hidden_name, make_folder, remove, sync_folder, write_errors
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.state.state_file import PackedState, pack_state
 from rltrainer.types import State
 
@@ -49,11 +54,14 @@ class CheckpointStore:
         folder: made if it is not there.
         keep_last: number of the newest that stay; None keeps all.
         keep_best: number of those with the highest scores that stay too; None keeps all that have one.
+        ranks: of the run, each with a store; all make the same calls.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep_last: int | None, keep_best: int | None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], keep_last: int | None, keep_best: int | None, ranks: Ranks = ALONE
+    ) -> None:
         self.folder = Path(os.path.abspath(folder))
-        self.keep_last, self.keep_best = keep_last, keep_best
+        self.keep_last, self.keep_best, self._ranks = keep_last, keep_best, ranks
         self._lock = FolderLock(self.folder)
         self._rows = self.folder / ROWS
         self._whole: dict[str, FileEntry] = {}  # files of rows that this process has written or compared
@@ -66,6 +74,9 @@ class CheckpointStore:
         Raises:
             CheckpointError: nothing can be written, or another process writes there; the text names it.
         """
+        on_first(self._ranks, self._open)
+
+    def _open(self) -> None:
         if self._lock.is_held:
             return
         if os.path.lexists(self.folder / MANIFEST):
@@ -101,22 +112,29 @@ class CheckpointStore:
             CheckpointError: it could not be saved; the text names the cause, and the newest that there is.
             TypeError: something in a state cannot be saved; the text names it.
         """
-        if not self._lock.is_held:
-            raise CheckpointError(f"{self.folder}: is not open for writing. Call open() first.")
-        logs = {part: state[ROWS] for part, state in parts.items() if isinstance(state.get(ROWS), RowLog)}
-        tails = {part: {ROWS: [log.tail()]} for part, log in logs.items()}
-        packed = {part: pack_state(part, state | tails.get(part, {})) for part, state in parts.items()}
+        rank, packed = self._ranks.rank, dict[str, PackedState]()
+        names = {part: f"shard{rank}_{part}" if rank else part for part in parts}
+        logs = {names[part]: state[ROWS] for part, state in parts.items() if isinstance(state.get(ROWS), RowLog)}
+
+        def pack() -> None:
+            if rank == 0 and not self._lock.is_held:
+                raise CheckpointError(f"{self.folder}: is not open for writing. Call open() first.")
+            tails = {name: {ROWS: [log.tail()]} for name, log in logs.items()}
+            packed.update({name: pack_state(part, parts[part] | tails.get(name, {})) for part, name in names.items()})
+
+        on_all(self._ranks, pack)
+        failures = Exception if self._ranks.world == 1 else CheckpointError  # others say that a rank is lost
         try:
             self._commit(packed, logs, step, score)
-            self._prune()
-        except Exception as cause:
-            newest = next(reversed(self._committed), None)
-            rest = "There is none before it." if newest is None else f"The newest one is {newest}."
+        except failures as cause:
+            newest = self._ranks.from_first(str(next(reversed(self._committed), "")))
+            rest = f"The newest one is {newest}." if newest else "There is none before it."
             text = cause if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
             raise CheckpointError(f"{self.folder}: step {step} could not be saved ({text}). {rest}") from cause
         finally:
-            with contextlib.suppress(OSError):
-                self._clean()
+            if rank == 0:
+                with contextlib.suppress(OSError):
+                    self._clean()
 
     def newest_intact(self) -> Path | None:
         """Return the newest intact checkpoint; None if there are none.
@@ -126,6 +144,10 @@ class CheckpointStore:
         Raises:
             CheckpointError: there are checkpoints, and all are damaged.
         """
+        path = on_first(self._ranks, self._newest_intact)
+        return None if path is None else Path(path)
+
+    def _newest_intact(self) -> str | None:
         try:
             found = checkpoints_in(self.folder)
         except OSError as error:
@@ -136,38 +158,51 @@ class CheckpointStore:
                 if each.manifest is None:
                     raise CheckpointError(each.problem)
                 check_checkpoint(each.path)
-                return each.path
+                return str(each.path)
             except CheckpointError as error:
                 problems.append(str(error))
-                warnings.warn(f"a checkpoint is damaged and passed over: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"a checkpoint is damaged and passed over: {error}", RuntimeWarning, stacklevel=5)
         if problems:
             text = f"{self.folder}: all {len(problems)} checkpoints are damaged; the newest: {problems[0]}"
             raise CheckpointError(f"{text}. Give another path, or move them away to start a new run.")
         return None
 
     def _commit(self, parts: dict[str, PackedState], logs: dict[str, RowLog], step: int, score: float | None) -> None:
-        self._lock.check()
-        path = _free_path(self.folder, f"checkpoint-{step:012d}")
-        temporary = hidden_name(path, "new")
-        serial = 1 + max((manifest.serial for manifest in self._committed.values()), default=0)
         score = None if score is None or math.isnan(score) else float(score)
-        try:
+        files: dict[str, dict[RowFile, Array]] = {}
+
+        def begin() -> tuple[str, str]:
+            self._lock.check()
+            path = _free_path(self.folder, f"checkpoint-{step:012d}")
+            temporary = hidden_name(path, "new")
+            temporary.mkdir()
+            return str(path), str(temporary)
+
+        def write() -> State:
             # Rows, their names, then the manifest: it never lists a file that a power loss took.
-            files = {part: self._append(part, log) for part, log in logs.items()}
+            files.update({part: self._append(part, log) for part, log in logs.items()})
             sync_folder(self._rows)
             rows = {part: {file.name: FileEntry(file.size, file.sha256) for file in files[part]} for part in files}
-            manifest = Manifest(files={}, rows=rows, serial=serial, step=step, score=score)
-            manifest = write_parts(temporary, parts, manifest)
-            # Noted before the rename: an interrupt between the two would let `_clean` take the rows away.
-            self._committed[path] = manifest
-            # The commit: before this line there is no checkpoint, after it there is a complete one.
-            os.replace(temporary, path)
-        finally:
-            if not os.path.lexists(path):
-                self._committed.pop(path, None)
+            return asdict(Manifest(files=write_parts(temporary, parts), rows=rows))
+
+        def rename() -> None:
+            serial = 1 + max((manifest.serial for manifest in self._committed.values()), default=0)
+            try:
+                manifest = write_manifest(temporary, shards, serial=serial, step=step, score=score)
+                # Noted before the rename: an interrupt between the two would let `_clean` take the rows away.
+                self._committed[path] = manifest
+                # The commit: before this line there is no checkpoint, after it there is a complete one.
+                os.replace(temporary, path)
+            finally:
+                if not os.path.lexists(path):
+                    self._committed.pop(path, None)
+
+        path, temporary = map(Path, on_first(self._ranks, begin))
+        shards = on_all(self._ranks, write)
+        on_first(self._ranks, rename)
         for part, log in logs.items():
             log.saved(files[part])
-        sync_folder(self.folder)
+        on_first(self._ranks, self._prune)
 
     def _append(self, part: str, log: RowLog) -> dict[RowFile, Array]:
         """Write the rows that are new; return the files with all of a buffer's rows but the newest."""
@@ -189,7 +224,8 @@ class CheckpointStore:
         return self._whole.get(file.name) == entry and os.path.lexists(self._rows / file.name)
 
     def _prune(self) -> None:
-        """Remove the checkpoints that do not stay: their names here, their files in `_clean`."""
+        """Flush the names, and remove the checkpoints that do not stay: their names here, their files in `_clean`."""
+        sync_folder(self.folder)
         stay = kept(self._committed.items(), self.keep_last, self.keep_best)
         try:
             # A removal file by file would leave a damaged checkpoint behind if it were killed half-way.
@@ -240,6 +276,13 @@ def checkpoints_in(folder: Path) -> list[Found]:
             problem = f"{path}: {'is a link that leads to no folder' if path.is_symlink() else 'is no folder'}"
         found.append(Found(path, int(match[1]), manifest, problem))
     return sorted(found, key=lambda it: (True, -it.manifest.serial, -it.step) if it.manifest else (False, 0, -it.step))
+
+
+def newest_num_shards(folder: str | os.PathLike[str]) -> int | None:
+    """Return how many shards the newest checkpoint of a run with a readable manifest has; None if there is none."""
+    with contextlib.suppress(OSError):  # `newest_intact` raises it
+        return next((each.manifest.num_shards for each in checkpoints_in(Path(folder)) if each.manifest), None)
+    return None
 
 
 def live_state(part: Any) -> State:
