@@ -17,9 +17,10 @@ from torch import nn
 from rltrainer.collect.async_rows import Arrays, from_arrays, join_envs, mean_version, single_row
 from rltrainer.collect.async_worker import MAX_CHUNK, CollectingTeam, CollectingWorker, Request, TeamWriter, dumped
 from rltrainer.collect.collect_stats import CollectStats
-from rltrainer.collect.collector import AnyPolicy, check_counts, processed, require_buffer, require_same_spaces
+from rltrainer.collect.collector import AnyPolicy
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
+from rltrainer.collect.rules import check_counts, processed, require_buffer, require_same_spaces
 from rltrainer.collect.weight_sync import Counts, Layout, Publisher, SharedWeights, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError

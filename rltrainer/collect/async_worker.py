@@ -18,6 +18,7 @@ from rltrainer.collect.weight_sync import Layout, SharedWeights, check_layout, l
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
+from rltrainer.envs.sharded_envs import opened
 from rltrainer.envs.vector_env import close_envs
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError
 from rltrainer.nets import Policy
@@ -64,7 +65,7 @@ class CollectingProgram:
         if not isinstance(envs, gym.vector.VectorEnv):
             hint = "Pass functools.partial(rl.make_vec, env_id, num_envs=1)."
             raise ParamsError.about(self.owner, "make_envs", "must return a gymnasium VectorEnv", envs, hint)
-        self._envs = envs
+        self._envs = envs = opened(envs)
         return (envs.single_observation_space, envs.single_action_space), envs.num_envs, frame_skip(envs), HERE
 
     def receive_weights(self, layout: Layout) -> Any:

@@ -19,6 +19,7 @@ from rltrainer.data.storage import to_array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import take_rows
+from rltrainer.envs.sharded_envs import opened
 from rltrainer.envs.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError
 from rltrainer.interval import Every
@@ -128,6 +129,7 @@ class BatchedCollector(Collector):
 
     state_class, adapter_class = BatchedState, StreamAdapter
     varies_in_length: ClassVar[bool] = True
+    can_be_sharded: ClassVar[bool] = False
     adapter: StreamAdapter
 
     def __init__(
@@ -157,7 +159,7 @@ class BatchedCollector(Collector):
         # Of the steps that are under way [N, ...]: actions as they are stored, and further columns.
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
-        super().__init__(policy, envs, buffer, exploration, device=device, sync_every=sync_every)
+        super().__init__(policy, opened(envs), buffer, exploration, device=device, sync_every=sync_every)
         self._waiting = EnvQueue(self.inference)
         # The first steps of each env's episode, stored once it has `min_trajectory_length`, dropped if it ends before.
         self._queued: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)

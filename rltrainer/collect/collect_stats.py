@@ -8,6 +8,7 @@ import numpy as np
 
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError
+from rltrainer.processes.ranks import Ranks
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt
 
 
@@ -108,6 +109,19 @@ class CollectStats:
             infos=infos,
         )
 
+    def of_all(self, ranks: Ranks) -> "CollectStats":
+        """Return the statistics of all ranks' collections, which took place at the same time."""
+        if ranks.world == 1:
+            return self
+        infos = {name: values.tolist() for name, values in self.infos.items()}
+        plain = {**vars(self), "returns": self.returns.tolist(), "lengths": self.lengths.tolist(), "infos": infos}
+        parts = []
+        for found in ranks.from_all(plain):
+            returns, lengths = np.array(found["returns"], np.float64), np.array(found["lengths"], np.int64)
+            arrays = {name: np.array(values, np.float64) for name, values in found["infos"].items()}
+            parts.append(CollectStats(**found | {"returns": returns, "lengths": lengths, "infos": arrays}))
+        return replace(CollectStats.merge(parts), collect_time=max(part.collect_time for part in parts))
+
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
         """Return the stats with one return per episode, reduced from [E, A] to [E] where there are several agents."""
         if self.returns.ndim == 1:
@@ -131,3 +145,6 @@ class CollectStats:
             return None if (self.lengths >= 0).all() else "lengths: is negative"
         found = f"{self.returns.dtype} {self.returns.shape} and {self.lengths.dtype} {self.lengths.shape}"
         return f"expected returns and lengths of as many episodes, found {found}"
+
+
+NO_EPISODES = CollectStats(0, 0, np.zeros(0), np.zeros(0, np.int64), 0.0)

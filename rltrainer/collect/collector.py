@@ -17,21 +17,22 @@ from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
 from rltrainer.collect.episode_infos import EpisodeInfos, checked_keys
 from rltrainer.collect.faults import FaultChecker, check_obs, raise_choice_fault
+from rltrainer.collect.rules import check_counts, processed, require_buffer, require_one_agent, require_same_spaces
 from rltrainer.collect.tensor_rollouts import TensorRollouts
 from rltrainer.collect.weight_sync import CopyElsewhere, Counts, OlderWeights, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array, to_array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.env_state import AdapterState
+from rltrainer.envs.sharded_envs import ShardedEnvs
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
-from rltrainer.errors import NonFiniteError, ParamsError, ReturnedError, SpaceError
+from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
-from rltrainer.spaces import describe_mismatch
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree
 from rltrainer.types import Rollout
@@ -42,10 +43,6 @@ AnyVectorEnv = Annotated[
     instance_of(gym.vector.VectorEnv, hint="Write Collector(policy, rl.make_vec(env_id, num_envs=1))."),
 ]
 AnyPolicy = Annotated[Policy, instance_of(Policy, hint="Pass algorithm.policy, or ActorCritic.for_envs(envs).")]
-AnyBuffer = Annotated[
-    ReplayBuffer | RolloutBuffer,
-    instance_of(ReplayBuffer, RolloutBuffer, hint="Write rl.ReplayBuffer(capacity, *spaces)."),
-]
 
 
 @dataclass(kw_only=True)
@@ -78,7 +75,8 @@ class Collector(Stateful[CollectorState]):
 
     Args:
         policy: chooses the actions.
-        envs: any gymnasium vector env, in any autoreset mode.
+        envs: any gymnasium vector env, in any autoreset mode. Those of `make_vec` are made when they are first needed
+            under `torchrun`.
         buffer: a `ReplayBuffer` or `RolloutBuffer`; None stores nothing.
         exploration: replaces the policy's own exploration.
         max_episode_steps: `collect(num_episodes=)` truncates an episode that gets as long as this; None waits.
@@ -93,6 +91,7 @@ class Collector(Stateful[CollectorState]):
         needs_reset: whether the next collection begins with a reset of all envs.
         keeps_env_action: whether the buffer gets the actions that the envs received, not the samples.
         frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
+        shard: rank and number of the shards of a run, of whose envs it has a part; None for all envs.
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
@@ -104,6 +103,7 @@ class Collector(Stateful[CollectorState]):
     state_name = "collector"
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     varies_in_length: ClassVar[bool] = False
+    can_be_sharded: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -121,49 +121,121 @@ class Collector(Stateful[CollectorState]):
         self.exploration = checked("Collector", "exploration", exploration, AnyExploration | None)
         self.max_episode_steps = checked("Collector", "max_episode_steps", max_episode_steps, PositiveInt | None)
         self._acting, self._weights = acting_policy("Collector", policy, device, sync_every)
-        keys = checked_keys("Collector", info_keys)
-        self.adapter = self.adapter_class(EpisodeInfos(envs, keys) if keys else envs, self._acting.device)
-        self.envs, self.num_envs, self.frame_skip = self.adapter.envs, self.adapter.num_envs, frame_skip(envs)
-        require_same_spaces("policy", policy, self.adapter)
-        self._selection = ActionSelection(self._acting, self.adapter)
+        self._info_keys = checked_keys("Collector", info_keys)
+        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
         self.buffer: ReplayBuffer | RolloutBuffer | None = None
         self.rollout_buffer: RolloutBuffer | None = None
-        self.keeps_env_action, self._token = False, TrajectoryToken()
+        self.keeps_env_action, self._eval_mode = False, EvalMode(self._acting)
+        self._older: OlderWeights | None = None
+        if isinstance(envs, ShardedEnvs):
+            self._hold(envs)
+            self.frame_skip = frame_skip(envs)
+            require_same_spaces("policy", policy, self)
+        else:
+            self._open(envs)
         if buffer is not None:
             self.attach_buffer(buffer)
         self.generator = make_generator(None, self._acting.device)
-        self.num_rows, self.needs_reset = 0, True
-        self._processed: Rollout | None = None
-        self._eval_mode = EvalMode(self._acting)
-        self._older: OlderWeights | None = None
-        self._acted_on: TrajectoryToken | None = None  # what the last collection with older weights continued
+
+    def _open(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        """Make all that steps these envs."""
+        keys = self._info_keys
+        self.adapter = self.adapter_class(EpisodeInfos(envs, keys) if keys else envs, self._acting.device)
+        self._hold(self.adapter.envs)
+        self.frame_skip = frame_skip(envs)
+        require_same_spaces("policy", self.policy, self)
+        self._selection = ActionSelection(self._acting, self.adapter)
         self._agents = self.envs.unwrapped if isinstance(self.envs.unwrapped, AgentsAsEnvs) else None
         reader = self.envs.reader if isinstance(self.envs, EpisodeInfos) else None
         self._episodes = EpisodeCounter(self.num_envs, infos=reader, agents=self._agents)
         self._checker = FaultChecker(self.adapter, self._episodes)
         can_run = isinstance(envs, TensorVectorEnv) and envs.device == self._acting.device and not keys
         self._tensors = TensorRollouts(self._acting, cast(TensorVectorEnv, envs)) if can_run else None
+        self._attach()
+
+    def _hold(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        """Hold envs in which no step was taken."""
+        self.envs, self.num_envs = envs, envs.num_envs
+        self.shard: tuple[int, int] | None = None
+        self.num_rows, self.needs_reset, self._token = 0, True, TrajectoryToken()
+        self._processed: Rollout | None = None
+        self._acted_on: TrajectoryToken | None = None  # what the last collection with older weights continued
+
+    @property
+    def _is_open(self) -> bool:
+        return not isinstance(self.envs, ShardedEnvs)
+
+    def _require_envs(self) -> None:
+        """Make all envs, if none is made: without a trainer, a collector has no shard."""
+        if isinstance(self.envs, ShardedEnvs):
+            if self.buffer is not None:
+                self.buffer.take_part(0, 1)
+            self._open(self.envs.env)
+
+    def let_go(self, owner: str) -> None:
+        """Close the envs and free the memory of the buffer, until they are needed again; copies are cheap then.
+
+        Envs that `make_vec` did not make are a `ParamsError` about `owner`, data in the buffer a `ReplayBufferError`.
+        """
+        held: Any = require_collector(owner, self).envs
+        if self._is_open and self._info_keys:
+            held = held.env
+        if (sharded := vars(held).get("recipe") if self._is_open else held) is None:
+            rule, hint = "must be made by make_vec in a run of several shards", "wrap single envs by its wrappers=."
+            raise ParamsError.about(owner, "envs", rule, held, f"Make it with rl.make_vec, and {hint}")
+        if isinstance(self.buffer, ReplayBuffer):
+            self.buffer.let_go()
+            self.rollout_buffer = None
+        if self._is_open:
+            self.close()
+            sharded.close()
+            self._hold(sharded)
+            del self.adapter, self._selection, self._episodes, self._checker, self._agents, self._tensors
+
+    def take_part(self, owner: str, rank: int, world: int) -> None:
+        """Take the part of a shard among `world`: its envs, and its share of the buffer; for errors see `let_go`."""
+        self.let_go(owner)
+        sharded, num_envs = cast(ShardedEnvs, self.envs), self.num_envs
+        if num_envs % world:
+            rule = f"must be a multiple of the number of shards, {world}"
+            least = num_envs // world * world
+            hint = f"Take {least} or {least + world}." if least else f"Take {world}."
+            raise ParamsError.about(owner, "num_envs", rule, num_envs, hint)
+        # A rank must not move torch's generator further than others do, whichever they share a process with.
+        with torch.random.fork_rng(devices=[]):
+            if self.buffer is not None:
+                self.buffer.take_part(rank, world)
+            self._open(sharded.part(rank, world))
+        self.shard = rank, world
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""
-        require_buffer("Collector", self.policy, self.adapter, buffer)
+        require_buffer("Collector", self.policy, self, buffer)
         self.buffer, self._token = buffer, TrajectoryToken()
         self.keeps_env_action = isinstance(buffer, ReplayBuffer)
-        self._selection.columns = tuple(buffer.extra)
-        if isinstance(buffer, RolloutBuffer):
-            self.rollout_buffer = buffer
-        else:
-            spaces = (self.adapter.observation_space, self.adapter.action_space)
-            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces, extra=buffer.extra)
+        if self._is_open:
+            self._attach()
+
+    def _attach(self) -> None:
+        if isinstance(self.buffer, RolloutBuffer):
+            self.rollout_buffer = self.buffer
+        elif self.buffer is not None:
+            spaces = (self.observation_space, self.action_space)
+            self.rollout_buffer = RolloutBuffer(1, self.num_envs, *spaces, extra=self.buffer.extra)
+        if self.buffer is not None:
+            self._selection.columns = tuple(self.buffer.extra)
 
     def seed(self, seed: int) -> None:
         """Seed actions, and the envs that carry no seed of their own."""
         seed = checked("Collector.seed", "seed", seed, Integer)
-        self.generator.manual_seed(derive_seed(seed, "action"))
+        self._require_envs()
+        own = () if self.shard is None or self.shard[1] == 1 else (self.shard[0],)
+        self.generator.manual_seed(derive_seed(seed, "action", *own))
         self.adapter.seed(derive_seed(seed, "env"))
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
         """Reset all envs; `first_episode` begins with the seeds of the very first episodes, as each test step does."""
+        self._require_envs()
         with env_named(self.num_rows):
             self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
@@ -180,11 +252,13 @@ class Collector(Stateful[CollectorState]):
     @property
     def can_overlap(self) -> bool:
         """Tell whether a copy of the policy can act while updates run; see `overlap`."""
-        acts_here = type(self) is Collector and self._weights is None and self._tensors is None
+        in_tensors = self._tensors is not None if self._is_open else isinstance(self.envs.unwrapped, TensorVectorEnv)
+        acts_here = type(self) is Collector and self._weights is None and not in_tensors
         return acts_here and self._acting.device.type == "cuda"
 
     def overlap(self, is_on: bool = True) -> None:
         """Act with the present weights, then always with those from before the last update, while that one runs."""
+        self._require_envs()
         if is_on != (self._older is not None):
             self._older = OlderWeights(CopyElsewhere(self.policy, self._acting.device)) if is_on else None
             self._acting = self.policy if self._older is None else self._older.copy
@@ -226,6 +300,7 @@ class Collector(Stateful[CollectorState]):
             TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
+        self._require_envs()
         self._limit = self.max_episode_steps if num_episodes is not None else None
         if self._agents is not None:  # a team truncates its own episodes
             self._agents.max_episode_steps, self._limit = self._limit, None
@@ -281,6 +356,7 @@ class Collector(Stateful[CollectorState]):
 
         The next collection resets the envs, to the episodes that they would have begun without this.
         """
+        self._require_envs()
         adapter, before = self.adapter, self.num_rows
         seed = derive_seed(self.generator.initial_seed(), "aside")
         generator = make_generator(derive_seed(seed, "action"), self.generator.device)
@@ -327,6 +403,7 @@ class Collector(Stateful[CollectorState]):
 
     def get_state(self) -> CollectorState:
         """Return the state of generator, envs, memory, running episodes and counters; the buffer has its own."""
+        self._require_envs()
         continues = not self.needs_reset
         return CollectorState(
             generator=self.generator.get_state(),
@@ -342,6 +419,7 @@ class Collector(Stateful[CollectorState]):
 
     def check_state(self, state: CollectorState) -> None:
         """Check a state; envs that cannot be brought there will begin a new episode, with a warning."""
+        self._require_envs()
         check_generator("collector.generator", self.generator, state.generator)
         self._selection.check_memory(state.memory, self.exploration)
         self.adapter.check_state(state.adapter)
@@ -365,7 +443,7 @@ class Collector(Stateful[CollectorState]):
     @property
     def num_env_restarts(self) -> int:
         """The envs that failed so far and were restarted."""
-        return getattr(self.envs.unwrapped, "num_restarts", 0)
+        return getattr(self.envs.unwrapped, "num_restarts", 0) if self._is_open else 0
 
     def shares_an_env(self, other: DataSource) -> bool:
         """Return whether a step or reset of the one would move the other, however the envs are wrapped."""
@@ -373,11 +451,12 @@ class Collector(Stateful[CollectorState]):
 
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:
         """Record all episodes that end from now on into files of a folder."""
+        self._require_envs()
         return self.adapter.record_episodes(folder)
 
     def close(self) -> None:
         """Close the envs; never raises."""
-        self.adapter.close()
+        (self.adapter if self._is_open else self.envs).close()
 
     def _resume(self) -> None:
         # Bring the envs to where they were when the loaded state was saved.
@@ -461,6 +540,15 @@ class Collector(Stateful[CollectorState]):
 Buffer = ReplayBuffer | RolloutBuffer
 
 
+def require_collector(owner: str, source: DataSource) -> Collector:
+    """Return a source that can take a part of its envs; a `ParamsError` about `owner` for a source of another class."""
+    if isinstance(source, Collector) and source.can_be_sharded:
+        return source
+    params, _, field = owner.rpartition(".")
+    hint = "RuntimeParams(parallel=None) trains in one process."
+    raise ParamsError.about(params, field, "must be a Collector in a run of several shards", source, hint)
+
+
 class TrajectoryToken:
     """Stands for the steps of envs between two resets of all of them: steps of another token continue nothing."""
 
@@ -480,56 +568,3 @@ class TrajectoryToken:
                 buffer.resume(self, obs)
                 buffer.end_trajectory(np.isin(np.arange(buffer.num_envs), lost))
         self.is_loaded = False
-
-
-def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int | None, int | None]:
-    """Return the two counts of a collection as Python's integers; a `ParamsError` unless one is given, and positive."""
-    if type(num_steps) is int and num_steps > 0 and num_episodes is None:  # as most often
-        return num_steps, None
-    if (num_steps is None) == (num_episodes is None):
-        got = f"num_steps={num_steps!r}, num_episodes={num_episodes!r}"
-        rule, hint = "exactly one of num_steps and num_episodes must be given", "Write collect(num_steps=1000)."
-        raise ParamsError(f"Collector.collect: {rule}; got {got}. {hint}")
-    if num_steps is not None:
-        return checked("Collector.collect", "num_steps", num_steps, PositiveInt), None
-    return None, checked("Collector.collect", "num_episodes", num_episodes, PositiveInt)
-
-
-def require_same_spaces(part: str, owner: Any, adapter: Any) -> None:
-    """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs of an adapter or collector."""
-    for name in ("observation_space", "action_space"):
-        where, expected = f"Collector.{part}.{name}", getattr(adapter, name)
-        if text := describe_mismatch(where, expected, getattr(owner, name), with_bounds=name == "action_space"):
-            raise SpaceError(f"{text}. Build the {part} for the spaces of these envs.")
-
-
-def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: str = "") -> None:
-    """Raise a `SpaceError` or `ParamsError` unless a collector, or its adapter, can write into a buffer."""
-    checked(owner, "buffer", buffer, AnyBuffer)
-    require_same_spaces("buffer", buffer, source)
-    if buffer.num_envs != (count := source.num_envs):
-        rule, hint = f"must be made for num_envs={count}{whose}", f"Write ReplayBuffer(..., num_envs={count})."
-        raise ParamsError.about(owner, "buffer.num_envs", rule, buffer.num_envs, hint)
-    known = policy.columns if buffer.extra else {}
-    for name, spec in buffer.extra.items():
-        if known.get(name) != spec:
-            rule = f"must be a column that the policy fills; {type(policy).__name__} fills {dict(known)}"
-            raise ParamsError.about("Collector", f"buffer.extra[{name!r}]", rule, spec)
-
-
-def require_one_agent(reward: Any) -> None:
-    """Raise a `SpaceError` for rewards [N, A] of several agents."""
-    if reward.ndim > 1:
-        text = f"Collector: rewards of shape {tuple(reward.shape)} are several agents'; no algorithm trains on them."
-        raise SpaceError(f"{text} Reduce them to one reward per env in a wrapper.")
-
-
-def processed(process: Process, rollout: Rollout) -> Rollout:
-    """Return the rollout that a transform makes of a collection; a `TypeError` if it is none of the same shape."""
-    result, shape = process(rollout), tuple(rollout.reward.shape)
-    if not isinstance(result, Rollout) or result.reward.shape != shape:
-        found = tuple(result.reward.shape) if isinstance(result, Rollout) else result
-        raise ReturnedError.about("Collector.collect", "process", f"must return a Rollout of {shape}", found)
-    if not result.reward.isfinite().all():
-        raise NonFiniteError("Collector.collect: process returned rewards that are not finite; nothing was stored")
-    return result

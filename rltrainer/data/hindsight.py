@@ -74,6 +74,10 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().__init__(capacity, observation_space, action_space, num_envs, **options)
         self._bounds = TrajectoryBounds(self._ring)
 
+    def _allocate(self, world: int, env_capacity: int) -> None:
+        super()._allocate(world, env_capacity)
+        self._bounds = TrajectoryBounds(self._ring)
+
     @classmethod
     def for_env(cls, env: gym.Env[Any, Any], capacity: int, num_envs: int = 1, **options: Any) -> Self:
         """Return a buffer with a single env's spaces, and its `compute_reward` and `compute_terminated`.

@@ -66,6 +66,7 @@ class MixedBuffer(ReplayBuffer):
         """
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         self.online.progress = self.offline.progress = self.progress
+        self.online.ranks = self.offline.ranks = self.ranks
         # RLPD draws half from either (section 4.1); without online data all is offline.
         num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
         sizes = ((self.online, batch_size - num_offline), (self.offline, num_offline))
@@ -109,6 +110,22 @@ class MixedBuffer(ReplayBuffer):
         """Seed the sampling of both, except of a buffer that was given a seed of its own."""
         self.online.seed(seed)
         self.offline.seed(derive_seed(seed, "offline"))
+
+    def take_part(self, rank: int, world: int) -> None:
+        """Let the online buffer become the part of a shard; each shard samples from all offline data."""
+        self.online.take_part(rank, world)
+        if self.offline._has_own_seed and world > 1:
+            generator = self.offline.generator
+            generator.manual_seed(derive_seed(generator.initial_seed(), "shard", rank))
+        self._follow()
+
+    def let_go(self) -> None:
+        """Free the memory of the online buffer."""
+        self.online.let_go()
+        self._follow()
+
+    def _follow(self) -> None:
+        vars(self).update(vars(self.online) | {"progress": self.progress, "ranks": self.ranks})
 
     def _sampling_state(self) -> State:
         return {**self.online._sampling_state(), "offline": self.offline.sampling_state()}

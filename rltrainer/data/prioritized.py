@@ -15,6 +15,7 @@ from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import State
@@ -50,6 +51,11 @@ class PrioritySampler:
         # The exponent of the weights. A device reads it there: a CUDA graph would repeat a number of the host.
         self._exponent: float | Tensor = 0.0 if device.type == "cpu" else torch.zeros_like(self.largest)
         self._beta: float | None = None
+        self.ranks: Ranks = ALONE
+
+    def of_size(self, num_slots: int) -> "PrioritySampler":
+        """Return a new one for so many slots."""
+        return PrioritySampler(num_slots, self.alpha, self.beta, self.largest.device)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -92,7 +98,9 @@ class PrioritySampler:
         # w_i = (N P_i)^-beta / max_j w_j (section 3.4): dividing by the largest only ever makes an update smaller, and
         # makes N cancel out.
         weight = probability.pow_(self._exponent)
-        return slots.view(shape), (weight / weight.amax(-1, keepdim=True)).float()
+        largest = weight.amax(-1, keepdim=True)
+        largest = self.ranks.max(largest) if self.ranks.world > 1 else largest  # of the whole batch
+        return slots.view(shape), (weight / largest).float()
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
         """Set priorities to |td_error|; the larger one of a slot that is in the batch twice."""
@@ -188,6 +196,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if isinstance(self.sampler, PrioritySampler):
             self.sampler.refresh(self.progress())
         return super().refresh()
+
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        if isinstance(self.sampler, PrioritySampler):
+            self.sampler.ranks = self.ranks
+        return super()._draw(shape)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].

@@ -1,5 +1,6 @@
 """The replay buffer: the data of off-policy and offline algorithms."""
 
+import dataclasses
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,8 @@ from rltrainer.device import require_device
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.plan import no_progress
-from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
+from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.seeding import check_generator, derive_seed, make_generator, reseed, set_generator
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import write_state
 from rltrainer.tree import Tree, named_leaves
@@ -56,7 +58,8 @@ class BufferOptions(TypedDict, total=False):
 class ReplayBuffer:
     """Stores the newest transitions of `num_envs` envs and samples them uniformly, or as `sampler` draws them.
 
-    Each observation is stored once. `progress` returns the share of the training that is done, for schedules.
+    Each observation is stored once. `progress` returns the share of the training that is done, for schedules; each of
+    `ranks` samples its part of a batch.
 
     Args:
         capacity: transitions in all; rounded up to a multiple of `num_envs`.
@@ -120,6 +123,41 @@ class ReplayBuffer:
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self.progress: Callable[[], float] = no_progress
+        self.ranks: Ranks = ALONE
+        self._whole = self.capacity, num_envs
+
+    def take_part(self, rank: int, world: int) -> None:
+        """Become the part of a shard among so many, with its share of envs and capacity, and random numbers of its own.
+
+        `world` divides the number of envs. Data in the buffer is a `ReplayBufferError`; a sampler of a fixed size is a
+        `ParamsError`.
+        """
+        capacity, num_envs = self._whole
+        self._allocate(world, capacity // num_envs)
+        if self._has_own_seed and world > 1:
+            self.generator.manual_seed(derive_seed(self.generator.initial_seed(), "shard", rank))
+
+    def let_go(self) -> None:
+        """Free the memory of an empty buffer, of all shards again, until the next `take_part`; for errors see there."""
+        self._allocate(1, self._layout.frame_stack or 1)
+
+    def _allocate(self, world: int, env_capacity: int) -> None:
+        """Take new memory for a share of the envs."""
+        capacity, num_envs = (size // world for size in self._whole)
+        ring = self._ring
+        if (env_capacity, num_envs) != (ring.env_capacity, ring.num_envs):
+            if len(ring):
+                text = f"must be empty before a run of several shards; it holds {len(ring)} transitions"
+                hint = "The offline part of a MixedBuffer may hold some."
+                raise ReplayBufferError(f"{type(self).__name__}: {text}. {hint}")
+            new_sampler = getattr(ring.sampler, "of_size", None)
+            if ring.sampler is not None and new_sampler is None:
+                rule = "must have a method `of_size(num_slots)`, which returns a new one, in a run of several shards"
+                raise ParamsError.about(type(self).__name__, "sampler", rule, ring.sampler)
+            self._ring = Ring(type(self).__name__, ring.specs, env_capacity, num_envs, self.device, ring.frames)
+            self._ring.sampler = new_sampler and new_sampler(self.num_slots)
+        self.capacity, self.num_envs = capacity, num_envs
+        self._layout = dataclasses.replace(self._layout, capacity=capacity, num_envs=num_envs)
 
     @classmethod
     def forecast_nbytes(
@@ -143,7 +181,7 @@ class ReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer."""
-        return vars(self) | {"progress": no_progress}
+        return vars(self) | {"progress": no_progress, "ranks": ALONE}
 
     @property
     def sampler(self) -> Sampler | None:

@@ -56,6 +56,14 @@ class RolloutBuffer:
         self._starts = np.ones(num_envs, np.bool_)
         self._token: object | None = None
         self._taken: DenseRollout | None = None
+        self._num_all_envs = num_envs
+
+    def take_part(self, rank: int, world: int) -> None:
+        """Become the part of a shard among so many: forget all steps, and take memory for its share of the envs."""
+        num_rows, num_all = self._columns["obs"].shape[0] - 1, self._num_all_envs
+        spaces = (self.observation_space, self.action_space)
+        RolloutBuffer.__init__(self, num_rows, num_all // world, *spaces, self.device, self.extra)
+        self._num_all_envs = num_all
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without views of this object's memory."""

@@ -18,11 +18,15 @@ from rltrainer.envs.atari import UNDERSTOOD, AtariVectorEnv, atari_options_of
 from rltrainer.envs.backends.masked_resets import Env
 from rltrainer.envs.backends.native import EnvPoolVectorEnv, NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
+from rltrainer.envs.sharded_envs import ShardedEnvs
 from rltrainer.envs.tensors import TENSOR_ENVS
 from rltrainer.envs.tensors.tensor_env import TensorEnv
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.workers.worker_vector_env import WorkerOptions, WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, install_extra
+from rltrainer.processes.torch_ranks import torchrun_place
+from rltrainer.processes.worker import num_cores
+from rltrainer.seeding import derive_seed
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -86,7 +90,8 @@ def make_vec(
         env_kwargs: arguments of the env; only with an id. EnvPool's own (`num_threads`, ...) with `"envpool"`.
 
     Returns:
-        a vector env with the attribute `base_seed`; without wrappers its `spec` has id and arguments.
+        a vector env with the attribute `base_seed`; without wrappers its `spec` has id and arguments. Under `torchrun`
+        one that stands for all envs, of which each process makes those of its shards when a trainer needs them.
 
     Raises:
         ParamsError: an argument breaks its rule, or two contradict each other.
@@ -106,13 +111,9 @@ def make_vec(
         options[name] = checked("make_vec", name, value, annotations[name])
         if value != getattr(WorkerOptions, name) and backend != "workers":
             raise _invalid(name, "only backend='workers' can honour it", value, f"The backend is {backend!r}.")
-    if backend == "tensor":
-        return _make_tensor(env, num_envs, device, seed)
-    if device is not None:
+    if device is not None and backend != "tensor":
         raise _invalid("device", "only backend='tensor' can honour it", device, f"The backend is {backend!r}.")
-    if backend == "envpool":
-        return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), seed)
-    spec = spec_of(env) if isinstance(env, str) else None
+    spec = spec_of(env) if isinstance(env, str) and backend not in ("tensor", "envpool") else None
     chosen: str = backend
     if backend == "auto":
         if wrappers:
@@ -122,13 +123,26 @@ def make_vec(
         chosen = "native" if is_native else "sync"
         name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
         logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
-    if chosen == "native":
-        return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs, wrappers), seed)
-    factories = [partial(_make_single, env if callable(env) else spec, env_kwargs, wrappers)] * num_envs
-    made = WorkerVectorEnv(factories, seed, **options) if chosen == "workers" else SyncVectorEnv(factories, seed)
-    if spec is not None and not wrappers:  # so that a run can say what it was trained in
-        made.spec = dataclasses.replace(spec, kwargs={**spec.kwargs, **env_kwargs})
-    return made
+
+    def make(num_envs: int, first: int, count: int) -> VectorEnv:
+        # Single envs are seeded by their global index; envs that are seeded as a whole need another seed in each part.
+        of_part = seed if seed is None or not first else derive_seed(seed, "part", first)
+        if chosen == "tensor":
+            return _make_tensor(env, num_envs, device, of_part)
+        if chosen == "envpool":
+            return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), of_part)
+        if chosen == "native":
+            return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs, wrappers), of_part)
+        factories = [partial(_make_single, env if callable(env) else spec, env_kwargs, wrappers)] * num_envs
+        own = options if count == 1 else {**options, "num_workers": -(-(num_workers or num_cores()) // count)}
+        made = WorkerVectorEnv(factories, seed, **own) if chosen == "workers" else SyncVectorEnv(factories, seed)
+        if spec is not None and not wrappers:  # so that a run can say what it was trained in
+            made.spec = dataclasses.replace(spec, kwargs={**spec.kwargs, **env_kwargs})
+        return made
+
+    place = torchrun_place()
+    sharded = ShardedEnvs(make, num_envs, seed, place or (0, num_envs))
+    return sharded if place else sharded.part(0, 1)
 
 
 def single_env(env: str | Callable[[], Env], wrappers: Wrappers = (), **env_kwargs: Any) -> Env:

@@ -11,6 +11,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import make_vec
+from rltrainer.envs.sharded_envs import opened
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
@@ -98,7 +99,7 @@ class Evaluate(TrainerHook):
         """Make the envs, unless they are given."""
         envs = self.envs
         if not isinstance(envs, gym.vector.VectorEnv):
-            envs = make_vec(envs, min(self.num_episodes, MOST_ENVS), backend="sync")
+            envs = opened(make_vec(envs, min(self.num_episodes, MOST_ENVS), backend="sync"))
         # A collector without a seed draws one, which must not change the random numbers of the run.
         with torch.random.fork_rng(devices=[]):
             collector = Collector(ctx.algorithm.policy, with_success(envs, self.info_keys))

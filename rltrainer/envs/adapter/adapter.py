@@ -75,8 +75,11 @@ class EnvAdapter(Stateful[AdapterState]):
         self._env_state = EnvState(envs, self._autoreset.can_repeat, self.history_class(self.num_envs))
         self._history = self._env_state.history
         self._loaded: AdapterState | None = None  # what `resume` restores
-        seeds = (getattr(layer, "base_seed", None) for layer in layers(envs))
-        self._clock = EpisodeClock(self.num_envs, next((seed for seed in seeds if seed is not None), None))
+        seed, first_env = (
+            next((found for each in layers(envs) if (found := getattr(each, name, None)) is not None), None)
+            for name in ("base_seed", "first_env")
+        )
+        self._clock = EpisodeClock(self.num_envs, seed, first_env or 0)
         self._has_explicit_seed = self._clock.seed is not None
         self._now: ObsMemory | None = None  # what is acted on, and what `step` returned
         self._next: ObsMemory
@@ -166,7 +169,7 @@ class EnvAdapter(Stateful[AdapterState]):
     def aside(self, seed: int) -> Iterator[None]:
         """Step envs inside this context in episodes of this seed, which are not counted; a reset has to follow."""
         # Another clock: neither the numbers of the episodes nor their seeds change for the steps after this.
-        clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed)
+        clock, self._clock = self._clock, EpisodeClock(self.num_envs, seed, self._clock.first_env)
         recorder, self._recorder = self._recorder, None
         try:
             yield
@@ -181,7 +184,7 @@ class EnvAdapter(Stateful[AdapterState]):
             rule = "must be False for envs whose episodes do not follow from their seeds and actions alone"
             hint = 'Use rl.make_vec(..., backend="sync"), and no SaveableEnv.'
             raise ParamsError.about("CheckpointParams", "record_episodes", rule, True, hint)
-        self._recorder = EpisodeRecorder(folder, self._history, first_env)
+        self._recorder = EpisodeRecorder(folder, self._history, self._clock.first_env + first_env)
         return self._recorder
 
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:

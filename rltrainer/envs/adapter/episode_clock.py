@@ -26,10 +26,13 @@ class ClockState:
 
 
 class EpisodeClock:
-    """Counts episodes and steps of N envs; all seeds derive from `seed`, which is drawn where it is None."""
+    """Counts episodes and steps of N envs; all seeds derive from `seed`, which is drawn where it is None.
 
-    def __init__(self, num_envs: int, seed: int | None) -> None:
-        self.seed, self.num_envs = seed, num_envs
+    `first_env` is the global index of the first one: an env has the same seeds in whichever part of a run's envs it is.
+    """
+
+    def __init__(self, num_envs: int, seed: int | None, first_env: int = 0) -> None:
+        self.seed, self.num_envs, self.first_env = seed, num_envs, first_env
         self.episode: Rows = np.zeros(num_envs, np.int64)  # how many were before the running one
         # Both count from the last reset of all envs, so that a step changes one number.
         self.num_steps, self._began = 0, np.zeros(num_envs, np.int64)
@@ -81,7 +84,8 @@ class EpisodeClock:
 
     def reset_seed(self) -> int:
         """Return the seed of the last reset of all envs."""
-        return derive_seed(self._root(), "reset", self._num_resets)
+        part = ("part", self.first_env) if self.first_env else ()
+        return derive_seed(self._root(), "reset", self._num_resets, *part)
 
     def episode_seeds(self, rows: Rows) -> list[int | None]:
         """Return the seeds of these envs' episodes, None for the other envs."""
@@ -89,7 +93,7 @@ class EpisodeClock:
         # episodes end change what an env is started with.
         seeds: list[int | None] = [None] * self.num_envs
         for n in rows.tolist():
-            seeds[n] = derive_seed(self._root(), n, int(self.episode[n]))
+            seeds[n] = derive_seed(self._root(), self.first_env + n, int(self.episode[n]))
         return seeds
 
     def state(self) -> ClockState:

@@ -21,6 +21,7 @@ from rltrainer.envs.adapter.env_state import AdapterState, check_array
 from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.make_vec import make_vec
+from rltrainer.envs.sharded_envs import opened
 from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import ParamsError, SpaceError, importing_extra
 from rltrainer.seeding import derive_seed
@@ -157,7 +158,8 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         self._tells_agent = checked(owner, "agent_id", agent_id, Flag)
         self.base_seed = checked(owner, "seed", seed, NonNegativeInt | None)
         backend = checked(owner, "backend", backend, Literal["sync", "workers"])
-        self._teams = LastInfos(make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options))
+        made = make_vec(partial(make_team, env), num_copies, backend=backend, **worker_options)
+        self._teams = LastInfos(opened(made))
         try:
             self._declare()
         except BaseException:

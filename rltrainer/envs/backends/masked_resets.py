@@ -52,6 +52,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     # Every call returns new arrays, so nothing that was returned is ever overwritten.
 
     are_saveable: bool  # whether each env is a `SaveableEnv`
+    first_env = 0  # the global index of the first env, by which all are seeded
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
         self.num_envs, self.base_seed = num_envs, seed
@@ -160,7 +161,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if seed is None:
             if self.base_seed is None or not self._is_first_reset:
                 return [None] * self.num_envs
-            return [derive_seed(self.base_seed, i, 0) for i in range(self.num_envs)]
+            return [derive_seed(self.base_seed, self.first_env + i, 0) for i in range(self.num_envs)]
         first = as_python(seed)
         if is_int(first):
             return [first + i for i in range(self.num_envs)]

@@ -15,6 +15,7 @@ from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import AgentsAsEnvs, TensorEnv, make_vec
 from rltrainer.envs.agents.agents_as_envs import AGENT
 from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
+from rltrainer.envs.sharded_envs import opened
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
 from rltrainer.tools.evaluation import filming
@@ -197,10 +198,10 @@ def vector_of(
         envs: VectorEnv = AgentsAsEnvs(lambda: wrap(make()), num_envs, agent_id=has_agent == [True, False])
     elif isinstance(first, TensorEnv) and not env_kwargs:  # it cannot be rendered
         with torch.random.fork_rng(devices=[]):  # the envs draw a seed until they have one
-            envs = make_vec(factory, num_envs, backend="tensor", device=player.device)
+            envs = opened(make_vec(factory, num_envs, backend="tensor", device=player.device))
     else:
         options = env_kwargs if isinstance(env, str) else {}
-        envs = make_vec(make, num_envs, backend="sync", wrappers=[wrap], **options)
+        envs = opened(make_vec(make, num_envs, backend="sync", wrappers=[wrap], **options))
     try:
         yield envs
     finally:

@@ -9,6 +9,7 @@ import torch
 
 from rltrainer.collect import Collector
 from rltrainer.envs import AgentsAsEnvs, make_vec
+from rltrainer.envs.sharded_envs import opened
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
@@ -114,7 +115,7 @@ class VideoRecorder(TrainerHook):
         # The second value is the seed from which those of the episodes derive.
         if self.env is not None:
             options: Any = {"render_mode": "rgb_array"} if isinstance(self.env, str) else {}
-            return make_vec(self.env, 1, backend="sync", **options), self._seed
+            return opened(make_vec(self.env, 1, backend="sync", **options)), self._seed
         tests, seed = ctx.params.test_collector, ctx.params.seed
         if not isinstance(tests, Collector):
             rule, hint = "must be given where no Collector has test envs", "Pass a gymnasium id or a factory."
