@@ -57,8 +57,6 @@ class ParallelParams(Params):
     exact: Flag = False
     """Sum the shards' gradients in their order, so that any number of processes gives the same bits: each process
     receives the gradients of all."""
-    shard_optimizer: Flag = False
-    """Each process keeps the moments of Adam of its share of the parameters only."""
     timeout: PositiveFloat = 60.0
     """Seconds after which a process that does not come to a collective operation is taken for lost."""
 
@@ -256,18 +254,23 @@ class UpdatePlan:
     """True if rollouts differ in size, as collections by episodes do."""
     callbacks: UpdateCallbacks = UpdateCallbacks()
     ranks: Ranks = ALONE
-    """The place of this process among those that train one algorithm together."""
+    """This rank among those that train one algorithm together."""
     all_reduce: Callable[[Tensor], Tensor] | None = None
-    """From an optimizer's flat gradient to its average over processes, before it is checked and clipped, so that all
-    processes decide alike; None for a process that trains alone."""
+    """From an optimizer's flat gradient, followed by its loss, to their average over ranks, before it is checked and
+    clipped, so that all ranks decide alike; None takes the average over `ranks`."""
 
-    def average(self, gradient: Tensor) -> Tensor:
-        """Return the average of a flat gradient over processes."""
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several ranks train the algorithm."""
+        return self.all_reduce is not None or self.ranks.world > 1
+
+    def average(self, x: Tensor) -> Tensor:
+        """Return the average of a tensor over ranks."""
         if self.all_reduce is None:
-            return gradient
-        result: Any = self.all_reduce(gradient)
-        if not isinstance(result, Tensor) or result.shape != gradient.shape:
-            rule = f"must return a gradient of shape {tuple(gradient.shape)}"
+            return self.ranks.mean(x) if self.ranks.world > 1 else x
+        result: Any = self.all_reduce(x)
+        if not isinstance(result, Tensor) or result.shape != x.shape:
+            rule = f"must return a tensor of shape {tuple(x.shape)}"
             raise ReturnedError.about("UpdatePlan", "all_reduce", rule, result)
         return result
 

@@ -114,6 +114,7 @@ class Algorithm(metaclass=Constructed):
         self._built_for = (policy,)  # in a tuple, or it would be saved twice
         self.gamma = params.gamma
         self.plan = unattached(policy.weight_dtype)
+        self.num_ranks = 1  # of the plan; a compiled step asks for this number
         self.device = policy.device
         self.generator = make_generator(None, self.device)
         self._compiled_step = CompiledStep(self)
@@ -171,13 +172,14 @@ class Algorithm(metaclass=Constructed):
             optimizer.attach(name or "loss", plan, self.is_compiled)
         self.policy.progress, self.policy.is_compiled = plan.progress, self.is_compiled
         self.plan = dataclasses.replace(plan, runtime=self._resolved(plan.runtime))
+        self.num_ranks = plan.ranks.world
 
     def _resolved(self, runtime: RuntimeParams) -> RuntimeParams:
         return dataclasses.replace(runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy unattached: the plan leads to a trainer, with envs, buffers and callbacks."""
-        return self.__dict__ | {"plan": unattached(self.policy.weight_dtype), "accumulation": None}
+        return self.__dict__ | {"plan": unattached(self.policy.weight_dtype), "accumulation": None, "num_ranks": 1}
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring networks, statistics, optimizers and targets to float32 or float64, in place; as a new trainer does."""
@@ -206,9 +208,9 @@ class Algorithm(metaclass=Constructed):
     def observe(self, rollout: Rollout) -> None:
         """Merge newly collected data into the policy's running statistics; called once at the end of an update step."""
         if self.policy.obs_normalizer is not None:
-            self.policy.obs_normalizer.update(rollout.valid_cells(rollout.obs))
+            self.policy.obs_normalizer.update(rollout.valid_cells(rollout.obs), self.plan.ranks)
         if self.policy.reward_normalizer is not None:
-            self.policy.reward_normalizer.update(rollout, self.gamma)
+            self.policy.reward_normalizer.update(rollout, self.gamma, self.plan.ranks)
 
     @property
     def has_statistics(self) -> bool:
@@ -238,6 +240,13 @@ class Algorithm(metaclass=Constructed):
         parts = {name: part_state.part_state(part) for name, part in self._parts().items()}
         said = {"algorithm": type(self).__name__, "construction": self.to_plain()}
         return said | dtype_entry(self.policy.weight_dtype) | parts
+
+    @torch.no_grad()
+    def take_from_first_rank(self) -> None:
+        """Take the tensors of the plan's first rank, so that all ranks begin alike."""
+        if self.num_ranks > 1:
+            for tensor in self._tensors():
+                tensor.copy_(self.plan.ranks.gather(tensor.detach(), is_equal=True)[0])
 
     def snapshot(self) -> Load:
         """Return a function that restores the present state."""
@@ -374,6 +383,15 @@ class Algorithm(metaclass=Constructed):
         for optimizer in self._optimizers():
             optimizer.unused.report(type(self).__name__)
         self.check_faults(wait=False)
+
+    def _average_metrics(self, result: UpdateResult) -> UpdateResult:
+        """Return a result whose metrics are averaged over ranks; `td_error` stays that of this rank's batch."""
+        names = sorted(result.metrics)  # the order of all ranks
+        if self.num_ranks == 1 or not names:
+            return result
+        own = [torch.as_tensor(result.metrics[name], dtype=torch.float64, device=self.device) for name in names]
+        average = dict(zip(names, self.plan.ranks.mean(torch.stack(own)).unbind(), strict=True))
+        return dataclasses.replace(result, metrics={name: average[name] for name in result.metrics})
 
     def optimizers_by_loss(self) -> dict[str, Optimizer]:
         """Return the optimizers by the loss that each minimises: `actor` of `actor_optimizer`, `` of `optimizer`."""

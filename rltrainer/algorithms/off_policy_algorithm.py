@@ -78,7 +78,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
         """Return transitions for `update`: [B], or [K, B] for K gradient steps."""
-        buffer.progress = self.plan.progress
+        buffer.progress, buffer.ranks = self.plan.progress, self.plan.ranks
         return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
 
     def update_from(self, buffer: ReplayBuffer, batch_size: int, num_steps: int = 1) -> UpdateResult:
@@ -160,7 +160,7 @@ class OffPolicyAlgorithm(Algorithm):
         if result.td_error is not None and self.plan.skips_steps:
             # A priority that is not finite would outweigh all others.
             result.td_error = result.td_error.nan_to_num(0.0, 0.0, 0.0)
-        return result
+        return self._average_metrics(result)
 
     def _turns(self, num_steps: int) -> Iterator[tuple[Any, ...]]:
         """Yield whose turn each step is, and with accumulation whether it is the last of its group."""

@@ -7,13 +7,17 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.errors import ParamsError
+from rltrainer.functional.losses import standardize
+from rltrainer.functional.moments import moments, pooled, standardized
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import cast
@@ -23,6 +27,8 @@ from rltrainer.updates.compiled_step import add_norms
 
 STEPS_PER_UPDATE_GRAPH = 128
 """Largest number of gradient steps in the CUDA graph of a whole update: a longer one takes memory and gains little."""
+MINIBATCHES_PER_EXCHANGE = 64
+"""Largest number of minibatches that are made before the first of them is used, if there are several ranks."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,18 +127,61 @@ class OnPolicyAlgorithm(Algorithm):
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
         """
         num_steps, size = self._sizes(samples, batch_size)
-        yield from minibatches(samples.flatten(), num_steps, size, self.generator, repeat)
+        num_batches, size = self._split(num_steps, size)
+        yield from minibatches(samples.flatten(), num_steps, size, self.generator, repeat, num_batches)
 
     def _sizes(self, samples: OnPolicyBatch, batch_size: int | None) -> tuple[int, int]:
         """Return the number of valid steps, and the rows of a minibatch."""
         num_steps = int(samples.weight.count_nonzero())  # once: the host waits for the device
         if self.standardizes():
-            self.check_batch_size(batch_size, num_steps)
+            of_all = None if batch_size is None else batch_size * self.num_ranks
+            self.check_batch_size(of_all, self._num_in_all(samples.weight) if self.num_ranks > 1 else num_steps)
         size = samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
-            size = 1 << (max(num_steps, 1) - 1).bit_length()
+            size = _power_of_two(num_steps)
         return num_steps, size if batch_size is None else min(batch_size, size)
+
+    def _split(self, num_steps: int, size: int) -> tuple[int, int]:
+        """Return the number of minibatches, the same on all ranks, and the rows of each here."""
+        of_all = self.plan.ranks.sum(torch.tensor([num_steps, size]))
+        num_batches = math.ceil(int(of_all[0]) / int(of_all[1]))
+        needed = math.ceil(num_steps / max(num_batches, 1))
+        return num_batches, size if needed <= size else _power_of_two(needed)
+
+    def _num_in_all(self, weight: Tensor) -> int:
+        """Return the number of valid steps in the data of all ranks."""
+        return int(self.plan.ranks.sum(weight.count_nonzero().view(1)))
+
+    def _moments_of_all(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the moments [3, ...] of the numbers `x` [..., B] of all ranks; see `moments`."""
+        return pooled(torch.stack(self.plan.ranks.gather(moments(x, weight), is_equal=True)))
+
+    def _standardized(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Shift and scale `x` [B], with the numbers of all ranks, to mean 0 and standard deviation 1."""
+        return standardize(x, weight) if self.num_ranks == 1 else standardized(x, self._moments_of_all(x, weight))
+
+    def in_all(self, batch: OnPolicyBatch, of_all: Tensor) -> OnPolicyBatch:
+        """Return a minibatch as a part of those of all ranks, given the moments [3] of their advantages."""
+        return batch
+
+    def _weighed(self, batches: Iterator[OnPolicyBatch], shares: list[float]) -> Iterator[OnPolicyBatch]:
+        """Yield minibatches as parts of those of all ranks; append what each counts in their means."""
+        # One exchange for many: their counts and the moments of their advantages.
+        while some := list(itertools.islice(batches, MINIBATCHES_PER_EXCHANGE)):
+            advantage, weight = (
+                pad_sequence([getattr(each, name).flatten() for each in some], batch_first=True)
+                for name in ("advantage", "weight")
+            )
+            of_all = self._moments_of_all(advantage, weight)
+            share = weight.count_nonzero(1) * self.num_ranks / of_all[0]
+            for batch, moment, part in zip(some, of_all.T, share.tolist(), strict=True):
+                if part == 0:  # it counts nothing, and its means must still be numbers
+                    batch = dataclasses.replace(batch, weight=torch.ones_like(batch.weight))
+                for optimizer in self._optimizers():
+                    optimizer.weigh(part)
+                shares.append(part)
+                yield self.in_all(batch, moment)
 
     def continues(self) -> bool:
         """Return whether to take the next gradient step and those after it; an algorithm may end an update early."""
@@ -168,7 +217,9 @@ class OnPolicyAlgorithm(Algorithm):
             return recorded[0]
         with torch.no_grad():
             samples, measured = self._processed(rollout)
-        found = self._looped(samples, batch_size, repeat) if self._loops() else self._steps(samples, batch_size, repeat)
+        shares: list[float] = []
+        steps = partial(self._steps, samples, batch_size, repeat, shares)
+        found = self._looped(samples, batch_size, repeat, steps) if self._loops() else steps()
         results = [found] if isinstance(found, UpdateResult) else self._compiled_step.run(found)
         if self.accumulation is not None:
             # Apply the gathered gradients of the last steps: the next ones are on data of another policy.
@@ -179,11 +230,15 @@ class OnPolicyAlgorithm(Algorithm):
                 add_norms(results[-1], self.optimizers_by_loss())
         self.observe(rollout)
         self._end_update(results)
-        return self._merged(results, measured)
+        return self._merged(results, measured, shares)
 
-    def _steps(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[tuple[Any, ...]]:
+    def _steps(
+        self, samples: OnPolicyBatch, batch_size: int | None, repeat: int, shares: list[float]
+    ) -> Iterator[tuple[Any, ...]]:
         """Return the arguments of each gradient step."""
-        batches = itertools.takewhile(lambda _: self.continues(), self.batches(samples, batch_size, repeat))
+        batches = self.batches(samples, batch_size, repeat)
+        batches = self._weighed(batches, shares) if self.num_ranks > 1 else batches
+        batches = itertools.takewhile(lambda _: self.continues(), batches)
         steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)
         return steps if self.accumulation is None else self.accumulation.grouped(steps)
 
@@ -202,12 +257,12 @@ class OnPolicyAlgorithm(Algorithm):
         return type(self).batches is OnPolicyAlgorithm.batches
 
     def _looped(
-        self, samples: OnPolicyBatch, batch_size: int | None, repeat: int
+        self, samples: OnPolicyBatch, batch_size: int | None, repeat: int, steps: Callable[[], Iterator[Any]]
     ) -> UpdateResult | Iterator[tuple[Any, ...]]:
         """Take the gradient steps as one compiled loop, which gathers their minibatches, or else return them."""
         flat, (num_steps, size) = samples.flatten(), self._sizes(samples, batch_size)
         if num_steps == 0 or len(flat.weight) == size:
-            return self._steps(samples, batch_size, repeat)
+            return steps()
         found = places(flat.weight, num_steps, size, self.generator, repeat)
         # As many rows as there may be, so that one graph serves all updates.
         shape = math.ceil(len(flat.weight) / size) * repeat, size
@@ -250,10 +305,16 @@ class OnPolicyAlgorithm(Algorithm):
         self._check_results(results)
         return [self._merged(results, measured)]
 
-    def _merged(self, results: list[UpdateResult], measured: Mapping[str, Tensor]) -> UpdateResult:
+    def _merged(
+        self, results: list[UpdateResult], measured: Mapping[str, Tensor], shares: Sequence[float] = ()
+    ) -> UpdateResult:
         """Return the result of an update from those of its steps and of `before_batches`."""
         self._measure(results)
-        result = UpdateResult.mean(results)
+        for k, share in enumerate(shares[: len(results)]):
+            if share != 1:
+                metrics = {name: value * share for name, value in results[k].metrics.items()}
+                results[k] = dataclasses.replace(results[k], metrics=metrics)
+        result = self._average_metrics(UpdateResult.mean(results))
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
 
     def _measure(self, results: list[UpdateResult]) -> None:
@@ -264,7 +325,7 @@ class OnPolicyAlgorithm(Algorithm):
         if not isinstance(rollout, DenseRollout):
             return self._process(rollout)
         rollout = rollout.of_one_shape()  # not only for compiled code: another shape rounds otherwise
-        if self.waits_in_update or not self._compiled_step.compiles_functions:
+        if self.waits_in_update or self.num_ranks > 1 or not self._compiled_step.compiles_functions:
             return self._process(rollout)
         compiled = self._compiled_step.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
         with self._eval_mode.while_on():
@@ -277,22 +338,31 @@ class OnPolicyAlgorithm(Algorithm):
         return samples, self.before_batches(samples)
 
 
+def _power_of_two(number: int) -> int:
+    """Return the lowest power of two from this number on."""
+    return 1 << (max(number, 1) - 1).bit_length()
+
+
 @functools.cache
 def _say_once(text: str) -> None:
     logging.getLogger("rltrainer").info(text)
 
 
 def minibatches(
-    flat: OnPolicyBatch, num_steps: int, batch_size: int, generator: torch.Generator, repeat: int = 1
+    flat: OnPolicyBatch,
+    num_steps: int,
+    batch_size: int,
+    generator: torch.Generator,
+    repeat: int = 1,
+    num_batches: int | None = None,
 ) -> Iterator[OnPolicyBatch]:
     """Yield the `num_steps` steps of [M] with a weight in random order, in minibatches that differ by at most one."""
     # Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
-    if num_steps == 0:
-        return
-    if len(flat.weight) == batch_size:  # a mean over everything needs no order and no padding
+    num_batches = math.ceil(num_steps / batch_size) if num_batches is None else num_batches
+    if num_batches == 1 and len(flat.weight) == batch_size:  # a mean over everything needs no order and no padding
         yield from itertools.repeat(flat, repeat)
         return
-    for index, is_real in places(flat.weight, num_steps, batch_size, generator, repeat):
+    for index, is_real in places(flat.weight, num_steps, batch_size, generator, repeat, num_batches):
         yield from flat.gather(index, is_real)
 
 
@@ -305,23 +375,31 @@ def minibatch_at(k: Tensor, flat: OnPolicyBatch, index: Tensor, weight: Tensor) 
 
 
 def places(
-    weight: Tensor, num_steps: int, batch_size: int, generator: torch.Generator, repeat: int
+    weight: Tensor,
+    num_steps: int,
+    batch_size: int,
+    generator: torch.Generator,
+    repeat: int,
+    num_batches: int | None = None,
 ) -> list[tuple[Tensor, Tensor | None]]:
     """Split the `num_steps` places in [M] that have a weight; see `shuffled`."""
-    found = shuffled(num_steps, batch_size, generator, repeat)
-    if num_steps == len(weight):
+    found = shuffled(num_steps, batch_size, generator, repeat, num_batches)
+    if num_steps in (0, len(weight)):
         return found
     counted = weight.nonzero().squeeze(1)
     return [(counted[index], is_real) for index, is_real in found]
 
 
-def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
+def shuffled(
+    num: int, batch_size: int, generator: torch.Generator, repeat: int, num_batches: int | None = None
+) -> list[tuple[Tensor, Tensor | None]]:
     """Split 0 .. num - 1 in random order into K batches whose sizes differ by at most one, several times.
 
-    Each has an index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real.
+    Each has an index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real. Without
+    `num_batches` there are as few as possible.
     """
     # All at once, so that the random numbers do not depend on where an update step ends.
-    num_batches = math.ceil(num / batch_size)
+    num_batches = math.ceil(num / batch_size) if num_batches is None else num_batches
     orders = [torch.randperm(num, generator=generator, device=generator.device) for _ in range(repeat)]
     if num == num_batches * batch_size:
         return [(order.view(num_batches, batch_size), None) for order in orders]
@@ -330,8 +408,8 @@ def shuffled(num: int, batch_size: int, generator: torch.Generator, repeat: int)
     size[: num % num_batches] += 1
     column = torch.arange(batch_size, device=generator.device)
     # No `padded[real] = order`: a device would be asked how many are real, and waited for.
-    place, is_real = (size.cumsum(0) - size + column).clamp_(max=num - 1), column < size
-    return [(order[place], is_real) for order in orders]
+    place, is_real = (size.cumsum(0) - size + column).clamp_(max=max(num - 1, 0)), column < size
+    return [(order[place] if num else place, is_real) for order in orders]
 
 
 def _split(tree: Tree, index: Tensor) -> Sequence[Tree]:

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import readable
+from rltrainer.functional.moments import moments, pooled
 from rltrainer.functional.returns import discounted_returns
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import DenseRollout, Rollout, to_device
@@ -36,12 +38,17 @@ class RunningMoments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Merge samples [M, *shape], of any device; nothing for M = 0."""
-        if len(x) == 0:
+    def update(self, x: Tensor, ranks: Ranks = ALONE) -> None:
+        """Merge samples [M, *shape] of any device, and those of other ranks; nothing if there are none."""
+        x, count = to_device(x, self.mean.device).double(), len(x)
+        if ranks.world > 1:
+            own = moments(x.movedim(0, -1), x.new_ones(count))
+            counts, mean, deviations = pooled(torch.stack(ranks.gather(own, is_equal=True)))
+            count, var = int(counts.amax()), deviations / counts
+        if count == 0:
             return
-        x = to_device(x, self.mean.device).double()
-        mean, var, count = x.mean(0), x.var(0, unbiased=False), len(x)
+        if ranks.world == 1:
+            mean, var = x.mean(0), x.var(0, unbiased=False)
         total = self.count + count
         delta = mean - self.mean
         new_var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
@@ -82,14 +89,14 @@ class ObsNormalizer(nn.Module):
         """Normalise a tree [B, ...]."""
         return self._each(obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-CLIP, CLIP))
 
-    def update(self, obs: Tree) -> None:
-        """Merge the statistics of a tree [M, ...]."""
-        self._each(obs, lambda m, x: m.update(x))
+    def update(self, obs: Tree, ranks: Ranks = ALONE) -> None:
+        """Merge the statistics of a tree [M, ...], and those of other ranks."""
+        self._each(obs, lambda m, x: m.update(x, ranks))
 
     def reset(self) -> None:
         """Forget all samples."""
-        for moments in running_moments(self):
-            moments.reset()
+        for each in running_moments(self):
+            each.reset()
 
     def _each(self, obs: Tree, function: Any) -> Tree:
         return map_tree(lambda i, x: function(self.moments[i], x) if i in self.moments else x, self.positions, obs)
@@ -111,8 +118,8 @@ class RewardScaler(nn.Module):
         return (reward * (self.moments.var.to(reward.dtype) + EPS).rsqrt()).clamp(-CLIP, CLIP)
 
     @torch.no_grad()
-    def update(self, rollout: Rollout, gamma: float) -> None:
-        """Merge the discounted returns of a rollout."""
+    def update(self, rollout: Rollout, gamma: float, ranks: Ranks = ALONE) -> None:
+        """Merge the discounted returns of a rollout, and those of other ranks."""
         # Rewards of an env past its quota of episodes belong to no counted episode, and must not be carried over.
         reward = rollout.reward.to(self.moments.mean.dtype).masked_fill(~rollout.valid, 0.0)
         initial = self.running_return
@@ -127,7 +134,7 @@ class RewardScaler(nn.Module):
             there = torch.where(last < 0, initial, returns[last, envs] * ~rollout.done[last, envs])
             running = torch.where(idle[-1], there, running)
         self.running_return = running
-        self.moments.update(rollout.valid_cells(returns))
+        self.moments.update(rollout.valid_cells(returns), ranks)
 
     def get_extra_state(self) -> Tensor:
         """Return the running return of each env; it is no buffer, as its size is not known in advance."""

@@ -82,8 +82,8 @@ class CompiledStep:
             hint = 'Move the policy, `.to("cuda")`, before its algorithm is built.'
             plan.runtime.raise_invalid("cuda_graph", f"{rule} for networks on {device}", hint)
         if _leaves_graph(plan):
-            hint = "UpdatePlan.callbacks.on_loss and all_reduce are called between its operations."
-            plan.runtime.raise_invalid("cuda_graph", f"{rule} with callbacks of losses", hint)
+            hint = "UpdatePlan.callbacks.on_loss, and other ranks, are called between its operations."
+            plan.runtime.raise_invalid("cuda_graph", f"{rule} with callbacks of losses, or with several ranks", hint)
         if not is_ours:
             hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
             plan.runtime.raise_invalid("cuda_graph", f"{rule} with an optimizer of your own", hint)
@@ -94,7 +94,7 @@ class CompiledStep:
         device = next(policy.parameters()).device
         self._callbacks = plan.callbacks
         tensors = [(x.shape, x.stride(), x.dtype) for x in self._owner._tensors()]
-        layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, *tensors]
+        layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, plan.ranks, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states, self._loop = layout, None, {}, None
             self._eager = _with_plan(self._owner, plan, device)
@@ -332,8 +332,8 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
 
 
 def _leaves_graph(plan: UpdatePlan) -> bool:
-    """Return whether a step calls the user's functions between its operations."""
-    return plan.callbacks.on_loss is not None or plan.all_reduce is not None
+    """Return whether a step calls the user's functions, or other ranks, between its operations."""
+    return plan.callbacks.on_loss is not None or plan.is_shared
 
 
 def add_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:

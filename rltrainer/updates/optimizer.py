@@ -149,6 +149,7 @@ class Optimizer:
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
         self._all_reduce: Callable[[Tensor], Tensor] | None = None
+        self._share: Tensor | None = None  # of this rank's batch in means over ranks, times their number
         self._accumulation: Accumulation | None = None
         self._gathered: Tensor | None = None
         self.set_progress(0.0)
@@ -158,7 +159,7 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the plan."""
         own = {name: value for name, value in vars(self).items() if name != "step"}
-        of_plan = dict.fromkeys(("_all_reduce", "_accumulation", "_gathered", "_scaler"))
+        of_plan = dict.fromkeys(("_all_reduce", "_share", "_accumulation", "_gathered", "_scaler"))
         return own | of_plan | {"_update": UpdateParams()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -208,9 +209,10 @@ class Optimizer:
             self._scaler = LossScaler(precision, self._bad.loss.device) if is_scaled else None
         self._bad.follow(plan.skips_steps)
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
-        self._all_reduce = None if plan.all_reduce is None else plan.average
+        self._all_reduce = plan.average if plan.is_shared else None
+        self._share = self._bad.loss.new_ones(()) if plan.ranks.world > 1 else None
         notify: Any = partial(self._notify, plan.callbacks)
-        if is_compiled and (plan.all_reduce is not None or plan.callbacks.on_loss is not None):
+        if is_compiled and (plan.is_shared or plan.callbacks.on_loss is not None):
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
             self._all_reduce, notify = self._all_reduce and leave_graph(self._all_reduce), leave_graph(notify)
         vars(self).pop("step", None)
@@ -224,10 +226,19 @@ class Optimizer:
         if self.can_stop:
             self.is_stopped.zero_()
 
+    def weigh(self, share: float) -> None:
+        """Weigh the next step's batch by its share of the steps of all ranks' batches, times the number of ranks."""
+        if self._share is not None:
+            self._share.fill_(share)
+
+    def average(self, x: Tensor) -> Tensor:
+        """Return the average over ranks of a number without gradient that a loss is made of, such as a scale."""
+        return x if self._all_reduce is None else self._all_reduce(x)
+
     def stop_above(self, limit: float, value: Tensor) -> None:
-        """Stop the steps of this update, if it `can_stop` and a scalar, averaged over processes, is above a limit."""
+        """Stop the steps of this update, if it `can_stop` and a scalar, averaged over ranks, is above a limit."""
         if self._all_reduce is not None:
-            value = self._all_reduce(value)
+            value = self._all_reduce(self._weighed(value))
         self.is_stopped.logical_or_(value > limit)
 
     def step(self, loss: Tensor, parts: Sequence[Tensor] = ()) -> None:
@@ -242,7 +253,7 @@ class Optimizer:
         is_balanced = len(parts) > 1 and self._update.balance_grad_norms
         found: Sequence[Tensor | None]
         if is_balanced:
-            found, self.grad_norm = self._balanced(trained, parts, 1.0 if scale is None else scale)
+            found, self.grad_norm, loss = self._balanced(trained, parts, loss, 1.0 if scale is None else scale)
         else:
             found = torch.autograd.grad(loss if scale is None else loss * scale, trained, allow_unused=True)
         trained, gradients, doubtful = self._used(trained, found)
@@ -251,11 +262,12 @@ class Optimizer:
         loss = loss.detach()
         with torch.no_grad():
             if self._gathered is not None and self._accumulation is not None:
-                self._gathered += torch.cat([self._flat(trained, gradients), loss.view(1)])
+                sample = torch.cat([self._flat(trained, gradients), loss.view(1)])
+                self._gathered += sample if is_balanced else self._weighed(sample)
                 if not self._accumulation.applies:
                     return
                 trained, gradients, loss = self._take_gathered(self._gathered, self._accumulation.size)
-            self._apply(trained, gradients, loss, doubtful)
+            self._apply(trained, gradients, loss, doubtful, is_reduced=is_balanced)
 
     @torch.no_grad()
     def apply_rest(self) -> None:
@@ -371,25 +383,28 @@ class Optimizer:
         return self._is_on_host and all(map(Tensor.is_contiguous, self.parameters))
 
     def _balanced(
-        self, trained: Sequence[Tensor], losses: Sequence[Tensor], scale: Tensor | float
-    ) -> tuple[list[Tensor | None], Tensor]:
-        """Return gradients to which each part of a loss contributes the same norm, and the norm of their plain sum.
+        self, trained: Sequence[Tensor], losses: Sequence[Tensor], loss: Tensor, scale: Tensor | float
+    ) -> tuple[list[Tensor | None], Tensor, Tensor]:
+        """Return gradients to which each part of a loss contributes the same norm, the norm of their sum, and the loss.
 
-        A gradient is None if no part depends on its parameter.
+        A gradient is None if no part depends on its parameter. All are averaged over ranks.
         """
         each = [torch.autograd.grad(x * scale, trained, retain_graph=True, allow_unused=True) for x in losses]
         with torch.no_grad():
             vectors = torch.stack([self._flat(trained, filled(trained, found)) for found in each]) / scale
+            if self._all_reduce is not None:
+                averages = self._all_reduce(self._weighed(torch.cat([vectors.flatten(), loss.view(1)])))
+                vectors, loss = averages[:-1].view_as(vectors), averages[-1]
             plain = vectors.sum(0)
             norm = self.limit.norm(plain, torch.linalg.vector_norm(plain))
             gradients = self._parts(self.limit.balanced(vectors), trained)
         are_unused = [all([gradient is None for gradient in found]) for found in zip(*each, strict=True)]
-        return [None if unused else x for x, unused in zip(gradients, are_unused, strict=True)], norm
+        return [None if unused else x for x, unused in zip(gradients, are_unused, strict=True)], norm, loss
 
     def _used(
         self, trained: list[Tensor], found: Sequence[Tensor | None]
     ) -> tuple[list[Tensor], Gradients, Sequence[Tensor]]:
-        """Return what to train, its gradients, and what of it may have gradients in other steps or processes only."""
+        """Return what to train, its gradients, and what of it may have gradients in other steps or ranks only."""
         gradients = tuple([gradient for gradient in found if gradient is not None])
         if len(gradients) == len(found):
             return trained, gradients, ()
@@ -410,18 +425,36 @@ class Optimizer:
         trained: list[Tensor] = [p for p in self.parameters if p.requires_grad]
         return trained, self._parts(mean[:-1], trained), mean[-1]
 
+    def _weighed(self, x: Tensor) -> Tensor:
+        """Return numbers of this rank's batch as they count in averages over ranks."""
+        return x if self._share is None else x * self._share
+
+    def _reduced(self, gradient: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a flat gradient and its loss, averaged over ranks in one exchange."""
+        if self._all_reduce is None:
+            return gradient, loss
+        both = torch.cat([gradient, loss.view(1)])
+        both = self._all_reduce(both if self._gathered is not None else self._weighed(both))
+        return both[:-1], both[-1]
+
     def _apply(
-        self, trained: Sequence[Tensor], gradients: Gradients, loss: Tensor, doubtful: Sequence[Tensor] = ()
+        self,
+        trained: Sequence[Tensor],
+        gradients: Gradients,
+        loss: Tensor,
+        doubtful: Sequence[Tensor] = (),
+        is_reduced: bool = False,
     ) -> None:
         """Reduce, check, limit and apply gradients; leave a doubtful parameter alone where its gradient is 0."""
         if isinstance(self.method, Adam) and (torch.compiler.is_compiling() or not self._can_walk_memory()):
-            self._apply_flat(self.method, trained, gradients, loss, doubtful)
+            self._apply_flat(self.method, trained, gradients, loss, doubtful, is_reduced)
             return
         # On the host, looking at the gradients and deciding is quickest: there is no device to wait for.
         if self.can_stop and self.is_stopped:
             return
-        if self._all_reduce is not None:
-            gradients = self._parts(self._all_reduce(self._flat(trained, gradients)), trained)
+        if self._all_reduce is not None and not is_reduced:
+            gradient, loss = self._reduced(self._flat(trained, gradients), loss)
+            gradients = self._parts(gradient, trained)
         if doubtful:
             are_doubtful = dict.fromkeys(doubtful)
             pairs = zip(trained, gradients, strict=True)
@@ -444,12 +477,18 @@ class Optimizer:
         self.method.step(trained, gradients)
 
     def _apply_flat(
-        self, rule: Adam, trained: Sequence[Tensor], gradients: Gradients, loss: Tensor, doubtful: Sequence[Tensor] = ()
+        self,
+        rule: Adam,
+        trained: Sequence[Tensor],
+        gradients: Gradients,
+        loss: Tensor,
+        doubtful: Sequence[Tensor] = (),
+        is_reduced: bool = False,
     ) -> None:
         """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
         gradient = self._flat(trained, gradients)
-        if self._all_reduce is not None:
-            gradient = self._all_reduce(gradient)
+        if not is_reduced:
+            gradient, loss = self._reduced(gradient, loss)
         length = torch.linalg.vector_norm(gradient)
         is_finite = computed_once(self._check(length, loss))
         self._bad.note(gradient, loss, is_finite)

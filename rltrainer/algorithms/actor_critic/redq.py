@@ -59,7 +59,7 @@ class REDQ(SAC):
         """Sample the noise of the actions and the members of the target."""
         noise = super().sample_noise(batch)
         members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
-        members = members[: self.params.num_target_critics]
+        members = self.plan.ranks.gather(members[: self.params.num_target_critics], is_equal=True)[0]
         return REDQNoise(action=noise.action, next_action=noise.next_action, members=members)
 
     def next_turn(self) -> bool:

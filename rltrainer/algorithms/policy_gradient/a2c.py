@@ -13,6 +13,7 @@ from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
+from rltrainer.functional.moments import standardized
 from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
@@ -130,6 +131,9 @@ class A2C(OnPolicyAlgorithm):
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Return the share of the returns' variance that the critic explained before this update."""
         value, return_, weight = (x.flatten() for x in (samples.value, samples.return_, samples.weight))
+        if self.num_ranks > 1:
+            unexplained, total = self._moments_of_all(torch.stack([return_ - value, return_]), weight)[2]
+            return {"explained_variance": (1 - unexplained / total).masked_fill(total == 0, 0.0)}
         return {"explained_variance": explained_variance(value, return_, weight)}
 
     def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
@@ -143,7 +147,14 @@ class A2C(OnPolicyAlgorithm):
 
     def advantage(self, batch: OnPolicyBatch) -> Tensor:
         """Return the advantages [B], standardised if the params say so."""
-        return standardize(batch.advantage, batch.weight) if self.params.normalize_advantage else batch.advantage
+        is_due = self.params.normalize_advantage and self.num_ranks == 1  # with several, `in_all` has done so
+        return standardize(batch.advantage, batch.weight) if is_due else batch.advantage
+
+    def in_all(self, batch: OnPolicyBatch, of_all: Tensor) -> OnPolicyBatch:
+        """Return a minibatch with advantages that are standardised over all ranks' minibatches."""
+        if not self.params.normalize_advantage:
+            return batch
+        return dataclasses.replace(batch, advantage=standardized(batch.advantage, of_all))
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""

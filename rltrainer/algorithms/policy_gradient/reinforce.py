@@ -7,7 +7,7 @@ import torch
 from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
-from rltrainer.functional.losses import standardize, weighted_mean
+from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.returns import backward_recurrence
 from rltrainer.nets import Actor
 from rltrainer.nets.normalizer import warn_once
@@ -59,7 +59,7 @@ class REINFORCE(OnPolicyAlgorithm):
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Return G_t = r_t + gamma G_t+1 up to the end of each trajectory, as returns and as advantages."""
-        self.check_batch_size(None, int(rollout.valid.count_nonzero()))
+        self.check_batch_size(None, self._num_in_all(rollout.valid))
         weight = rollout.valid.to(rollout.reward.dtype)
         reward = self.policy.scale_reward(rollout.reward)
         ends = rollout.ends
@@ -70,7 +70,7 @@ class REINFORCE(OnPolicyAlgorithm):
         return_ = backward_recurrence(reward, self.gamma * (~ends).to(reward.dtype))
         advantage = return_
         if self.params.standardize_return:
-            advantage = standardize(return_.flatten(), weight.flatten()).view_as(return_)
+            advantage = self._standardized(return_.flatten(), weight.flatten()).view_as(return_)
         obs, nothing = self.policy.normalize(rollout.obs), torch.zeros_like(return_)
         return OnPolicyBatch(obs, rollout.action, advantage, return_, nothing, nothing, weight, rollout.extra)
 

@@ -82,7 +82,7 @@ class TRPO(A2C):
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Take the policy's step on the whole rollout, and return its metrics."""
-        self.check_batch_size(None, int(samples.weight.count_nonzero()))
+        self.check_batch_size(None, self._num_in_all(samples.weight))
         # In eval mode: two masks of dropout are further apart than the bound allows, and no step would be taken.
         with self._eval_mode.while_on():
             return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
@@ -98,13 +98,15 @@ class TRPO(A2C):
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C)."""
         # The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if
         # that fails, the policy stays. Callbacks get the negative objective as the loss "actor".
-        old, share = self.policy.distribution(batch.obs), batch.weight / batch.weight.sum()
-        old_log_prob, advantage = old.log_prob(batch.action).detach(), self.advantage(batch)
+        old, share = self.policy.distribution(batch.obs), batch.weight / self.plan.average(batch.weight.sum())
+        old_log_prob, advantage = old.log_prob(batch.action).detach(), batch.advantage
+        if self.params.normalize_advantage:
+            advantage = self._standardized(advantage, batch.weight)
 
         def loss_of(policy: Distribution) -> Tensor:
             return -((policy.log_prob(batch.action) - old_log_prob).exp() * advantage) @ share
 
-        metrics = {"entropy": old.entropy().detach() @ share}
+        metrics = {"entropy": self.plan.average(old.entropy().detach() @ share)}
 
         def step(loss: Tensor) -> None:
             metrics.update(self._natural_step(batch.obs, old, share, loss, loss_of))
@@ -119,7 +121,7 @@ class TRPO(A2C):
     def _natural_step(
         self, obs: Tree, old: Distribution, share: Tensor, loss: Tensor, loss_of: Callable[[Distribution], Tensor]
     ) -> dict[str, Tensor]:
-        """Move the policy; all numbers that decide are averaged over processes, so that all of them move alike."""
+        """Move the policy; all numbers that decide are averaged over ranks, so that all of them move alike."""
         params = self.params
         parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)

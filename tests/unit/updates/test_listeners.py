@@ -121,7 +121,7 @@ def one_weight(**options: Any) -> tuple[nn.Linear, Optimizer]:
 def test_gradients_are_averaged_before_they_are_clipped(max_grad_norm: float | None, expected: list[float]) -> None:
     # Gradients [2, 4] here and [4, 4] there: their mean [3, 4] has norm 5, which is clipped to 2.5.
     linear, optimizer = one_weight(max_grad_norm=max_grad_norm)
-    other = torch.tensor([4.0, 4.0])
+    other = torch.tensor([4.0, 4.0, 0.0])  # its loss comes last
     optimizer.attach("loss", rl.UpdatePlan(all_reduce=lambda gradient: (gradient + other) / 2), is_compiled=False)
     optimizer.step((linear.weight * torch.tensor([[2.0, 4.0]])).sum())
     assert linear.weight.tolist()[0] == pytest.approx(expected)
@@ -129,7 +129,9 @@ def test_gradients_are_averaged_before_they_are_clipped(max_grad_norm: float | N
 
 def test_a_gradient_that_is_not_finite_elsewhere_is_left_out_here_too() -> None:
     linear, optimizer = one_weight()
-    optimizer.attach("loss", rl.UpdatePlan(all_reduce=lambda g: g + torch.tensor([0.0, torch.inf])), is_compiled=False)
+    optimizer.attach(
+        "loss", rl.UpdatePlan(all_reduce=lambda g: g + torch.tensor([0.0, torch.inf, 0.0])), is_compiled=False
+    )
     optimizer.step(linear.weight.sum())
     assert linear.weight.tolist() == [[1.0, 2.0]]
     assert optimizer.take_fault() == "the gradient of linear.weight is not finite (loss = 3)"
@@ -147,7 +149,7 @@ def test_a_frozen_parameter_has_a_place_in_the_average() -> None:
     optimizer.attach("loss", rl.UpdatePlan(all_reduce=average), is_compiled=False)
     before = pair[0].weight.clone()  # type: ignore[operator]  # a Linear's
     optimizer.step(pair[1].weight.sum())  # type: ignore[operator]
-    assert sizes == [5]
+    assert sizes == [6]  # of both, and the loss
     assert torch.equal(pair[0].weight, before)  # type: ignore[arg-type]
 
 
@@ -176,7 +178,7 @@ def test_what_is_given_back_is_checked() -> None:
     for callbacks, text in (
         ({"before": lambda batch: 3}, r"UpdateCallbacks\.before: must return a Transitions or None; got 3 \(int\)"),
         ({"on_loss": lambda *_: 0.5}, r"UpdateCallbacks\.on_loss: must return a loss or None; got 0\.5 \(float\)"),
-        ({"all_reduce": lambda _: None}, r"UpdatePlan\.all_reduce: must return a gradient of shape \(.*\); got None"),
+        ({"all_reduce": lambda _: None}, r"UpdatePlan\.all_reduce: must return a tensor of shape \(.*\); got None"),
     ):
         with pytest.raises(TypeError, match=text):
             update(attached("dqn", **callbacks), seed=0)
