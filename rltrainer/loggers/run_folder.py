@@ -20,6 +20,7 @@ from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, MultiLogger, R
 from rltrainer.loggers.services import MLflowLogger, WandbLogger
 from rltrainer.loggers.tensorboard import TensorBoardLogger
 from rltrainer.loggers.terminal import ConsoleLogger
+from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.validation.field_rules import AnyPath, AnyText, Rule, checked
 from rltrainer.validation.suggestions import check_arguments, did_you_mean
 
@@ -90,10 +91,15 @@ class RunFolder:
 
     @classmethod
     def new(cls, name: str, root: str | os.PathLike[str] = "runs") -> Self:
-        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken, by any process."""
+        """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken, by any process.
+
+        Under `torchrun` all processes make this call, and have one folder.
+        """
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
-        return cls(NumberedPath(Path(root) / name, "").claim())
+        with (ranks := process_ranks()).reporting():
+            path = NumberedPath(Path(root) / name, "").claim() if ranks.rank == 0 else None
+            return cls(ranks.from_first(str(path)))
 
     def refuse_links(self) -> None:
         """Raise a `CheckpointError` for a link in the folder, which may come from elsewhere, before a run writes."""

@@ -45,6 +45,11 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
         """Return whether a copy of the policy can act while an update runs."""
         return isinstance(self.training_collector, Collector) and self.training_collector.can_overlap
 
+    def check_fits(self, algorithm: Algorithm) -> None:
+        """Check that the ranks can share out batches, too."""
+        super().check_fits(algorithm)
+        self.part_of("batch_size")
+
     def parts(self) -> dict[str, Any]:
         """Return the buffer too."""
         return {**super().parts(), "buffer": self.buffer}
@@ -119,7 +124,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         num_due, result = self._num_due(self._collected), None
         if num_due:
             self._hooks.act("pre_optim_steps")
-            result = self.algorithm.update_from(self.buffer, self.params.batch_size, num_due)
+            result = self.algorithm.update_from(self.buffer, self.params.batch_size // self.ranks.world, num_due)
         if self.algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
             self.algorithm.observe(self.params.training_collector.rollout())
         return result

@@ -33,9 +33,17 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         """Check the size of minibatches too."""
         super().check_fits(algorithm)
         num_steps = None if self.varies_in_length else self.collection_step_num_env_steps
-        num_rows = None if num_steps is None else -(-num_steps // self.training_collector.num_envs)
+        num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         if isinstance(algorithm, OnPolicyAlgorithm):
-            algorithm.check_batch_size(self.batch_size, num_rows, self.training_collector.num_envs)
+            algorithm.check_batch_size(self.batch_size, num_rows, self.num_envs)
+            own_size, own_num_envs = self.own_batch_size, self.training_collector.num_envs
+            if algorithm.trains_recurrent:  # whose minibatches are whole envs
+                algorithm.check_batch_size(own_size, num_rows, own_num_envs)
+
+    @property
+    def own_batch_size(self) -> int | None:
+        """This rank's env steps of a gradient step; a `ParamsError` if the ranks cannot have equal ones."""
+        return None if self.batch_size is None else self.part_of("batch_size")
 
     @property
     def gradient_batch_size(self) -> int:
@@ -63,13 +71,14 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
 
     def __init__(self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams) -> None:
         super().__init__(algorithm, params)
+        params = self.params  # this rank's
         collector = params.training_collector
         if collector.has_stale_data and algorithm.columns_if_stale is None:
             text = "%s: weights older than the policy's may act in training_collector, and it treats their actions as "
             hint = "the policy's own. IMPALA and PPO correct for that."
             logging.getLogger("rltrainer").warning(text + hint, type(algorithm).__name__)
         if collector.buffer is None:
-            num_rows = -(-(params.collection_step_num_env_steps or 1) // collector.num_envs)
+            num_rows = -(-(params.collection_step_num_env_steps or 1) // params.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
             known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data)
             extra = {name: known[name] for name in names if name in known}
@@ -91,4 +100,4 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
         if self._collected.num_collected_steps == 0:
             return None
         self._hooks.act("pre_optim_steps")
-        return self.algorithm.update(batch, self.params.batch_size, self.params.update_step_num_repetitions)
+        return self.algorithm.update(batch, self.params.own_batch_size, self.params.update_step_num_repetitions)

@@ -54,18 +54,24 @@ class OnlineTrainerParams(TrainerParams):
     def check_fits(self, algorithm: Algorithm) -> None:
         """Check the columns of the buffer too."""
         super().check_fits(algorithm)
+        if self.collection_step_num_episodes is not None:
+            self.part_of("collection_step_num_episodes")
         source = self.training_collector
         if source.buffer is not None:
             owner = f"{type(self).__name__}.training_collector"
             algorithm.require_columns(owner, source.buffer.extra, source.has_stale_data)
 
     @property
+    def num_envs(self) -> int:
+        """The training envs of all ranks."""
+        return self.training_collector.num_envs * self.ranks.world
+
+    @property
     def planned_num_steps(self) -> int:
         """Env steps of the run: max_epochs * ceil(epoch_num_steps / c) * c for collection steps of c env steps."""
         if self.collection_step_num_env_steps is None:
             return super().planned_num_steps
-        num_envs = self.training_collector.num_envs
-        collection = -(-self.collection_step_num_env_steps // num_envs) * num_envs
+        collection = -(-self.collection_step_num_env_steps // self.num_envs) * self.num_envs
         return self.max_epochs * -(-self.epoch_num_steps // collection) * collection
 
     @property
@@ -95,28 +101,32 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     def _take_initial_statistics(self) -> None:
         """Show random actions' observations to normalisers that have no statistics yet."""
         collector, moments = self.params.training_collector, running_moments(self.algorithm.policy)
-        num_rows = self.params.initial_statistics_num_env_steps // collector.num_envs
+        num_rows = self.params.initial_statistics_num_env_steps // self.params.num_envs
         if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
             return
         self.algorithm.observe(collector.collect_random(num_rows))
-        counted = f"{num_rows * collector.num_envs:,} env steps of random actions, which are not counted"
+        counted = f"{num_rows * self.params.num_envs:,} env steps of random actions, which are not counted"
         text = f"normalisers begin with statistics of {counted}"
         logging.getLogger("rltrainer").info(text)
         self._log.say(text)
 
     def _collect(self, record: EpochRecord) -> Rollout | None:
         params, state, collector = self.params, self.state, self.params.training_collector
+        # Rounded up to rows of all envs, so that all ranks take as many.
         num_steps, num_episodes = params.collection_step_num_env_steps, params.collection_step_num_episodes
+        num_steps = None if num_steps is None else -(-num_steps // self.ranks.world)
+        num_episodes = None if num_episodes is None else num_episodes // self.ranks.world
         done = {"epoch": state.counters.epoch - 1, "training_step": state.training_step - 1}
         collector.sync({**vars(state.counters), **done})
         stats = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
+        stats = stats.of_all(self.ranks)
         self._collected = stats
         self._hooks.note_collection(stats)
         state.add_collection(stats, record)
         self._log.collected(state, stats)
         if params.test_in_training and params.test_collector is not None and stats.num_collected_episodes:
-            is_good = params.wants_to_stop(params.score(stats))
-            if is_good and params.wants_to_stop(self._test(params.test_collector)):
+            is_good = self._wants_to_stop(self._score(stats))
+            if is_good and self._wants_to_stop(self._test(params.test_collector)):
                 state.stop_reason = "stop_fn"
         return self._batch()
 

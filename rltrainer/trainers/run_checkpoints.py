@@ -14,11 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import CheckpointParams, CheckpointStore
-from rltrainer.checkpoint.folder import read_logged
+from rltrainer.checkpoint.folder import num_shards_of, read_logged
 from rltrainer.checkpoint.store import checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
 from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, without_addresses
@@ -35,7 +36,7 @@ from rltrainer.types import Load, State
 # Fields that do not change the learning; callbacks and live objects are not compared either.
 MAY_DIFFER = ("max_epochs", "verbose", "show_progress", "resume_from_log", "checkpoint")
 # The same of `RuntimeParams`: a run that failed is restored and looked at more closely.
-RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler")
+RUNTIME_MAY_DIFFER = ("detect_anomaly", "profiler", "parallel")
 
 T = TypeVar("T")
 TRunState = TypeVar("TRunState", bound=RunState)
@@ -54,7 +55,12 @@ def read_run(
     path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
 ) -> tuple[TRunState, list[Load]]:
     """Return the state of a saved run, and functions that load its parts: all is checked before anything changes."""
-    states = read_logged(path, mapped=("buffer",))
+    ranks = params.ranks
+    if (num_shards := num_shards_of(path)) != ranks.world:
+        hint = f"Pass RuntimeParams(parallel=ParallelParams(num_shards={num_shards}))."
+        text = f"was saved by a run of {num_shards} shards, and this one has {ranks.world}"
+        raise CheckpointError(f"{path}: {text}. {hint}")
+    states = read_logged(path, ("buffer",), ranks.rank)
     parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
     states.setdefault("hooks", to_state(HooksState()))
     # A logger may be added or left out on a resume, and so may hooks, as far as they only read.
@@ -131,7 +137,8 @@ class RunCheckpoints:
         self._params = chosen = params.checkpoint or CheckpointParams("unused", resume="never")
         self._parts_of = partial(run_parts, params=params, algorithm=algorithm)
         self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
-        self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best)
+        self._ranks = params.ranks
+        self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best, self._ranks)
         self._signals, self._num_entered = RunSignals(), 0
         self._source = params.collectors().get("training_collector") if chosen.record_episodes else None
         self._episodes: EpisodeWriter | None = None
@@ -149,7 +156,8 @@ class RunCheckpoints:
                 self._store.open()
                 opened.enter_context(at_the_end(self._store.close))
                 if self._source is not None:
-                    self._episodes = self._source.record_episodes(Path(self._params.folder) / "episodes")
+                    name = f"episodes_of_shard{self._ranks.rank}" if self._ranks.rank else "episodes"
+                    self._episodes = self._source.record_episodes(Path(self._params.folder) / name)
                     opened.enter_context(at_the_end(partial(self._attempt, self._episodes.close)))
                 self._opened = opened.pop_all()
         self._num_entered += 1
@@ -175,7 +183,7 @@ class RunCheckpoints:
                     warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=4)
         if path is not None:
             restore(path)
-            if self._state.global_random is not None:
+            if self._state.global_random is not None and self._ranks.is_first_here:
                 self._state.global_random.restore()
 
     def require_empty(self) -> None:
@@ -188,6 +196,7 @@ class RunCheckpoints:
     def end_training_step(self, is_last: bool) -> None:
         """Stop on a signal, save if that is due; the last step of an epoch is saved with its test step."""
         self._ended_step = self._state.training_step
+        self._agree()
         if self._signals.stopped_by and self._state.stop_reason is None:  # else the epoch ends at once
             self._stop()
         if self.is_on and not is_last and self._is_due():
@@ -196,7 +205,7 @@ class RunCheckpoints:
     def break_off(self, test: Callable[[], T]) -> T:
         """Run a test step; a signal between training steps breaks it off, and the run is saved as it was before."""
         signals = self._signals
-        if self._state.training_step > self._ended_step:
+        if self._state.training_step > self._ended_step or self._ranks.world > 1:  # which stop together, afterwards
             return test()
         if signals.stopped_by:
             self._stop()
@@ -214,16 +223,28 @@ class RunCheckpoints:
 
     def end_epoch(self, score: float | None, is_last: bool) -> None:
         """Stop on a signal; save if that is due, if the test step was the best so far, or if the run is over."""
+        self._agree()
         if self._signals.stopped_by:
             self._stop(score)
         is_best = self._params.keep_best > 0 and self._state.best.epoch == self._state.counters.epoch
         if self.is_on and (self._is_due() or is_best or is_last):
             self._save(score)
 
+    def _agree(self) -> None:
+        """Let all ranks know what one alone does: a signal, or a hook's request to stop."""
+        signals, state = self._signals, self._state
+        if self._ranks.world > 1:
+            own = [signals.stopped_by, signals.wants_save, state.stop_request is not None]
+            stopped_by, wants_save, is_requested = self._ranks.max(torch.tensor(own, dtype=torch.int64)).tolist()
+            signals.stopped_by, signals.wants_save = stopped_by, bool(wants_save)
+            if is_requested:
+                state.stop_request = next(filter(None, self._ranks.from_all(state.stop_request)))
+
     def _is_due(self) -> bool:
         before, self._since = self._since, self._position()
         wants_save, self._signals.wants_save = self._signals.wants_save, False
-        return wants_save or self._every.crossed(before, self._since)
+        is_due = wants_save or self._every.crossed(before, self._since)
+        return bool(self._ranks.from_first(is_due)) if self._every.unit == "second" else is_due
 
     def _position(self) -> float:
         state, unit = self._state, self._every.unit

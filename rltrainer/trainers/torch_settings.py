@@ -22,11 +22,20 @@ WORKSPACES = (":4096:8", ":16:8")
 
 
 @contextlib.contextmanager
-def running_as(chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = None) -> Iterator[None]:
-    """Compute inside as a run: `chosen` are its `RuntimeParams` with a value for each "auto", `asked` the user's."""
+def running_as(
+    chosen: RuntimeParams, asked: RuntimeParams, tf32: bool | None = None, is_first_here: bool = True
+) -> Iterator[None]:
+    """Compute inside as a run: `chosen` are its `RuntimeParams` with a value for each "auto", `asked` the user's.
+
+    All threads but the first one of a process take only the setting that is a thread's own.
+    """
     count, before = cast(int | None, chosen.num_threads), torch.get_num_threads()
     if count is None or (count > before and asked.num_threads == "auto"):
         count = before
+    if not is_first_here:
+        torch.set_num_threads(count)
+        yield
+        return
     with contextlib.ExitStack() as restored:
         if count != before:
             restored.callback(torch.set_num_threads, before)

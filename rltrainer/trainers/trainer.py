@@ -6,20 +6,23 @@ It does not know the source of the data, nor its use in an update; its subclasse
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.checkpoint import write_checkpoint
 from rltrainer.collect import CollectStats, DataSource
+from rltrainer.collect.collect_stats import NO_EPISODES
 from rltrainer.errors import ParamsError, at_the_end
 from rltrainer.hooks import HookRunner, TrainerContext
-from rltrainer.seeding import derive_seed
+from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import Best, EpochRecord, EpochStats, InfoStats, RunState, StepUnit
+from rltrainer.trainers.shards import meeting_of, on_all_shards, split
 from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
@@ -27,6 +30,7 @@ from rltrainer.validation.field_rules import AnyPath, Flag, checked
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
 TParams = TypeVar("TParams", bound=TrainerParams)
+T = TypeVar("T")
 
 
 class Trainer(ABC, Generic[TAlgorithm, TParams]):
@@ -34,6 +38,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     Attributes:
         state: the run's counters and all else that it remembers beside the states of its parts.
+        ranks: the place among the ranks of a run with several shards, each with a trainer.
+        replicas: the trainers of this process's other shards.
 
     Raises:
         ParamsError: algorithm and params do not fit each other.
@@ -46,7 +52,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         self._check_classes(algorithm, params)
-        self.algorithm, self.params = algorithm, params
+        self.replicas: list[Self] = []
+        self.meeting = meeting_of(params) if params.ranks.world == 1 else None
+        if self.meeting is not None:
+            params, self.replicas = split(type(self), algorithm, params, self.meeting)
+        self.algorithm, self.params, self.ranks = algorithm, params, params.ranks
         params.check_fits(algorithm)
         algorithm.set_weight_dtype(params.precision.weight_dtype)
         self.state = self.run_state_class.new(params.runtime)
@@ -64,6 +74,8 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             if getattr(self.params, field) is not None:
                 hint = f"Two runs cannot write one {place}."
                 self.params.raise_invalid(field, "must be None in a trainer that is copied", hint)
+        if self.ranks.world > 1:
+            self.params.runtime.raise_invalid("parallel", "must leave one shard in a trainer that is copied")
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -92,6 +104,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """The gradient steps of all update steps."""
         return self.state.counters.gradient_step
 
+    @on_all_shards
     def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
         """Train from the beginning, or continue after `restore`, or where `CheckpointParams.resume` says.
 
@@ -113,6 +126,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             self._log.ended_run(self.state)
         return self.state.info(self.algorithm.num_skipped_steps)
 
+    @on_all_shards
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
         self._checkpoints.require_empty()
@@ -130,6 +144,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         self._checkpoints.follow(self.state)
         self._seed()
         self._set_up()
+        self.algorithm.take_from_first_rank()
         self._log.begin(is_new=True)
         self._hooks.open()  # whose numbers are of this log
         self._start_collecting(reset_collectors, reset_buffers)
@@ -137,6 +152,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)
 
+    @on_all_shards
     def execute_epoch(self) -> EpochStats:
         """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
         with self._checkpoints:
@@ -147,7 +163,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
             params, state, hooks, started = self.params, self.state, self._hooks, time.perf_counter()
             hooks.open()
             record, counters = state.begin_epoch(), state.counters
-            with running_as(state.runtime, params.runtime, params.precision.tf32), self._profiler:
+            with self._running(), self._profiler:
                 while state.stop_cause is None and not self._has_all_steps(record):
                     params.call("training_fn", counters.epoch, counters.env_step)
                     hooks.begin_training_step()
@@ -172,7 +188,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self.algorithm.check_faults()
             if state.stop_reason is None and params.test_collector is not None:
                 score = self._test(params.test_collector)
-                if params.wants_to_stop(score):
+                if self._wants_to_stop(score):
                     state.stop_reason = "stop_fn"
             state.stop_reason = state.stop_cause
             record.timing.total += time.perf_counter() - started
@@ -184,6 +200,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self._log.ended_run(state)
             return stats
 
+    @on_all_shards
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write a checkpoint: a folder from which `restore` continues this run.
 
@@ -193,8 +210,9 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         owner = f"{type(self).__name__}.save"
         path, overwrite = checked(owner, "path", path, AnyPath), checked(owner, "overwrite", overwrite, Flag)
         parts = run_parts(self.state, self.params, self.algorithm, lambda part: dict(part.state_dict()))
-        write_checkpoint(path, parts, overwrite)
+        write_checkpoint(path, parts, overwrite, self.ranks)
 
+    @on_all_shards
     def restore(self, path: str | Path) -> None:
         """Read a checkpoint; the next `run` or `execute_epoch` continues where it was saved.
 
@@ -227,7 +245,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         # Prepare the first step of a run; may be called again.
         self._hooks.context = self._new_context()
         self._attach()
-        self._profiler = RunProfiler(self.params.runtime.profiler)
+        self._profiler = RunProfiler(self.params.runtime.profiler if self.ranks.rank == 0 else None)
 
     def _new_context(self) -> TrainerContext:
         return TrainerContext(self.algorithm, self.params, self.state, self._log)
@@ -243,15 +261,34 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Make the collectors of training data ready; a test collector is reset by every test step."""
 
     def _seed(self) -> None:
-        """Give every random stream its seed, if the params have one."""
-        if self.params.seed is not None:
+        """Give every random stream its seed, if the params have one, or if several ranks must agree on one."""
+        seed, ranks = self.params.seed, self.ranks
+        if seed is None and ranks.world > 1:
+            seed = ranks.from_first(draw_seed())
+        if seed is not None:
             for name, part in {"algorithm": self.algorithm, **self.params.parts()}.items():
+                # The streams of a collector follow from its rank and the numbers of its envs among all.
+                is_shared = ranks.world == 1 or isinstance(part, DataSource)
                 if name != "logger":
-                    part.seed(derive_seed(self.params.seed, name))
+                    part.seed(derive_seed(seed, name, *([] if is_shared else [ranks.rank])))
 
     def _settings(self) -> Mapping[str, float]:
         """Return the settings of the moment, such as an exploration rate, for rows of training."""
         return {}
+
+    def _running(self) -> AbstractContextManager[None]:
+        params, runtime = self.params, self.state.runtime
+        return running_as(runtime, params.runtime, params.precision.tf32, self.ranks.is_first_here)
+
+    def _decided(self, function: Callable[..., T], *args: Any) -> T:
+        """Return the result of the first rank's function, a plain value, on all ranks."""
+        return cast(T, self.ranks.from_first(function(*args) if self.ranks.rank == 0 else None))
+
+    def _score(self, stats: CollectStats) -> float:
+        return self._decided(self.params.score, stats)
+
+    def _wants_to_stop(self, score: float) -> bool:
+        return self._decided(self.params.wants_to_stop, score)
 
     def _has_all_steps(self, record: EpochRecord) -> bool:
         return record.num_steps(self.step_unit) >= self.params.epoch_num_steps
@@ -269,10 +306,11 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         params.call("test_fn", self.epoch, self.env_step)
         collector.sync()
         collector.reset(first_episode=True)
-        with running_as(state.runtime, params.runtime, params.precision.tf32):
-            collect = partial(collector.collect, num_episodes=params.test_step_num_episodes, explore=False)
-            stats = self._checkpoints.break_off(collect)
-        stats = stats.reduce_agents(params.multi_agent_return_reduction)
+        num_episodes = self.ranks.part_of(params.test_step_num_episodes)
+        with self._running():
+            collect = partial(collector.collect, num_episodes=num_episodes, explore=False)
+            stats = self._checkpoints.break_off(collect) if num_episodes else NO_EPISODES
+        stats = stats.of_all(self.ranks).reduce_agents(params.multi_agent_return_reduction)
         score = state.score = self._take_score(stats)
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score
@@ -282,7 +320,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
 
     def _take_score(self, stats: CollectStats) -> float:
         """Return the score of a test step; if it is the best so far, remember it, and call `save_best_fn`."""
-        score, before = self.params.score(stats), self.state.best
+        score, before = self._score(stats), self.state.best
         if before.is_beaten_by(score):
             returns = stats.returns
             self.state.best = Best(score, float(returns.mean()), float(returns.std()), self.epoch)

@@ -1,9 +1,10 @@
 """The params that all trainers share."""
 
+import copy
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from torch import nn
@@ -11,6 +12,7 @@ from torch import nn
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
+from rltrainer.collect.collector import require_collector
 from rltrainer.collect.episode_infos import as_number
 from rltrainer.errors import ParamsError
 from rltrainer.hooks import HookRunner, TrainerHook
@@ -18,6 +20,7 @@ from rltrainer.hooks.hook import lent
 from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.state.params import Params
 from rltrainer.trainers.torch_settings import check_deterministic, choose_num_threads
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of, is_int
@@ -49,6 +52,12 @@ Hooks = Annotated[
 ]
 
 
+OF_FIRST_RANK = {
+    "logger": None, "verbose": False, "show_progress": False, "save_best_fn": None, "save_checkpoint_fn": None,
+}  # fmt: skip
+"""Fields that only the first rank of a run follows, with what the others have."""
+
+
 def live(default: Any) -> Any:
     """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON."""
     # A field without a default is written out, as a type checker must see that it has none.
@@ -57,8 +66,13 @@ def live(default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TrainerParams(Params):
-    """Settings of every trainer."""
+    """Settings of every trainer.
 
+    Counts and sizes are of the whole run: where it has several shards, each takes its part of them.
+    """
+
+    ranks: ClassVar[Ranks] = ALONE
+    """The rank whose params these are, once a trainer has split them."""
     max_epochs: PositiveInt = 100
     """Epochs to train for; fewer if `stop_fn` says so."""
     epoch_num_steps: PositiveInt = 30000
@@ -141,6 +155,28 @@ class TrainerParams(Params):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, value)  # frozen, until here
 
+    def of_rank(self, ranks: Ranks) -> Self:
+        """Return the params of one rank; its collectors still have all envs."""
+        own = copy.copy(self)
+        for name, value in {"ranks": ranks, **(OF_FIRST_RANK if ranks.rank > 0 else {})}.items():
+            object.__setattr__(own, name, value)  # frozen; the fields were checked
+        return own
+
+    def take_parts(self) -> None:
+        """Let the collectors and their buffers have this rank's part."""
+        for field, collector in self.collectors().items():
+            owner, ranks = f"{type(self).__name__}.{field}", self.ranks
+            require_collector(owner, collector).take_part(owner, ranks.rank, ranks.world)
+
+    def part_of(self, field: str) -> int:
+        """Return this rank's part of a count; a `ParamsError` if the ranks cannot have equal ones."""
+        count, world = getattr(self, field), self.ranks.world
+        if count % world:
+            below = count - count % world
+            hint = f"Take {f'{below} or ' if below else ''}{below + world}."
+            self.raise_invalid(field, f"must be a multiple of the number of shards, {world}", hint)
+        return int(count // world)
+
     def call(self, field: str, *args: Any) -> Any:
         """Call the callback in this field, if there is one; a note at its errors names the field."""
         callback = getattr(self, field)
@@ -208,7 +244,7 @@ class TrainerParams(Params):
 
     def update_plan(self, progress: Callable[[], float], runtime: RuntimeParams, policy: nn.Module) -> UpdatePlan:
         """Return the plan of the algorithm; `runtime` is these params' or, in a resumed run, the saved choice."""
-        work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size
+        work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size // self.ranks.world
         num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
         library = choose_library(self.runtime.matrix_library, runtime.matrix_library)
         new: dict[str, Any] = {name: getattr(self.runtime, name) for name in ("detect_anomaly", "profiler")}
@@ -221,6 +257,7 @@ class TrainerParams(Params):
             precision=self.precision,
             update=self.update,
             varies_in_length=self.varies_in_length,
+            ranks=self.ranks,
         )
 
     @abstractmethod

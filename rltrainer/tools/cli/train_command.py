@@ -17,6 +17,7 @@ from rltrainer.algorithms import load
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import RunFolder
+from rltrainer.processes.torch_ranks import process_ranks, torchrun_place
 from rltrainer.tools.cli.fields import NESTED, FieldOption, fields_of, with_values
 from rltrainer.tools.cli.pictures import draw, film, require_extras
 from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds
@@ -25,6 +26,7 @@ from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.tools.recipes.cookbook import write_recipe
 from rltrainer.tools.recipes.training import choose_recipe
 from rltrainer.tools.runs import open_run, run_seeds
+from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -150,11 +152,13 @@ EXPLAINING = (
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
 )
 @click.option("--folder", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True)
+@click.option("--num-ranks", type=click.IntRange(1), metavar="N", help="Train in N processes, as torchrun does.")
 @click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
 @click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
-          seed: str, folder: str, is_drawn: bool, is_filmed: bool, **values: str | None) -> None:  # fmt: skip
+          seed: str, folder: str, num_ranks: int | None, is_drawn: bool, is_filmed: bool,
+          **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
     The best recipe for the env is taken, or else recommended settings. A run has a folder with its log, best algorithm
@@ -165,6 +169,10 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         seeds = read_seeds(seed)
     except ValueError:
         raise click.BadParameter(f"{seed!r} is no seed: 3, 1..5, or 1,2,7", ctx, param_hint="--seed") from None
+    num_started, place = ranks_to_start("train", num_ranks), torchrun_place()
+    if len(seeds) > 1 and (num_started or place):
+        hint = "run several seeds without it, or one after the other"
+        raise click.UsageError(f"--num-ranks and torchrun train one seed, not {len(seeds)}: {hint}", ctx)
     given = {key: text for key, text in values.items() if text is not None}
     try:
         made, checkpoint = with_values(ctx.meta["recipe"], given)
@@ -183,9 +191,11 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         picture = Path(folder) / f"{made.name.replace('/', '_')}.png"
     else:
         made = dataclasses.replace(made, seed=seeds[0])
-        run_folder = RunFolder.new(made.name.replace("/", "_"), folder)
-        train_in(run_folder, made, checkpoint)
-        runs, picture = [run_folder.path], run_folder.path / "learning_curve.png"
+        begin = functools.partial(_train_new, made, folder, checkpoint)
+        path = begin() if num_started is None else run_ranks("train", num_started, begin)
+        if place is not None and place[0] > 0:
+            return
+        runs, picture = [path], path / "learning_curve.png"
     if filmed_env is not None:
         for run in runs:
             film(run, filmed_env, device=made.device)
@@ -205,10 +215,18 @@ def require_source(ctx: click.Context, env: str | None, recipe: str | None, data
 
 def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> None:
     """Train in a folder, or resume its run, and print the result."""
-    click.echo(f"rltrainer: to {folder.path}")
+    say = click.echo if process_ranks().rank == 0 else lambda _: None
+    say(f"rltrainer: to {folder.path}")
     with _saying_what_is_saved([folder]):
         info = run_recipe(recipe, folder, checkpoint=CheckpointParams(folder.checkpoints, **checkpoint)).info
-    click.echo(f"{info}\nrltrainer: the best algorithm is {folder.best}")
+    say(f"{info}\nrltrainer: the best algorithm is {folder.best}")
+
+
+def _train_new(recipe: AnyRecipe, folder: str, checkpoint: dict[str, Any]) -> Path:
+    """Train in a new folder, and return its path."""
+    run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
+    train_in(run_folder, recipe, checkpoint)
+    return run_folder.path
 
 
 def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: dict[str, Any]) -> list[Path]:

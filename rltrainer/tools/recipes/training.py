@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.algorithms import load as load_algorithm
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.device import choose_device
@@ -21,11 +23,14 @@ from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
+from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
 from rltrainer.tools.recipes.cookbook import START, epochs_of, write_recipe
 from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe
+from rltrainer.tools.runs.processes import check_travels
+from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import AnyPath, checked
 
@@ -52,6 +57,7 @@ def train(
     *,
     data: str | os.PathLike[str] | ReplayBuffer | None = None,
     folder: str | os.PathLike[str] = "runs",
+    num_ranks: int | None = None,
     **fields: Any,
 ) -> Training:
     """Train an agent by the best recipe for an env, in a numbered folder of its own.
@@ -66,16 +72,21 @@ def train(
         data: train offline from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
         folder: where the folder is made.
+        num_ranks: processes of this machine that train together, as `torchrun` starts them; see `ParallelParams`. The
+            call then stands under `if __name__ == "__main__":`, and its arguments are pickled.
         fields: changes by name: fields of `Recipe` (`num_env_steps`, `num_envs`, `seed`, `device`), of the algorithm's
             params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy (`hidden_sizes`).
 
     Raises:
         ParamsError: an argument breaks its rule, or a field is none of these.
+        RLTrainerError: a rank failed; the text has its traceback.
     """
+    if (num_started := ranks_to_start("train", num_ranks)) is not None:
+        return train_in_ranks(num_started, env=env, algorithm=algorithm, data=data, folder=folder, **fields)
     env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
     data = checked("train", "data", data, Data | None)
     folder = checked("train", "folder", folder, AnyPath)
-    verbose = fields.get("verbose", True)
+    verbose = fields.get("verbose", True) and process_ranks().rank == 0
     shape = {name: fields[name] for name in SHAPES & fields.keys()}
     start = algorithm if isinstance(algorithm, Algorithm) else None
     recipe, words = choose_recipe(env, name_of(algorithm), shape, data)
@@ -91,6 +102,21 @@ def train(
     if start is not None:
         recipe = recipe.with_fields(start=run_folder.path / START)
     return run_recipe(recipe, run_folder, start, **live)
+
+
+def train_in_ranks(num_ranks: int, **arguments: Any) -> Training:
+    """Train in processes of this machine, with the arguments of `train`; read the best algorithm from the folder."""
+    for name, value in arguments.items():
+        check_travels("train", name, value)
+    path, info, recipe = run_ranks("train", num_ranks, partial(_train_rank, arguments))
+    return Training(load_algorithm((folder := RunFolder(path)).best), folder, info, recipe)
+
+
+def _train_rank(arguments: dict[str, Any]) -> tuple[Path, InfoStats, AnyRecipe]:
+    training = train(**arguments)
+    if process_ranks().rank == 0 and not training.folder.best.exists():  # the last is the best that is known
+        training.algorithm.save(training.folder.best)
+    return training.folder.path, training.info, training.recipe
 
 
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
@@ -117,8 +143,8 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
                 Path(cast(Path, recipe.start)).unlink()
             folder.path.rmdir()  # if it is empty: nothing came of it
         raise
-    # Only now: a folder in which no trainer could be made is removed.
-    write_recipe(recipe, folder)
+    if trainer.ranks.rank == 0:  # only now: a folder in which no trainer could be made is removed
+        write_recipe(recipe, folder)
     if trainer.params.verbose:
         print(devices_line(recipe, trainer))
     try:
@@ -127,7 +153,8 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
         for collector in trainer.params.collectors().values():
             collector.close()
     if trainer.params.test_collector is None:
-        trainer.algorithm.save(folder.best)  # the last is the best that is known
+        if trainer.ranks.rank == 0:
+            trainer.algorithm.save(folder.best)  # the last is the best that is known
     elif folder.best.exists():
         trainer.algorithm.load(folder.best)
     return Training(trainer.algorithm, folder, info, recipe)

@@ -185,7 +185,12 @@ def check_program(owner: str, make: object) -> None:
     if any(frame.f_globals.get("__name__") == "__mp_main__" and frame.f_code.co_name == "<module>" for frame in frames):
         hint = 'Call it under `if __name__ == "__main__":`.'
         raise ParamsError(f"{owner}: was called while one of its processes imports the program. {hint}")
+    check_travels(owner, "make", make)
+
+
+def check_travels(owner: str, field: str, value: object) -> None:
+    """Check that a value can be sent to another process."""
     try:
-        dumps(make)
+        dumps(value)
     except Exception as error:
-        raise ParamsError.about(owner, "make", _TRAVEL, make, _TRAVEL_HINT) from error
+        raise ParamsError.about(owner, field, _TRAVEL, value, _TRAVEL_HINT) from error

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -21,6 +22,7 @@ import rltrainer as rl
 from rltrainer.tools.cli import main
 from rltrainer.tools.cli.fields import field_texts, fields_of, option_texts
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
+from tests.unit.processes.rank_programs import set_variables
 from tests.unit.tools.recipes.any_recipes import any_recipe
 
 pytest.importorskip("click")
@@ -362,3 +364,26 @@ def test_words_are_values(text: str, value: Any) -> None:
     found = read_value(text)
     assert found == value
     assert type(found) is type(value)
+
+
+def test_ranks_train_one_seed_and_only_the_first_draws(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    started: list[int] = []
+
+    def run_here(owner: str, num_ranks: int, function: Any) -> Any:
+        started.append(num_ranks)
+        return pickle.loads(pickle.dumps(function))()
+
+    monkeypatch.setattr("rltrainer.tools.cli.train_command.run_ranks", run_here)
+    command = ["train", "ppo", "--env", "CartPole-v1", *SHORT]
+    assert main([*command, "--num-ranks", "2"]) == 0
+    assert started == [2]
+    assert capsys.readouterr().out.endswith("rltrainer: the best algorithm is runs/ppo_CartPole-v1/best.safetensors\n")
+    assert main([*command, "--num-ranks", "2", "--seed", "1..3"]) == 2
+    text = "--num-ranks and torchrun train one seed, not 3: run several seeds without it, or one after the other"
+    assert text in capsys.readouterr().err
+    assert main([*command, "--num-ranks", "0"]) == 2
+    set_variables(monkeypatch)
+    assert main([*command, "--num-ranks", "2"]) == 1
+    assert "train.num_ranks: must be None, or 4 as of torchrun" in capsys.readouterr().err
+    assert main([*command, "--seed", "1,2"]) == 2
+    assert started == [2]

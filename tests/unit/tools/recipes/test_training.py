@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, RLTrainerError
+from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.tools.recipes.training import choose_recipe, recommended_recipe
 from tests.fakes import CountingEnv
+from tests.unit.processes.rank_programs import set_variables
 from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_episodes": 2, "show_progress": False}
@@ -184,3 +186,33 @@ def test_a_file_cannot_name_a_module_that_is_imported(tmp_path: Path, monkeypatc
     assert not (tmp_path / "sang").exists()
     rl.recipes.recipe_of(rl.RunFolder(tmp_path), env="canary:CartPole-v1").make_envs(1).close()
     assert (tmp_path / "sang").exists()  # so it would have
+
+
+def test_ranks_are_started_with_the_same_arguments_and_the_best_algorithm_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def run_here(owner: str, num_ranks: int, function: Any) -> Any:
+        started.append(num_ranks)
+        return pickle.loads(pickle.dumps(function))()
+
+    monkeypatch.setattr("rltrainer.tools.recipes.training.run_ranks", run_here)
+    result = rl.train("CartPole-v1", folder=tmp_path, num_ranks=2, verbose=False, **SHORT)
+    assert (started, result.folder.path, result.info.env_step) == ([2], tmp_path / "ppo_CartPole-v1", 1024)
+    assert result.recipe == rl.recipes.recipe_of(result.folder)
+    best, obs = rl.load(result.folder.best), np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(result.algorithm.policy.predict(obs), best.policy.predict(obs))
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"), [("env", {"env": lambda: CountingEnv()}), ("stop_fn", {"stop_fn": lambda score: True})]
+)
+def test_an_argument_that_cannot_travel_to_ranks_is_named(field: str, arguments: dict[str, Any]) -> None:
+    text = rf"^train\.{field}: must travel to another process; got .*\. Define it at the top level"
+    refuses(ParamsError, text, rl.train, **{"env": "CartPole-v1", **arguments}, num_ranks=2)
+
+
+def test_a_rank_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_variables(monkeypatch)
+    refuses(ParamsError, r"^train\.num_ranks: must be None, or 4 as of torchrun", rl.train, "CartPole-v1", num_ranks=2)

@@ -1,0 +1,88 @@
+"""One program in several processes of this machine that train together, as `torchrun` starts them."""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from rltrainer.errors import ParamsError, RLTrainerError
+from rltrainer.processes.channel import dumps, loads
+from rltrainer.processes.torch_ranks import torchrun_place
+from rltrainer.tools.runs.processes import check_program
+from rltrainer.validation.field_rules import PositiveInt, checked
+
+T = TypeVar("T")
+HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""Signals whose handlers PyTorch's launcher replaces."""
+
+
+def ranks_to_start(owner: str, num_ranks: int | None) -> int | None:
+    """Return the number of processes to start; None where this one trains itself, perhaps as a rank of `torchrun`."""
+    num_ranks, place = checked(owner, "num_ranks", num_ranks, PositiveInt | None), torchrun_place()
+    if num_ranks is not None and place is not None and num_ranks != place[1]:
+        rule = f"must be None, or {place[1]} as of torchrun, which started this process"
+        raise ParamsError.about(owner, "num_ranks", rule, num_ranks)
+    return num_ranks if place is None and num_ranks != 1 else None
+
+
+def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
+    """Call a function in each of several new processes, and return the first one's result; only that one prints.
+
+    Raises:
+        ParamsError: the function cannot be sent to a process.
+        RLTrainerError: a rank failed; the text has its traceback.
+    """
+    # Only here, as they take half a second.
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    check_program(owner, function)
+    with tempfile.TemporaryDirectory() as folder, _kept_settings():
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=num_ranks, max_restarts=0, run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d", rdzv_endpoint="localhost:0", logs_specs=DefaultLogsSpecs(folder),
+        )  # fmt: skip
+        try:
+            results = elastic_launch(config, _call_in_rank)(dumps(function), sys.orig_argv)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            said: Any = failure.message
+            text = said["extraInfo"]["py_callstack"] if isinstance(said, dict) else said
+            raise RLTrainerError(f"{owner}: rank {rank} of {num_ranks} failed:\n{text}") from None
+        except SignalException as error:  # the ranks have ended by it
+            ends_by: BaseException = SystemExit(128 + error.sigval)
+            raise (KeyboardInterrupt if error.sigval == signal.SIGINT else ends_by) from None
+    found: T = loads(results[0])
+    return found
+
+
+def _call_in_rank(pickled: bytes, command: list[str]) -> bytes:
+    sys.orig_argv = command  # of the program that started the ranks: runs record it as theirs
+    if hasattr(os, "setsid"):  # Ctrl-C reaches the launcher, which passes it on; a second one would end a rank at once
+        os.setsid()
+    with contextlib.ExitStack() as opened:
+        if os.environ["RANK"] != "0":
+            opened.enter_context(contextlib.redirect_stdout(opened.enter_context(open(os.devnull, "w"))))
+        return dumps(loads(pickled)())
+
+
+@contextlib.contextmanager
+def _kept_settings() -> Iterator[None]:
+    """Give ranks one thread each, as `torchrun` does, and undo what PyTorch's launcher does to this process."""
+    numbers = [getattr(signal, name) for name in HANDLED if hasattr(signal, name)]
+    handlers, threads = [signal.getsignal(number) for number in numbers], os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = threads or "1"
+    try:
+        yield
+    finally:
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in zip(numbers, handlers, strict=True):
+                signal.signal(number, handler)

@@ -1,0 +1,35 @@
+"""Ranks that a program starts: their number, what travels, and the failure of one."""
+
+import os
+import signal
+
+import pytest
+
+from rltrainer.errors import ParamsError, RLTrainerError
+from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
+from tests.unit.processes.rank_programs import fail, set_variables
+from tests.unit.tools.refusals import error_text
+
+
+def test_a_number_of_ranks_is_started_but_not_by_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [ranks_to_start("train", number) for number in (None, 1, 3)] == [None, None, 3]
+    assert "train.num_ranks: must be" in error_text(ParamsError, ranks_to_start, "train", 0)
+    set_variables(monkeypatch)
+    assert [ranks_to_start("train", number) for number in (None, 4)] == [None, None]
+    text = "train.num_ranks: must be None, or 4 as of torchrun, which started this process; got 2 (int)"
+    assert error_text(ParamsError, ranks_to_start, "train", 2) == text
+
+
+def test_a_function_that_cannot_travel_is_refused() -> None:
+    assert "must travel to another process" in error_text(ParamsError, run_ranks, "train", 2, lambda: None)
+
+
+@pytest.mark.full
+def test_the_failure_of_a_rank_has_its_traceback_and_leaves_the_program_as_it_was() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), os.environ.get("OMP_NUM_THREADS")
+    text = error_text(RLTrainerError, run_ranks, "train", 2, fail)
+    assert text.startswith("train: rank ")
+    assert 'raise ValueError("of rank 1")\nValueError: of rank 1' in text
+    assert before == (
+        signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), os.environ.get("OMP_NUM_THREADS")
+    )  # fmt: skip
