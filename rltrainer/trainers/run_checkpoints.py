@@ -140,6 +140,7 @@ class RunCheckpoints:
         self._ranks = params.ranks
         self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best, self._ranks)
         self._signals, self._num_entered = RunSignals(), 0
+        self._stopped_by, self._wants_save = 0, False  # as all ranks know it
         self._source = params.collectors().get("training_collector") if chosen.record_episodes else None
         self._episodes: EpisodeWriter | None = None
 
@@ -196,8 +197,8 @@ class RunCheckpoints:
     def end_training_step(self, is_last: bool) -> None:
         """Stop on a signal, save if that is due; the last step of an epoch is saved with its test step."""
         self._ended_step = self._state.training_step
-        self._agree()
-        if self._signals.stopped_by and self._state.stop_reason is None:  # else the epoch ends at once
+        self.agree()
+        if self._stopped_by and self._state.stop_reason is None:  # else the epoch ends at once
             self._stop()
         if self.is_on and not is_last and self._is_due():
             self._save()
@@ -223,26 +224,27 @@ class RunCheckpoints:
 
     def end_epoch(self, score: float | None, is_last: bool) -> None:
         """Stop on a signal; save if that is due, if the test step was the best so far, or if the run is over."""
-        self._agree()
-        if self._signals.stopped_by:
+        if self._stopped_by:
             self._stop(score)
         is_best = self._params.keep_best > 0 and self._state.best.epoch == self._state.counters.epoch
         if self.is_on and (self._is_due() or is_best or is_last):
             self._save(score)
 
-    def _agree(self) -> None:
-        """Let all ranks know what one alone does: a signal, or a hook's request to stop."""
+    def agree(self) -> None:
+        """Act on signals that have come, and on a hook's request to stop, from now on: on those of any rank."""
         signals, state = self._signals, self._state
+        stopped_by, wants_save, signals.wants_save = signals.stopped_by, signals.wants_save, False
         if self._ranks.world > 1:
-            own = [signals.stopped_by, signals.wants_save, state.stop_request is not None]
-            stopped_by, wants_save, is_requested = self._ranks.max(torch.tensor(own, dtype=torch.int64)).tolist()
-            signals.stopped_by, signals.wants_save = stopped_by, bool(wants_save)
+            own = [stopped_by, wants_save, state.stop_request is not None]
+            stopped_by, wants_save, is_requested = self._ranks.max(torch.tensor(own)).tolist()
+            signals.stopped_by = stopped_by or signals.stopped_by
             if is_requested:
                 state.stop_request = next(filter(None, self._ranks.from_all(state.stop_request)))
+        self._stopped_by, self._wants_save = stopped_by, self._wants_save or bool(wants_save)
 
     def _is_due(self) -> bool:
         before, self._since = self._since, self._position()
-        wants_save, self._signals.wants_save = self._signals.wants_save, False
+        wants_save, self._wants_save = self._wants_save, False
         is_due = wants_save or self._every.crossed(before, self._since)
         return bool(self._ranks.from_first(is_due)) if self._every.unit == "second" else is_due
 

@@ -190,6 +190,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 score = self._test(params.test_collector)
                 if self._wants_to_stop(score):
                     state.stop_reason = "stop_fn"
+            self._checkpoints.agree()
             state.stop_reason = state.stop_cause
             record.timing.total += time.perf_counter() - started
             stats = state.end_epoch(record)
