@@ -130,7 +130,7 @@ MUTANTS = [
            "~ends[:-1]]).to(reward.dtype)", "torch.ones_like(ends[:-1])]).to(reward.dtype)",
            RETURNS, f"{UNIT}/nets/test_normalizer.py"),
     mutant("normaliser: moments stay on the device of the data", "nets/normalizer.py",
-           "x = to_device(x, self.mean.device).double()", "x = x.double()",
+           "x, count = to_device(x, self.mean.device).double(), len(x)", "x, count = x.double(), len(x)",
            "tests/devices/test_runs.py::test_a_run_gives_the_numbers_of_the_cpu"),
     # The loop
     mutant("warm-up: samples of the random phase owe steps", "trainers/off_policy_trainer.py",
@@ -167,7 +167,7 @@ MUTANTS = [
            "if torch.compiler.is_compiling():", "if True:", LOOPS),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",
-           "part.seed(derive_seed(self.params.seed, name))", "part.seed(self.params.seed)", ORDER),
+           "part.seed(derive_seed(seed, name, *([] if is_shared else [ranks.rank])))", "part.seed(seed)", ORDER),
     mutant("seeds: streams do not depend on the seed", "seeding.py",
            "(seed, *path)))", "(0, *path)))", f"{UNIT}/test_seeding.py"),
     # Resuming

@@ -8,7 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -27,8 +27,17 @@ from rltrainer.updates.compiled_step import add_norms
 
 STEPS_PER_UPDATE_GRAPH = 128
 """Largest number of gradient steps in the CUDA graph of a whole update: a longer one takes memory and gains little."""
-MINIBATCHES_PER_EXCHANGE = 64
+MINIBATCHES_PER_EXCHANGE = 32
 """Largest number of minibatches that are made before the first of them is used, if there are several ranks."""
+
+
+class Split(NamedTuple):
+    """The way in which steps become minibatches whose sizes differ by at most one."""
+
+    num_steps: int
+    size: int
+    """Rows of each: steps, and others of weight 0, so that every gradient step has the same shape."""
+    num_batches: int
 
 
 @dataclasses.dataclass(slots=True)
@@ -126,12 +135,9 @@ class OnPolicyAlgorithm(Algorithm):
 
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
         """
-        num_steps, size = self._sizes(samples, batch_size)
-        num_batches, size = self._split(num_steps, size)
-        yield from minibatches(samples.flatten(), num_steps, size, self.generator, repeat, num_batches)
+        yield from minibatches(samples.flatten(), self._split_of(samples, batch_size), self.generator, repeat)
 
-    def _sizes(self, samples: OnPolicyBatch, batch_size: int | None) -> tuple[int, int]:
-        """Return the number of valid steps, and the rows of a minibatch."""
+    def _split_of(self, samples: OnPolicyBatch, batch_size: int | None) -> Split:
         num_steps = int(samples.weight.count_nonzero())  # once: the host waits for the device
         if self.standardizes():
             of_all = None if batch_size is None else batch_size * self.num_ranks
@@ -140,14 +146,14 @@ class OnPolicyAlgorithm(Algorithm):
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
             size = _power_of_two(num_steps)
-        return num_steps, size if batch_size is None else min(batch_size, size)
+        return self._split(num_steps, size if batch_size is None else min(batch_size, size))
 
-    def _split(self, num_steps: int, size: int) -> tuple[int, int]:
-        """Return the number of minibatches, the same on all ranks, and the rows of each here."""
+    def _split(self, num_steps: int, size: int) -> Split:
+        """Split steps into minibatches of at most this size, into as many as on all ranks, where they may be larger."""
         of_all = self.plan.ranks.sum(torch.tensor([num_steps, size]))
         num_batches = math.ceil(int(of_all[0]) / int(of_all[1]))
         needed = math.ceil(num_steps / max(num_batches, 1))
-        return num_batches, size if needed <= size else _power_of_two(needed)
+        return Split(num_steps, size if needed <= size else _power_of_two(needed), num_batches)
 
     def _num_in_all(self, weight: Tensor) -> int:
         """Return the number of valid steps in the data of all ranks."""
@@ -260,10 +266,10 @@ class OnPolicyAlgorithm(Algorithm):
         self, samples: OnPolicyBatch, batch_size: int | None, repeat: int, steps: Callable[[], Iterator[Any]]
     ) -> UpdateResult | Iterator[tuple[Any, ...]]:
         """Take the gradient steps as one compiled loop, which gathers their minibatches, or else return them."""
-        flat, (num_steps, size) = samples.flatten(), self._sizes(samples, batch_size)
-        if num_steps == 0 or len(flat.weight) == size:
+        flat, split = samples.flatten(), self._split_of(samples, batch_size)
+        if (size := split.size) == len(flat.weight) or split.num_steps == 0:
             return steps()
-        found = places(flat.weight, num_steps, size, self.generator, repeat)
+        found = places(flat.weight, split, self.generator, repeat)
         # As many rows as there may be, so that one graph serves all updates.
         shape = math.ceil(len(flat.weight) / size) * repeat, size
         index, weight = flat.weight.new_zeros(shape, dtype=torch.int64), flat.weight.new_ones(shape)
@@ -301,7 +307,8 @@ class OnPolicyAlgorithm(Algorithm):
             samples, measured = self._process(rollout)
         size = samples.weight.numel()
         each = min(batch_size or size, size)
-        results = run((batch,) for batch in minibatches(samples.flatten(), size, each, self.generator, repeat))
+        split = Split(size, each, math.ceil(size / each))
+        results = run((batch,) for batch in minibatches(samples.flatten(), split, self.generator, repeat))
         self._check_results(results)
         return [self._merged(results, measured)]
 
@@ -348,21 +355,12 @@ def _say_once(text: str) -> None:
     logging.getLogger("rltrainer").info(text)
 
 
-def minibatches(
-    flat: OnPolicyBatch,
-    num_steps: int,
-    batch_size: int,
-    generator: torch.Generator,
-    repeat: int = 1,
-    num_batches: int | None = None,
-) -> Iterator[OnPolicyBatch]:
-    """Yield the `num_steps` steps of [M] with a weight in random order, in minibatches that differ by at most one."""
-    # Each is padded to `batch_size` with steps of weight 0, so that every gradient step has the same shape.
-    num_batches = math.ceil(num_steps / batch_size) if num_batches is None else num_batches
-    if num_batches == 1 and len(flat.weight) == batch_size:  # a mean over everything needs no order and no padding
+def minibatches(flat: OnPolicyBatch, split: Split, generator: torch.Generator, repeat: int) -> Iterator[OnPolicyBatch]:
+    """Yield the steps of [M] that have a weight in random order, in minibatches."""
+    if split.num_batches == 1 and len(flat.weight) == split.size:  # a mean over everything needs no order, no padding
         yield from itertools.repeat(flat, repeat)
         return
-    for index, is_real in places(flat.weight, num_steps, batch_size, generator, repeat, num_batches):
+    for index, is_real in places(flat.weight, split, generator, repeat):
         yield from flat.gather(index, is_real)
 
 
@@ -374,32 +372,22 @@ def minibatch_at(k: Tensor, flat: OnPolicyBatch, index: Tensor, weight: Tensor) 
     return batch
 
 
-def places(
-    weight: Tensor,
-    num_steps: int,
-    batch_size: int,
-    generator: torch.Generator,
-    repeat: int,
-    num_batches: int | None = None,
-) -> list[tuple[Tensor, Tensor | None]]:
-    """Split the `num_steps` places in [M] that have a weight; see `shuffled`."""
-    found = shuffled(num_steps, batch_size, generator, repeat, num_batches)
-    if num_steps in (0, len(weight)):
+def places(weight: Tensor, split: Split, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
+    """Split the places in [M] that have a weight; see `shuffled`."""
+    found = shuffled(split, generator, repeat)
+    if split.num_steps in (0, len(weight)):
         return found
     counted = weight.nonzero().squeeze(1)
     return [(counted[index], is_real) for index, is_real in found]
 
 
-def shuffled(
-    num: int, batch_size: int, generator: torch.Generator, repeat: int, num_batches: int | None = None
-) -> list[tuple[Tensor, Tensor | None]]:
-    """Split 0 .. num - 1 in random order into K batches whose sizes differ by at most one, several times.
+def shuffled(split: Split, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:
+    """Split 0 .. num_steps - 1 in random order into K batches whose sizes differ by at most one, several times.
 
-    Each has an index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real. Without
-    `num_batches` there are as few as possible.
+    Each has an index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real.
     """
     # All at once, so that the random numbers do not depend on where an update step ends.
-    num_batches = math.ceil(num / batch_size) if num_batches is None else num_batches
+    num, batch_size, num_batches = split
     orders = [torch.randperm(num, generator=generator, device=generator.device) for _ in range(repeat)]
     if num == num_batches * batch_size:
         return [(order.view(num_batches, batch_size), None) for order in orders]

@@ -210,7 +210,7 @@ class Optimizer:
         self._bad.follow(plan.skips_steps)
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
         self._all_reduce = plan.average if plan.is_shared else None
-        self._share = self._bad.loss.new_ones(()) if plan.ranks.world > 1 else None
+        self._share = self._bad.gradient.new_ones(()) if plan.ranks.world > 1 else None
         notify: Any = partial(self._notify, plan.callbacks)
         if is_compiled and (plan.is_shared or plan.callbacks.on_loss is not None):
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
