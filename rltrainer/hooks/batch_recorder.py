@@ -41,7 +41,8 @@ class BatchRecorder(TrainerHook):
     """Writes the batch of a training step to a safetensors file: raw, as collected, or as `batch_process` made it.
 
     On policy that is the `Rollout` of the update, off policy the newly stored rollout, offline the sampled
-    `Transitions`. The file `batch_000000007.safetensors` is of training step 7. Of its own files it keeps the newest.
+    `Transitions`. The file `batch_000000007.safetensors` is of training step 7. Of its own files it keeps the newest. In
+    a run of several shards it writes the batches of the first one.
 
     Args:
         folder: of the files; it is made where it is missing.
@@ -61,7 +62,7 @@ class BatchRecorder(TrainerHook):
 
     def pre_steps_log(self, ctx: TrainerContext, batch: Rollout | Transitions) -> None:
         """Write the batch, if one is due, and remove the oldest files beyond the limit."""
-        if not ctx.crossed(self.every):
+        if not ctx.crossed(self.every) or ctx.params.ranks.rank > 0:
             return
         name = f"batch_{ctx.training_step:09d}.safetensors"
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}

@@ -22,10 +22,11 @@ from rltrainer.checkpoint import CheckpointParams, CheckpointStore
 from rltrainer.checkpoint.folder import num_shards_of, read_logged
 from rltrainer.checkpoint.store import checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
-from rltrainer.errors import CheckpointError, ReplayBufferError, at_the_end, readable, without_addresses
+from rltrainer.errors import CheckpointError, RankLostError, ReplayBufferError, at_the_end, readable, without_addresses
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import HooksState
 from rltrainer.interval import as_every
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.global_random import GlobalRandom
 from rltrainer.state.params import Params
@@ -139,7 +140,7 @@ class RunCheckpoints:
         self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
         self._ranks = params.ranks
         self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best, self._ranks)
-        self._signals, self._num_entered = RunSignals(), 0
+        self._signals, self._num_entered = RunSignals(self._ranks), 0
         self._stopped_by, self._wants_save = 0, False  # as all ranks know it
         self._source = params.collectors().get("training_collector") if chosen.record_episodes else None
         self._episodes: EpisodeWriter | None = None
@@ -296,10 +297,12 @@ class RunSignals:
     """Handles SIGTERM, SIGINT and SIGUSR1 inside its context; in the main thread, as Python handles none elsewhere.
 
     `stopped_by` is the last signal that asked for the end, `num_stops` how many have; `wants_save` is set by SIGUSR1.
-    With `breaks_off` the first signal raises at once, as a second one does in any case.
+    With `breaks_off` the first signal raises at once, as a second one does in any case, and a SIGTERM that torchrun sends
+    because another rank has failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self._ranks = ranks
         self.stopped_by = self.num_stops = 0
         self.wants_save = self.breaks_off = False
         self._process = 0
@@ -334,6 +337,9 @@ class RunSignals:
         elif number == SAVE:
             self.wants_save = True
         else:
+            is_first = not self.stopped_by
             self.stopped_by, self.num_stops = number, self.num_stops + 1
+            if is_first and number == signal.SIGTERM and (cause := self._ranks.cause_of_end()) is not None:
+                raise RankLostError(cause)
             if self.num_stops > 1 or self.breaks_off:
                 raise self.end()

@@ -90,7 +90,8 @@ class VideoRecorder(TrainerHook):
 
     def post_steps(self, ctx: TrainerContext) -> None:
         """Film, if that is due."""
-        if self._envs is None or self._collector is None or not ctx.crossed(self.every):
+        is_due = ctx.crossed(self.every) and ctx.params.ranks.rank == 0
+        if self._envs is None or self._collector is None or not is_due:
             return
         step, is_complete = ctx.env_step or ctx.gradient_step, False
         names = [f"step_{step:09d}_episode_{i + 1}.mp4" for i in range(self.num_episodes)]
