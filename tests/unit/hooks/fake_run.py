@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
+from rltrainer.processes.ranks import ALONE
 from tests.resume.runs import _feed, build
 
 
@@ -23,7 +24,7 @@ class FakeRun:
     def __init__(self, algorithm: Any = None, **params: Any) -> None:
         names_nothing = SimpleNamespace(may_report=lambda name: False, occasional_metrics=())
         self.algorithm = names_nothing if algorithm is None else algorithm
-        self.params: Any = SimpleNamespace(**({"test_collector": None, "seed": None} | params))
+        self.params: Any = SimpleNamespace(**({"test_collector": None, "seed": None, "ranks": ALONE} | params))
         self.counts = dict.fromkeys(("env_step", "gradient_step", "update_step", "training_step", "epoch", "second"), 0)
         self.before = dict(self.counts)
         self.losses: dict[str, Any] = {}
