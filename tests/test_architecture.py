@@ -65,6 +65,7 @@ SATELLITES = {
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
+    "trainers.shards": "how a run is split, not what one of its trainers does",
     "updates.loop_graph": "all that knows the compiler's graphs",
 }
 """Files that only one other file of their room imports, each with the reason why it is not a part of that one."""

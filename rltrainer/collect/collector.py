@@ -545,7 +545,7 @@ def require_collector(owner: str, source: DataSource) -> Collector:
     if isinstance(source, Collector) and source.can_be_sharded:
         return source
     params, _, field = owner.rpartition(".")
-    hint = "RuntimeParams(parallel=None) trains in one process."
+    hint = "Start the program without torchrun, as one process, or write rl.Collector(policy, rl.make_vec(...))."
     raise ParamsError.about(params, field, "must be a Collector in a run of several shards", source, hint)
 
 

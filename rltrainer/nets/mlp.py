@@ -64,11 +64,16 @@ def make_activation(activation: Activation, num_features: int, owner: str) -> nn
 def orthogonal_(module: TModule, gain: float) -> TModule:
     """Initialise every linear layer and convolution orthogonally with zero bias, and return the module."""
     # Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the core and of the Atari details.
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.orthogonal_(layer.weight, gain)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # by more, a decomposition rounds otherwise: a network must not depend on its machine
+    try:
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                nn.init.orthogonal_(layer.weight, gain)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+    finally:
+        torch.set_num_threads(num_threads)
     return module
 
 

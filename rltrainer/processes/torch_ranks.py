@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -44,6 +45,8 @@ ENDED = "ended by SIGTERM"
 def torchrun_place() -> tuple[int, int] | None:
     """Return the rank of this process and the number of processes, where a launcher has started more than one.
 
+    From then on "cuda" is the GPU of its local rank.
+
     Raises:
         ParamsError: the variables that launchers set contradict each other.
     """
@@ -54,7 +57,17 @@ def torchrun_place() -> tuple[int, int] | None:
         if name not in os.environ:
             hint = "torchrun sets all of these; without it, unset WORLD_SIZE."
             raise ParamsError.about("environment", name, f"must be set beside WORLD_SIZE ({world})", None, hint)
+    _own_gpu()
     return _number("RANK", f"an integer in [0, {world})", lambda n: n < world), world
+
+
+@cache
+def _own_gpu() -> str | None:
+    """Take the GPU of the local rank, and return its identity; None if there are no GPUs."""
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
 def _number(name: str, rule: str, is_valid: Callable[[int], bool]) -> int:
@@ -109,11 +122,7 @@ class Team:
             own = dist.PrefixStore("world", self._store)
             dist.init_process_group("gloo", store=own, rank=rank, world_size=world, timeout=limit)
             atexit.register(self._leave)
-        gpu = None
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-            gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        self._host = host_id()
+        self._host, gpu = host_id(), _own_gpu()
         self._store.set(f"member {rank}", json.dumps([os.getpid(), platform.node(), self._host, gpu]))
         self._members = [json.loads(self._store.get(f"member {each}")) for each in range(world)]
         # NCCL wants a GPU for each process; gloo moves tensors of any device.
@@ -132,18 +141,19 @@ class Team:
             self._connections[timeout] = there
         return there
 
-    def name(self, rank: int) -> str:
-        """Return the words for a rank that cannot speak for itself."""
-        pid, node, *_ = self._members[rank]
-        return f"rank {rank} of {self.world} (pid {pid} on host {node})"
+    def text(self, ranks: list[int], fault: str) -> str:
+        """Return the words for ranks that cannot speak for themselves."""
+        names = ((rank, *self._members[rank][:2]) for rank in ranks)
+        return "; ".join(f"rank {rank} of {self.world} (pid {pid} on host {node}) {fault}" for rank, pid, node in names)
 
     def dead(self) -> list[int]:
         """Return the ranks whose processes have ended, as far as they are of this host."""
         return [rank for rank, (pid, _, host, _) in enumerate(self._members) if host == self._host and _has_ended(pid)]
 
     def _leave(self) -> None:
-        # At exit: PyTorch would warn of groups that are left.
-        self._connections.clear()
+        # At exit. Of several ranks that end, torchrun would kill the later ones, whose exit status is then lost.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._connections.clear()  # PyTorch would warn of groups that are left
         with suppress(Exception):  # of a user who has done so
             dist.destroy_process_group()
 
@@ -165,6 +175,8 @@ class TorchRanks(Ranks):
         super().__init__(team.rank, team.world, is_exact)
         self._team, self._timeout = team, timeout
         self._connections = team.connect(timeout)
+        self._failed: float | None = None  # when an exception has left `reporting`
+        self._outer: BaseException | None = None  # that is being handled around it
 
     def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
         """Return the tensors of all processes; where they may differ in length, their lengths come first."""
@@ -189,103 +201,76 @@ class TorchRanks(Ranks):
     def reporting(self) -> Iterator[None]:
         """Tell the others of an exception that leaves this block, and in it, let SIGTERM name a rank that is lost."""
         self._connections = self._team.connect(self._timeout)
+        self._failed, self._outer = None, sys.exception()
+        is_main = threading.current_thread() is threading.main_thread()
+        handles = is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # else the program does
         try:
-            with _handling_sigterm(self._may_end):
-                yield
+            if handles:
+                signal.signal(signal.SIGTERM, self._handle)
+            yield
         except BaseException as error:
+            self._failed = time.monotonic()
             if not isinstance(error, RankLostError):
-                self._report("".join(traceback.format_exception(error)))
+                with suppress(RuntimeError):  # the store may be gone
+                    self._agreed(f"rank {self.rank} of {self.world}: {''.join(traceback.format_exception(error))}")
             self._connections.close()
             raise
+        if handles:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def cause_of_end(self) -> str | None:
-        """Return the text that names the rank that has failed; None if within a second none has."""
-        until = time.monotonic() + SECONDS_TO_NAME
-        while (cause := self._known_cause()) is None and time.monotonic() < until:
-            time.sleep(0.02)
-        return cause
+    def cause_of_end(self, fault: str = "") -> str | None:
+        """Return the text that names the rank that has failed; None if within a second none has.
+
+        Args:
+            fault: of those that then have not come to an operation that failed here; none without it.
+        """
+        until, team = time.monotonic() + SECONDS_TO_NAME, self._team
+        try:
+            while (cause := self._agreed(team.text(team.dead(), "is gone"))) is None and time.monotonic() < until:
+                time.sleep(0.02)
+            return cause or (self._agreed(team.text(self._missing(), fault)) if fault else None)
+        except RuntimeError:  # the store itself
+            store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            return f"the process at {store}, through which all ranks are connected, is gone"
 
     def _call(self, collective: Callable[..., Any], *args: Any) -> None:
         began, connections = time.monotonic(), self._connections
         if connections.group is None:  # PyTorch would take the group of all processes, which has another time limit
-            raise RankLostError(self._known_cause() or "the connections to the other ranks are closed")
+            raise RankLostError(self._agreed("") or "the connections to the other ranks are closed")
         try:
             collective(*args, group=connections.group)
         except RuntimeError as error:
+            is_late = time.monotonic() - began >= self._timeout
             traceback.clear_frames(error.__traceback__)  # they hold the connections open
-            if (cause := self._cause_of_failure(time.monotonic() - began)) is None:
+            with suppress(RuntimeError):
+                connections.notes.set(f"waits {self.rank}", "")
+            connections.close()
+            late = f"did not come to a collective operation within {self._timeout:g} s"
+            if (cause := self.cause_of_end(late if is_late else "is gone")) is None:
                 raise  # of all ranks, such as a tensor that cannot be sent
             raise RankLostError(cause) from error
-
-    def _cause_of_failure(self, waited: float) -> str | None:
-        try:
-            self._connections.notes.set(f"waits {self.rank}", "")
-            self._connections.close()
-            if (cause := self.cause_of_end()) is not None:
-                return cause
-            missing = self._missing()
-        except RuntimeError:  # the store itself
-            store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            return f"the process at {store}, through which all ranks are connected, is gone"
-        late = f"did not come to a collective operation within {self._timeout:g} s"
-        return self._agreed_on(missing, "is gone" if waited < self._timeout else late)
 
     def _missing(self) -> list[int]:
         # Those in which no operation has failed.
         return [rank for rank in range(self.world) if not self._connections.notes.check([f"waits {rank}"])]
 
-    def _known_cause(self) -> str | None:
-        is_known = self._connections.notes.check(["cause"])
-        return self._agreed("") if is_known else self._agreed_on(self._team.dead(), "is gone")
-
-    def _agreed_on(self, ranks: list[int], fault: str) -> str | None:
-        return self._agreed("; ".join(f"{self._team.name(rank)} {fault}" for rank in ranks)) if ranks else None
-
-    def _agreed(self, cause: str) -> str:
+    def _agreed(self, cause: str) -> str | None:
         # The first rank's cause is that of all: the others fail in its wake.
-        return str(self._connections.notes.compare_set("cause", "", cause), "utf-8")
+        notes = self._connections.notes
+        return str(notes.compare_set("cause", "", cause), "utf-8") if cause or notes.check(["cause"]) else None
 
-    def _report(self, text: str) -> None:
-        with suppress(RuntimeError):  # the store may be gone
-            self._agreed(f"rank {self.rank} of {self.world}: {text}")
-
-    def _may_end(self) -> bool:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         # torchrun ends the others when a rank fails, perhaps before a collective operation has failed here.
-        if self._connections.group is None:  # it has, and the error is on its way
-            return False
-        cause = self.cause_of_end()
-        if cause is not None and not cause.endswith(ENDED):  # else the signal is meant for all
-            raise RankLostError(cause)
-        if cause is None and len(self._missing()) < self.world:  # operations of others have failed: this one's will
-            return False
-        self._report(ENDED)
-        return True
-
-
-@contextmanager
-def _handling_sigterm(may_end: Callable[[], bool]) -> Iterator[None]:
-    """Let a SIGTERM end the process only if a function says so; unless the program handles the signal itself.
-
-    After an exception, the first SIGTERM within seconds is left out: the error that leads to it is on its way to the
-    log, and `torchrun` would end the process before it is there.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    failed = None
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if failed is None and not may_end():
-            return
+        if self._failed is None:
+            if sys.exception() is not self._outer:  # it has, or this one failed too: the error is on its way
+                return
+            cause = self.cause_of_end()
+            if cause is not None and not cause.endswith(ENDED):  # else the signal is meant for all
+                raise RankLostError(cause)
+            if cause is None and len(self._missing()) < self.world:  # operations of others have failed: this one's will
+                return
+            self._agreed(f"rank {self.rank} of {self.world}: {ENDED}")
         signal.signal(number, signal.SIG_DFL)
-        if failed is None or time.monotonic() - failed > SECONDS_TO_END:
+        # An error is on its way to the log: the first signal within seconds is that of torchrun.
+        if self._failed is None or time.monotonic() - self._failed > SECONDS_TO_END:
             os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    except BaseException:
-        failed = time.monotonic()
-        raise
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -297,8 +298,8 @@ class RunSignals:
     """Handles SIGTERM, SIGINT and SIGUSR1 inside its context; in the main thread, as Python handles none elsewhere.
 
     `stopped_by` is the last signal that asked for the end, `num_stops` how many have; `wants_save` is set by SIGUSR1.
-    With `breaks_off` the first signal raises at once, as a second one does in any case, and a SIGTERM that torchrun sends
-    because another rank has failed.
+    With `breaks_off` the first signal raises at once, as a second one does in any case; so does a SIGTERM that torchrun
+    sends because another rank has failed: the error names that.
     """
 
     def __init__(self, ranks: Ranks = ALONE) -> None:
@@ -337,9 +338,10 @@ class RunSignals:
         elif number == SAVE:
             self.wants_save = True
         else:
-            is_first = not self.stopped_by
+            # Ranks that stop, or in which an error is on its way, end by themselves.
+            may_be_lost = number == signal.SIGTERM and not self.stopped_by and sys.exception() is None
             self.stopped_by, self.num_stops = number, self.num_stops + 1
-            if is_first and number == signal.SIGTERM and (cause := self._ranks.cause_of_end()) is not None:
+            if may_be_lost and (cause := self._ranks.cause_of_end()) is not None:
                 raise RankLostError(cause)
             if self.num_stops > 1 or self.breaks_off:
                 raise self.end()

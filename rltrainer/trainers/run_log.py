@@ -85,7 +85,9 @@ class RunLog:
         self._bar = ProgressBar(total, self.unit, self._params.verbose)
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
-        self.say(f"{type(self._algorithm).__name__}: gradient steps {how}, torch threads {state.runtime.num_threads}")
+        world = self._params.ranks.world
+        name = f"{type(self._algorithm).__name__}: {f'{world} shards, ' if world > 1 else ''}"
+        self.say(f"{name}gradient steps {how}, torch threads {state.runtime.num_threads}")
 
     def say(self, line: str) -> None:
         """Print a line, if lines are wanted."""

@@ -16,7 +16,7 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorith
 from rltrainer.checkpoint import write_checkpoint
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.collect_stats import NO_EPISODES
-from rltrainer.errors import ParamsError, at_the_end
+from rltrainer.errors import CheckpointError, ParamsError, at_the_end
 from rltrainer.hooks import HookRunner, TrainerContext
 from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
@@ -201,7 +201,6 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
                 self._log.ended_run(state)
             return stats
 
-    @on_all_shards
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write a checkpoint: a folder from which `restore` continues this run.
 
@@ -210,6 +209,13 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """
         owner = f"{type(self).__name__}.save"
         path, overwrite = checked(owner, "path", path, AnyPath), checked(owner, "overwrite", overwrite, Flag)
+        if self.meeting is not None and self.meeting.is_on:  # all shards save together, and a callback is one's own
+            hint = "CheckpointParams saves while it trains."
+            raise CheckpointError(f"{owner}: must not be called while a run of several shards trains. {hint}")
+        self._save(path, overwrite)
+
+    @on_all_shards
+    def _save(self, path: str | Path, overwrite: bool) -> None:
         parts = run_parts(self.state, self.params, self.algorithm, lambda part: dict(part.state_dict()))
         write_checkpoint(path, parts, overwrite, self.ranks)
 

@@ -1,4 +1,4 @@
-"""A rank that sums until rank 1 fails: `torchrun ranks_at_work.py FAULT FOLDER`; its end is a file in the folder.
+"""A rank that sums until rank 1 fails: `torchrun ranks_at_work.py FOLDER FAULT`; its end is a file in the folder.
 
 With "elsewhere" each process takes itself for the only one of its host.
 """
@@ -28,12 +28,11 @@ def fail(fault: str) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(fault: str, folder: Path) -> None:
+def main(folder: Path, fault: str) -> None:
     """Sum for ever, and fail in rank 1."""
     if fault == "elsewhere":
         torch_ranks.host_id = lambda: os.environ["RANK"]
     ranks = torch_ranks.process_ranks(timeout=3.0)
-    (folder / f"{ranks.rank}.pid").write_text(str(os.getpid()))
     x = torch.ones(1000)
     began = time.monotonic()
     try:
@@ -56,4 +55,4 @@ def main(fault: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2])

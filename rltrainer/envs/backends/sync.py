@@ -20,7 +20,7 @@ from rltrainer.envs.checks import (
     describe,
     failure_text,
 )
-from rltrainer.errors import EnvError, RLTrainerError, SpaceError
+from rltrainer.errors import EnvError, RankLostError, RLTrainerError, SpaceError
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
 
@@ -189,7 +189,8 @@ class SyncVectorEnv(MaskedVectorEnv):
         return gathered
 
     def _fail(self, error: BaseException) -> NoReturn:
-        if isinstance(error, SpaceError) or not isinstance(error, Exception) or not self._names_failures:
+        is_of_env = isinstance(error, Exception) and not isinstance(error, SpaceError | RankLostError)
+        if not is_of_env or not self._names_failures:
             raise error
         raise EnvError(failure_text(self._current[0], self._when, type(error).__name__, str(error))) from error
 

@@ -254,7 +254,7 @@ def _saying_what_is_saved(folders: Iterable[RunFolder]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        for folder in folders:
+        for folder in folders if process_ranks().rank == 0 else ():
             if any(folder.checkpoints.glob("checkpoint-*")):
                 click.echo(f"rltrainer: saved; resume with: rltrainer resume {folder.path}", err=True)
         raise

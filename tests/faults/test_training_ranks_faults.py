@@ -1,0 +1,157 @@
+"""Trainings under torchrun of which one rank fails: the other one says why, and what was saved is resumed."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rltrainer as rl
+from rltrainer.checkpoint.folder import check_checkpoint
+from tests.faults.torchrun import end, start
+from tests.faults.training_ranks import Faults, digests, make_trainer
+from tests.resume.test_rows import rows
+
+PROGRAM = Path(__file__).with_name("training_ranks.py")
+GONE = r"rank 1 of 2 \(pid \d+ on host \S+\) is gone"
+TRACEBACK = r"rank {} of 2: Traceback \(most recent call last\):\n.*\n{}\n.*"
+WORKERS = {"backend": "workers", "num_workers": 2}
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(sys.platform != "linux", reason="torchrun ends processes by POSIX signals"),
+]
+
+
+class Training:
+    """A training that is over; its text is that of standard error, `ends` has that of each start of each rank."""
+
+    def __init__(self, folder: Path, name: str = "ppo", max_restarts: int = 0, **plan: Any) -> None:
+        self.folder = folder
+        run = start(PROGRAM, str(folder), name, json.dumps(plan), max_restarts=max_restarts)
+        self.text, self.code = end(run, str(folder)), run.returncode
+        self.ends = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+        assert [it["num_open"] for it in self.ends.values() if "error" in it] == [0] * self.num_errors
+
+    @property
+    def num_errors(self) -> int:
+        return sum("error" in it for it in self.ends.values())
+
+    def seconds(self, rank: int) -> float:
+        """Return the time from the last fault to the end of a rank."""
+        return float(self.ends[f"{rank}-0"]["time"] - (self.folder / "fault").stat().st_mtime)
+
+    def saved(self) -> list[int]:
+        """Return the steps of the checkpoints, all of which are intact."""
+        paths = sorted((self.folder / "checkpoints").glob("checkpoint-*"))
+        return [check_checkpoint(path).step for path in paths]
+
+
+def train_alone(folder: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Train in this process, on from the newest checkpoint; return the digests of both shards, and the log."""
+    folder.mkdir(exist_ok=True)
+    trainer = make_trainer(folder, name, Faults(folder, []), rl.ParallelParams(num_shards=2, exact=True), {})
+    trainer.run()
+    return digests(trainer), rows(folder / "log.jsonl")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Return the outcome of a run by its name, as one process has it that nothing befalls."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    found: dict[str, Any] = {}
+    return lambda name: found[name] if name in found else found.setdefault(name, train_alone(folder / name, name))
+
+
+@pytest.mark.parametrize(
+    ("plan", "rank", "cause", "own", "seconds"),
+    [
+        ({"faults": [["SIGKILL", 1, 0, 45]]}, 1, GONE, None, 3.0),
+        # torchrun ends the other one, which waits for nothing.
+        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]]}, 1, GONE, None, 4.0),
+        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]], "signals": False}, 1, GONE, None, 4.0),
+        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]], "envs": WORKERS}, 1, GONE, None, 4.0),
+        ({"faults": [["raise", 1, 0, 46]]}, 1, TRACEBACK.format(1, "ValueError: the wheel is off"),
+         r"EnvError: env \d failed during step \d+: ValueError: the wheel is off", 3.0),
+        ({"faults": [["raise", 1, 0, 46]], "envs": WORKERS}, 1, TRACEBACK.format(1, "ValueError: the wheel is off"),
+         r"EnvError: env \d failed during step \d+: ValueError: the wheel is off.*", 3.0),
+        ({"faults": [["hang", 1, 0, 45]], "timeout": 3.0}, 1,
+         r"rank 1 of 2 \(pid \d+ on host \S+\) did not come to a collective operation within 3 s",
+         r".*rank 1 of 2 .* within 3 s", 6.0),
+        ({"callback": "training_fn", "rank": 1}, 1, TRACEBACK.format(1, "ValueError: the callback's"),
+         "ValueError: the callback's", None),
+        ({"callback": "save_best_fn", "rank": 0}, 0, TRACEBACK.format(0, "ValueError: the callback's"),
+         "ValueError: the callback's", None),
+    ],
+    ids=["killed", "killed, busy", "killed, busy, no signals", "killed, busy, workers", "raises", "raises, workers",
+         "hangs", "training_fn", "save_best_fn"],
+)  # fmt: skip
+def test_the_other_rank_names_the_one_that_failed(
+    plan: dict[str, Any], rank: int, cause: str, own: str | None, seconds: float | None, tmp_path: Path
+) -> None:
+    run = Training(tmp_path, **plan)
+    assert run.code == 1
+    its = run.ends[f"{1 - rank}-0"]
+    assert re.fullmatch(f"(.*: RankLostError: )?{cause}", its["text"], re.DOTALL), its
+    assert its["text"].splitlines()[-1] in run.text
+    if own is None:
+        assert len(run.ends) == 1
+    else:
+        failed = run.ends[f"{rank}-0"]
+        assert re.fullmatch(own, f"{failed['error']}: {failed['text']}", re.DOTALL), failed
+        assert failed["text"].splitlines()[0] in run.text
+    if seconds is not None:
+        assert run.seconds(1 - rank) < seconds
+        assert run.saved() == [60]
+
+
+@pytest.mark.parametrize(
+    ("signal", "error", "text"),
+    [("SIGTERM", "SystemExit", "143"), ("SIGINT", "KeyboardInterrupt", ""), ("SIGTERM to all", "SystemExit", "143")],
+)
+def test_all_ranks_save_when_one_is_to_stop(
+    signal: str, error: str, text: str, undisturbed: Callable[[str], Any], tmp_path: Path
+) -> None:
+    run = Training(tmp_path, faults=[[signal, 1, 0, 45]])
+    assert [(it["error"], it["text"], it["step"]) for it in run.ends.values()] == [(error, text, 5)] * 2
+    if signal == "SIGTERM":
+        assert re.findall(r"exitcode +: (\S+)", run.text) == ["143", "143"]
+    assert "RankLostError" not in run.text
+    assert run.saved() == [60, 100]
+    assert train_alone(tmp_path, "ppo") == undisturbed("ppo")
+
+
+@pytest.mark.parametrize(("on_save_error", "code", "saved"), [("raise", 1, [60]), ("warn", 0, [60, 180, 240])])
+def test_a_full_disk_of_one_rank(
+    on_save_error: str, code: int, saved: list[int], undisturbed: Callable[[str], Any], tmp_path: Path
+) -> None:
+    run = Training(tmp_path, on_save_error=on_save_error, faults=[["full disk", 1, 0, 40], ["space again", 1, 0, 65]])
+    folder = tmp_path / "checkpoints"
+    why = r"rank 1 of 2: OSError: \[Errno 28\] No space left on device"
+    newest = f"The newest one is {folder}/checkpoint-0*60"
+    assert run.code == code
+    assert run.saved() == saved
+    for its in run.ends.values():
+        if on_save_error == "raise":
+            assert its["error"] == "CheckpointError"
+            assert re.fullmatch(rf"{folder}: step 120 could not be saved \({why}\)\. {newest}\.", its["text"])
+        else:
+            assert [[it] for it in undisturbed("ppo")[0]] == [it["digests"] for it in run.ends.values()]
+    assert len(re.findall(rf"RuntimeWarning: .*{why}", run.text)) == (2 if on_save_error == "warn" else 0)
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn_prioritized"])
+def test_a_training_that_is_killed_twice_ends_as_if_it_was_not(
+    name: str, undisturbed: Callable[[str], Any], tmp_path: Path
+) -> None:
+    run = Training(tmp_path, name, max_restarts=2, faults=[["SIGKILL", 1, 0, 75], ["SIGKILL", 0, 1, 25]])
+    assert run.code == 0
+    assert {it: found.get("error") for it, found in run.ends.items()} == {
+        "0-0": "RankLostError", "0-2": None, "1-1": "RankLostError", "1-2": None
+    }  # fmt: skip
+    found, log = undisturbed(name)
+    assert [run.ends[f"{rank}-2"]["digests"] for rank in range(2)] == [[it] for it in found]
+    assert rows(tmp_path / "log.jsonl") == log
