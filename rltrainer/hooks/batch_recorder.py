@@ -41,8 +41,8 @@ class BatchRecorder(TrainerHook):
     """Writes the batch of a training step to a safetensors file: raw, as collected, or as `batch_process` made it.
 
     On policy that is the `Rollout` of the update, off policy the newly stored rollout, offline the sampled
-    `Transitions`. The file `batch_000000007.safetensors` is of training step 7. Of its own files it keeps the newest. It
-    writes the batches of a run's first shard.
+    `Transitions`; of several shards that of the first one. The file `batch_000000007.safetensors` is of training step
+    7. Of its own files it keeps the newest.
 
     Args:
         folder: of the files; it is made where it is missing.

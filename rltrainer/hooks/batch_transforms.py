@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from rltrainer.algorithms import OnPolicyAlgorithm
 from rltrainer.collect.episode_infos import are_names
 from rltrainer.errors import ParamsError
+from rltrainer.functional.moments import moments, pooled
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
+from rltrainer.processes.ranks import ALONE, Ranks
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.spaces import ACTION_MASK
 from rltrainer.tree import Tree, map_tree
@@ -72,7 +74,8 @@ class RewardNormalizer(TrainerHook):
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
         """Add new rewards to the statistics; on policy return the rollout with standardised ones."""
-        self.update(batch.reward[batch.valid] if isinstance(batch, Rollout) else batch.reward.flatten())
+        reward = batch.reward[batch.valid] if isinstance(batch, Rollout) else batch.reward.flatten()
+        self.update(reward, ctx.params.ranks)
         if isinstance(ctx.algorithm, OnPolicyAlgorithm):
             return dataclasses.replace(batch, reward=self(batch.reward))
         return None
@@ -82,16 +85,21 @@ class RewardNormalizer(TrainerHook):
         return dataclasses.replace(minibatch, reward=self(minibatch.reward))
 
     @torch.no_grad()
-    def update(self, reward: Tensor) -> None:
-        """Merge rewards [M] into the statistics, which decay before (West 1979, weighted increments)."""
-        if len(reward) == 0:
-            return
+    def update(self, reward: Tensor, ranks: Ranks = ALONE) -> None:
+        """Merge rewards [M], and those of other ranks, into the statistics, which decay before."""
         x = reward.double()
+        new = (len(x), x.mean(), (x - x.mean()).square().sum())
+        if ranks.world > 1:
+            new = pooled(torch.stack(ranks.gather(moments(x, torch.ones_like(x)), is_equal=True))).unbind()
+        num_new, new_mean, new_squares = new
+        if num_new == 0:
+            return
+        # West 1979, weighted increments.
         past, mean, squares = self.state.moments.to(x.device).unbind()
         past = self.decay * past
-        count, delta = past + len(x), x.mean() - mean
-        squares = self.decay * squares + (x - x.mean()).square().sum() + delta.square() * past * len(x) / count
-        self.state.moments = torch.stack([count, mean + delta * len(x) / count, squares])
+        count, delta = past + num_new, new_mean - mean
+        squares = self.decay * squares + new_squares + delta.square() * past * num_new / count
+        self.state.moments = torch.stack([count, mean + delta * num_new / count, squares])
 
     # Without a wait for the device: `clamp_min` stands for the branches on the count and the variance.
     @torch.no_grad()

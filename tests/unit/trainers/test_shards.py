@@ -1,0 +1,378 @@
+"""A process that trains several shards: what each of them does, what only the first one does, and what is refused."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rltrainer as rl
+from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
+from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.trainers import shards
+from rltrainer.trainers.run_checkpoints import RunCheckpoints
+from tests.fakes import CountingEnv, ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
+from tests.resume.runs import build
+from tests.resume.sharded import make, outcome
+from tests.unit.tools.refusals import error_text
+
+QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 5}
+
+
+def sharded(num_shards: int = 2, **parallel: Any) -> rl.RuntimeParams:
+    return rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=num_shards, **parallel))
+
+
+def scripted(num_shards: int = 2, num_envs: int = 4, test: bool = True, **fields: Any) -> Any:
+    """Return a trainer of an algorithm that learns nothing: two epochs of two training steps with two rows each."""
+    envs = counting_envs(num_envs)
+    algorithm = ScriptedOnPolicy(tiny_actor_critic(envs))
+    collectors = {"training_collector": rl.Collector(algorithm.policy, envs)}
+    if test:
+        collectors["test_collector"] = rl.Collector(algorithm.policy, counting_envs(num_envs))
+    plain = {
+        "max_epochs": 2, "epoch_num_steps": 4 * num_envs, "collection_step_num_env_steps": 2 * num_envs,
+        "batch_size": None, "test_step_num_episodes": 2, "runtime": sharded(num_shards),
+    }  # fmt: skip
+    params = rl.OnPolicyTrainerParams(**{**QUIET, **collectors, **plain, **fields})
+    return params.create_trainer(algorithm)
+
+
+def all_of(trainer: Any) -> list[Any]:
+    return [trainer, *trainer.replicas]
+
+
+def test_each_shard_has_its_envs_by_their_number_among_all() -> None:
+    trainer = scripted(num_envs=6, num_shards=3)
+    trainer.run()
+    rollouts = [each.algorithm.rollouts[0] for each in all_of(trainer)]
+    assert [rollout.reward.shape for rollout in rollouts] == [(2, 2)] * 3
+    whole = scripted(num_envs=6, num_shards=1)
+    whole.run()
+    assert whole.meeting is None
+    for row in range(2):
+        numbers = torch.cat([rollout.obs[row] for rollout in rollouts])
+        assert torch.equal(numbers, whole.algorithm.rollouts[0].obs[row])
+
+
+def test_counts_are_of_all_shards() -> None:
+    trainer = scripted()
+    stats = trainer.run()
+    assert (trainer.epoch, trainer.env_step, trainer.update_step) == (2, 32, 4)
+    assert (stats.env_step, stats.update_step) == (32, 4)
+    assert [each.env_step for each in trainer.replicas] == [32]
+
+
+def test_no_parallel_params_is_one_shard() -> None:
+    for runtime in (rl.RuntimeParams(), rl.RuntimeParams(parallel=None), sharded(1)):
+        trainer = scripted(runtime=runtime)
+        assert (trainer.meeting, trainer.replicas, trainer.ranks.world) == (None, [], 1)
+
+
+@pytest.mark.parametrize("num_episodes", [1, 2, 3])
+def test_a_test_step_of_any_number_of_episodes(num_episodes: int) -> None:
+    """With one episode, the second shard has none."""
+    found: list[CollectStats] = []
+    trainer = scripted(test_step_num_episodes=num_episodes, compute_score_fn=lambda stats: found.append(stats) or 3.0)
+    trainer.run()
+    assert [stats.num_collected_episodes for stats in found] == [num_episodes] * 3
+    assert [each.state.best.score for each in all_of(trainer)] == [3.0, 3.0]
+    assert found[0].returns.tolist() == [5.0] * num_episodes
+
+
+def test_statistics_of_a_rank_without_an_episode() -> None:
+    own = CollectStats(3, 2, np.array([1.0, 2.0]), np.array([3, 4]), 0.5, infos={"x": np.array([1.0, np.nan])})
+    first, second = run_in_threads([own.of_all, NO_EPISODES.of_all])
+    for found in (first, second):
+        assert (found.num_collected_steps, found.returns.tolist(), found.lengths.tolist()) == (3, [1.0, 2.0], [3, 4])
+        assert found.collect_time == 0.5
+        np.testing.assert_array_equal(found.infos["x"], [1.0, np.nan])
+
+
+def test_callbacks_are_called_once_in_a_process() -> None:
+    calls: list[str] = []
+
+    def note(name: str, result: Any = None) -> Callable[..., Any]:
+        return lambda *_: calls.append(name) or result
+
+    trainer = scripted(
+        training_fn=note("training"), test_fn=note("test"), stop_fn=note("stop", False),
+        compute_score_fn=note("score", 1.0), save_best_fn=note("best"), save_checkpoint_fn=note("checkpoint", "path"),
+    )  # fmt: skip
+    trainer.run()
+    once = {name: calls.count(name) for name in calls}
+    assert once == {"training": 4, "test": 3, "stop": 2, "score": 3, "best": 1, "checkpoint": 4}
+
+
+def test_the_first_rank_decides_when_to_stop() -> None:
+    trainer = scripted(stop_fn=lambda score: True, max_epochs=9)
+    stats = trainer.run()
+    assert stats.stop_reason == "stop_fn"
+    assert [(each.epoch, each.state.stop_reason) for each in all_of(trainer)] == [(1, "stop_fn")] * 2
+
+
+def test_training_data_that_are_good_enough_stop_all() -> None:
+    trainer = scripted(stop_fn=lambda score: True, test_in_training=True, collection_step_num_env_steps=24)
+    trainer.run()
+    assert [each.update_step for each in all_of(trainer)] == [0, 0]
+    assert [each.state.stop_reason for each in all_of(trainer)] == ["stop_fn"] * 2
+
+
+def test_early_stopping_stops_all() -> None:
+    trainer = scripted(hooks=[rl.EarlyStopping(patience=1)], max_epochs=9)
+    trainer.run()
+    assert {(each.epoch, each.state.stop_reason) for each in all_of(trainer)} == {(1, trainer.state.stop_reason)}
+    assert trainer.state.stop_reason.startswith("hook: score has not improved")
+
+
+class OnOneRank(rl.TrainerHook):
+    """Asks for the end in the second training step of the second shard."""
+
+    def post_steps(self, ctx: Any) -> None:
+        if ctx.params.ranks.rank == 1 and ctx.training_step == 2:
+            ctx.request_stop("the second one")
+
+
+def test_a_hook_of_one_rank_stops_all() -> None:
+    trainer = scripted(hooks=[OnOneRank()], max_epochs=9)
+    trainer.run()
+    assert [each.state.stop_reason for each in all_of(trainer)] == ["hook: the second one"] * 2
+    assert [each.state.training_step for each in all_of(trainer)] == [2, 2]
+
+
+class Marks(rl.TrainerHook):
+    """Marks the batch with the shard."""
+
+    def batch_process(self, ctx: Any, batch: Any) -> Any:
+        batch.reward[:] = 10 + ctx.params.ranks.rank
+        return batch
+
+
+def test_hooks_process_the_batch_of_each_shard() -> None:
+    trainer = scripted(hooks=[Marks()])
+    trainer.run()
+    assert [each.algorithm.rollouts[-1].reward.unique().tolist() for each in all_of(trainer)] == [[10.0], [11.0]]
+
+
+def test_hooks_process_the_batch_of_each_shard_off_policy_and_offline() -> None:
+    envs = counting_envs(4)
+    algorithm = ScriptedOffPolicy(tiny_actor_critic(envs))
+    buffer = replay_of(envs)
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(algorithm.policy, envs, buffer), max_epochs=1, epoch_num_steps=16,
+        collection_step_num_env_steps=8, batch_size=6, update_step_num_gradient_steps_per_sample=0.25, hooks=[Marks()],
+        runtime=sharded(), **QUIET,
+    )  # fmt: skip
+    trainer = params.create_trainer(algorithm)
+    trainer.run()
+    for rank, each in enumerate(all_of(trainer)):
+        assert [tuple(batch.reward.shape) for batch in each.algorithm.batches] == [(3,)] * 4
+        assert {x for batch in each.algorithm.batches for x in batch.reward.tolist()} == {10.0 + rank}
+        assert len(each.buffer) == 8
+
+
+def test_only_the_first_rank_prints_and_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for num_shards in (1, 2):
+        logger = rl.JSONLinesLogger(tmp_path / str(num_shards) / "log.jsonl", training_interval=1)
+        scripted(num_shards, logger=logger, verbose=True).run()
+    one, two = ((tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("1", "2"))
+    assert len(one) == len(two)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert len(lines) == 4  # two epochs of two runs
+
+
+def test_an_error_of_a_callback_ends_all_shards() -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("of a callback")
+
+    trainer = scripted(training_fn=fail)
+    assert error_text(ValueError, trainer.run) == "of a callback"
+    trainer = scripted(hooks=[FailsOnSecond()])
+    assert "of the second" in error_text(ValueError, trainer.run)
+
+
+class FailsOnSecond(rl.TrainerHook):
+    """Fails in the second shard."""
+
+    def post_steps(self, ctx: Any) -> None:
+        if ctx.params.ranks.rank == 1:
+            raise ValueError("of the second")
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn_prioritized", "offline_iql"])
+def test_save_and_restore_in_one_process(name: str, tmp_path: Path) -> None:
+    whole = make(name, 2)
+    whole.execute_epoch()
+    whole.save(tmp_path / "saved")
+    resumed = make(name, 2)
+    resumed.restore(tmp_path / "saved")
+    for trainer in (whole, resumed):
+        trainer.execute_epoch()
+    assert outcome(resumed) == outcome(whole)
+
+
+def test_a_callback_cannot_save_what_is_of_all_shards(tmp_path: Path) -> None:
+    trainer = scripted(save_checkpoint_fn=lambda *_: trainer.save(tmp_path / "saved"))
+    rule = "OnPolicyTrainer.save: must not be called while a run of several shards trains. CheckpointParams saves while"
+    assert error_text(CheckpointError, trainer.run).startswith(rule)
+    trainer = scripted(1, save_checkpoint_fn=lambda *_: trainer.save(tmp_path / "saved", overwrite=True))
+    trainer.run()
+
+
+@pytest.mark.parametrize(("saved", "now"), [(2, 1), (1, 2), (2, 4)])
+def test_another_number_of_shards_is_named(saved: int, now: int, tmp_path: Path) -> None:
+    trainer = scripted(saved)
+    trainer.reset()
+    trainer.save(tmp_path / "saved")
+    text = error_text(CheckpointError, scripted(now).restore, tmp_path / "saved")
+    have = f"was saved by a run of {saved} shards, and this one has {now}"
+    assert text == f"{tmp_path / 'saved'}: {have}. Pass RuntimeParams(parallel=ParallelParams(num_shards={saved}))."
+
+
+def test_a_resumed_run_has_the_shards_that_it_had(tmp_path: Path) -> None:
+    checkpoint = rl.CheckpointParams(tmp_path, every=1)
+    scripted(4, checkpoint=checkpoint).run()
+    again = scripted(checkpoint=checkpoint, max_epochs=3, runtime=rl.RuntimeParams(parallel=rl.ParallelParams()))
+    assert len(again.replicas) == 3
+    again.run()
+    assert again.epoch == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_ranks_clock_decides_on_checkpoints(
+    rank: int, tmp_path: Path, saved: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's says otherwise."""
+    position = RunCheckpoints._position
+
+    def of_rank(self: Any) -> float:
+        assert position(self) > 0
+        return float(self._state.training_step) if self._ranks.rank == rank else 0.0
+
+    monkeypatch.setattr(RunCheckpoints, "_position", of_rank)
+    scripted(checkpoint=rl.CheckpointParams(tmp_path, every=rl.Every(1, "second"), keep_best=0)).run()
+    # Each training step, or the last one.
+    assert [step for step, _ in saved] == ([8, 8, 16, 16, 24, 24, 32, 32] if rank == 0 else [32, 32])
+
+
+class Two(Ranks):
+    """The first of two processes, which knows no other one."""
+
+    def gather(self, x: torch.Tensor, is_equal: bool = False) -> list[torch.Tensor]:
+        return [x, x]
+
+
+def test_processes_that_cannot_share_out_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "process_ranks", lambda *_: Two(0, 2))
+    text = error_text(ParamsError, scripted, 3)
+    rule = "must be a multiple of the number of processes, 2"
+    assert text == f"ParallelParams.num_shards: {rule}; got 3 (int). 1, 3 processes can share them."
+    assert scripted(1, num_envs=4, runtime=rl.RuntimeParams(parallel=None)).meeting is None
+
+
+def test_a_process_has_its_share_of_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "process_ranks", lambda *_: Two(1, 2))
+    trainer = scripted(4, num_envs=4)
+    assert [(each.ranks.rank, each.ranks.world) for each in all_of(trainer)] == [(2, 4), (3, 4)]
+    assert scripted(2).replicas == []
+    assert scripted(2).ranks.world == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"num_envs": 3, "collection_step_num_env_steps": 6},
+            "OnPolicyTrainerParams.training_collector.num_envs: must be a multiple of the number of shards, 2",
+        ),
+        ({"batch_size": 7}, "OnPolicyTrainerParams.batch_size: must be a multiple of the number of shards, 2; got 7"),
+        (
+            {"collection_step_num_env_steps": None, "collection_step_num_episodes": 3},
+            "OnPolicyTrainerParams.collection_step_num_episodes: must be a multiple of the number of shards, 2; "
+            "got 3 (int). Take 2 or 4.",
+        ),
+        (
+            {"collection_step_num_env_steps": None, "collection_step_num_episodes": 1},
+            "got 1 (int). Take 2.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shared_out_is_refused(fields: dict[str, Any], text: str) -> None:
+    assert text in error_text(ParamsError, partial(scripted, **fields))
+
+
+def test_batches_off_policy_and_offline_that_cannot_be_shared_out() -> None:
+    for name, cls in {"dqn": "OffPolicyTrainerParams", "offline_iql": "OfflineTrainerParams"}.items():
+        text = error_text(ParamsError, partial(build, name, num_envs=4, runtime=sharded(3)))
+        assert "must be a multiple of the number of shards, 3" in text
+        assert text.startswith(cls)
+
+
+class Whole(rl.Collector):
+    """Has no parts, as a `BatchedCollector`."""
+
+    can_be_sharded = False
+
+
+def test_no_collector_that_has_no_parts() -> None:
+    envs = counting_envs(4)
+    policy = tiny_actor_critic(envs)
+    collector = Whole(policy, envs)
+    params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
+    text = error_text(ParamsError, params.create_trainer, ScriptedOnPolicy(policy))
+    assert "must be a Collector in a run of several shards; got " in text
+
+
+@pytest.mark.full
+def test_no_async_collector_in_several_shards() -> None:
+    envs = counting_envs(4)
+    policy = tiny_actor_critic(envs)
+    collector = rl.AsyncCollector(policy, partial(counting_envs, 2), num_workers=2)
+    try:
+        algorithm = ScriptedOnPolicy(policy)
+        params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
+        text = error_text(ParamsError, params.create_trainer, algorithm)
+    finally:
+        collector.close()
+    rule = "must be a Collector in a run of several shards; got "
+    assert text.startswith(f"OnPolicyTrainerParams.training_collector: {rule}")
+
+
+def test_envs_that_make_vec_has_not_made() -> None:
+    envs = gym.vector.SyncVectorEnv([CountingEnv] * 4)
+    algorithm = ScriptedOnPolicy(rl.ActorCritic.for_envs(envs, hidden_sizes=(8,)))
+    collector = rl.Collector(algorithm.policy, envs)
+    params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
+    text = error_text(ParamsError, params.create_trainer, algorithm)
+    assert "OnPolicyTrainerParams.training_collector.envs: must be made by make_vec in a run of several shards" in text
+
+
+def test_no_batch_norm() -> None:
+    envs = counting_envs(4)
+    policy = tiny_actor_critic(envs)
+    policy.register_module("norm", nn.BatchNorm1d(2))
+    params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(policy, envs), runtime=sharded(), **QUIET)
+    text = error_text(ParamsError, params.create_trainer, ScriptedOnPolicy(policy))
+    rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
+    assert text.startswith(f"ScriptedOnPolicy.policy: {rule}; got ")
+    assert text.endswith("Take nn.LayerNorm.")
+
+
+def test_no_log_is_resumed(tmp_path: Path) -> None:
+    fields = {"resume_from_log": True, "logger": rl.JSONLinesLogger(tmp_path / "log.jsonl")}
+    text = error_text(ParamsError, partial(scripted, **fields))
+    assert text.startswith("OnPolicyTrainerParams.resume_from_log: must be False in a run of several shards")
+    assert scripted(1, **fields).meeting is None
+
+
+def test_a_trainer_of_several_shards_is_not_copied() -> None:
+    text = error_text(ParamsError, copy.deepcopy, scripted())
+    assert text.startswith("RuntimeParams.parallel: must leave one shard in a trainer that is copied; got ")
+    assert copy.deepcopy(scripted(1)).meeting is None
