@@ -88,7 +88,7 @@ class RewardNormalizer(TrainerHook):
     def update(self, reward: Tensor, ranks: Ranks = ALONE) -> None:
         """Merge rewards [M], and those of other ranks, into the statistics, which decay before."""
         x = reward.double()
-        new = (len(x), x.mean(), (x - x.mean()).square().sum())
+        new: Sequence[Any] = len(x), x.mean(), (x - x.mean()).square().sum()
         if ranks.world > 1:
             new = pooled(torch.stack(ranks.gather(moments(x, torch.ones_like(x)), is_equal=True))).unbind()
         num_new, new_mean, new_squares = new

@@ -22,7 +22,7 @@ DONE, RESULT, FAILED, REPORT = b".", b"+", b"!", b"?"
 AWAKE = 1e-3
 """Seconds that a process spins before it falls asleep."""
 
-_yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
+yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 loads = ForkingPickler.loads
 
@@ -61,7 +61,7 @@ class Channel:
             while time.perf_counter() < until:
                 if self.has_input():
                     return True
-                _yield_core()
+                yield_core()
         return bool(self._poll.poll(self._timeout))
 
     def send(self, kind: bytes, data: bytes | None = None, file: int | None = None) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,13 +29,17 @@ from torch.nn.functional import pad
 
 from rltrainer.errors import ParamsError, RankLostError, RLTrainerError
 from rltrainer.files.atomic_write import host_id, process_exists
+from rltrainer.processes.board import Board
 from rltrainer.processes.ranks import Alone, Ranks
+from rltrainer.processes.worker import num_cores
 
 dist: Any = torch.distributed  # not all names of its documentation are typed, and some builds have none
 SECONDS_TO_JOIN = 120.0
 """For all processes to be started, as their imports take the time that they take."""
 SECONDS_TO_NAME = 1.0
 """For ranks to agree on the one that is lost."""
+SECONDS_FOR_OTHERS = 2.0
+"""For ranks on a busy machine to say that they have noticed a failure, while more than one is silent."""
 SECONDS_TO_END = 20.0
 """For a rank that fails to print its error; `torchrun` kills the others after 30 seconds."""
 
@@ -96,6 +100,8 @@ class Connections:
     """The process group of PyTorch; None once a rank has failed."""
     notes: Any
     """The store of the ranks' notes on how these connections ended; the key "cause" has the first one's."""
+    board: Board | None
+    """Memory for exchanges, if all ranks are on one machine with a core for each."""
 
     def close(self) -> None:
         """Close this rank's ends, at which collective operations of the others end."""
@@ -137,9 +143,25 @@ class Team:
         if there is None or there.group is None:
             self._num_made += 1
             group = dist.new_group(timeout=timedelta(seconds=timeout), backend=self._backend)
-            there = Connections(group, dist.PrefixStore(f"connections {self._num_made}", self._store))
-            self._connections[timeout] = there
+            notes = dist.PrefixStore(f"connections {self._num_made}", self._store)
+            self._connections[timeout] = there = Connections(group, notes, self._new_board(notes, timeout))
         return there
+
+    def _new_board(self, notes: Any, timeout: float) -> Board | None:
+        """Return memory for exchanges if every rank has opened it, else None on all."""
+
+        def check(waited: float) -> None:
+            if waited > timeout or notes.check(["cause"]) or self.dead():
+                raise RuntimeError("a rank does not come to an exchange")
+
+        if any(host != self._host for _, _, host, _ in self._members):
+            return None
+        path = None if self.rank == 0 else str(notes.get("board 0"), "utf-8")
+        is_useful = path != "" and self.world <= num_cores()
+        board = Board.opened(self.rank, self.world, path, check) if is_useful else None
+        notes.set(f"board {self.rank}", "" if board is None else board.path)
+        are_open = [notes.get(f"board {each}") != b"" for each in range(self.world)]
+        return board if all(are_open) else None
 
     def text(self, ranks: list[int], fault: str) -> str:
         """Return the words for ranks that cannot speak for themselves."""
@@ -181,9 +203,12 @@ class TorchRanks(Ranks):
     def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
         """Return the tensors of all processes; where they may differ in length, their lengths come first."""
         if is_equal:
-            found = list(x.new_empty((self.world, *x.shape)))
-            self._call(dist.all_gather, found, x.contiguous())
-            return found
+            found, x = x.new_empty((self.world, *x.shape)), x.contiguous()
+            if (board := self._connections.board) is not None and x.is_cpu:
+                self._call(board.gather, found, x)
+            else:
+                self._call(partial(dist.all_gather, group=self._connections.group), list(found), x)
+            return list(found)
         lengths = [int(n) for n in self.gather(torch.tensor([len(x)]), is_equal=True)]
         longest = max(lengths)
         padded = x if len(x) == longest else pad(x, (0, 0) * (x.ndim - 1) + (0, longest - len(x)))
@@ -191,10 +216,14 @@ class TorchRanks(Ranks):
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over processes, in one collective."""
-        if self.is_exact:
-            return super().sum(x)
-        total = x.clone(memory_format=torch.contiguous_format)
-        self._call(dist.all_reduce, total)
+        if (board := self._connections.board) is not None and x.is_cpu:
+            total = torch.empty_like(x, memory_format=torch.contiguous_format)
+            self._call(board.sum, total, x.contiguous())
+        elif self.is_exact:
+            total = super().sum(x)
+        else:
+            total = x.clone(memory_format=torch.contiguous_format)
+            self._call(partial(dist.all_reduce, group=self._connections.group), total)
         return total
 
     @contextmanager
@@ -228,7 +257,11 @@ class TorchRanks(Ranks):
         try:
             while (cause := self._agreed(team.text(team.dead(), "is gone"))) is None and time.monotonic() < until:
                 time.sleep(0.02)
-            return cause or (self._agreed(team.text(self._missing(), fault)) if fault else None)
+            if cause or not fault:
+                return cause
+            while len(missing := self._missing()) > 1 and time.monotonic() < until + SECONDS_FOR_OTHERS:
+                time.sleep(0.02)
+            return self._agreed(team.text(missing, fault))
         except RuntimeError:  # the store itself
             store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             return f"the process at {store}, through which all ranks are connected, is gone"
@@ -238,7 +271,7 @@ class TorchRanks(Ranks):
         if connections.group is None:  # PyTorch would take the group of all processes, which has another time limit
             raise RankLostError(self._agreed("") or "the connections to the other ranks are closed")
         try:
-            collective(*args, group=connections.group)
+            collective(*args)
         except RuntimeError as error:
             is_late = time.monotonic() - began >= self._timeout
             traceback.clear_frames(error.__traceback__)  # they hold the connections open
