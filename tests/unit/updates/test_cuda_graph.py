@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, minibatches
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, Split, minibatches
 from rltrainer.updates.compiled_step import STEPS_PER_CUDA_GRAPH
 from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaGraphs, _copy, _take_apart
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, rollout, transitions
@@ -289,11 +289,15 @@ def make_samples(weight: torch.Tensor) -> Marked:
     return Marked(*[column] * 6, weight, {"version": 10 * column}, mark=column + 100)
 
 
+def split_of(num_steps: int, size: int) -> Split:
+    return Split(num_steps, size, -(-num_steps // size))
+
+
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(23, 8), (24, 8), (3, 8), (17, 4), (8, 8)])
 def test_minibatches_hold_each_sample_once_with_extras_and_in_their_class(num_samples: int, batch_size: int) -> None:
     seen = []
     samples, generator = make_samples(torch.ones(num_samples)), torch.Generator().manual_seed(1)
-    for batch in minibatches(samples, num_samples, batch_size, generator):
+    for batch in minibatches(samples, split_of(num_samples, batch_size), generator, 1):
         assert isinstance(batch, Marked)
         assert len(batch.weight) == batch_size
         assert torch.equal(batch.extra["version"], 10 * batch.obs)
@@ -306,14 +310,14 @@ def test_minibatches_hold_each_sample_once_with_extras_and_in_their_class(num_sa
 @pytest.mark.parametrize(("batch_size", "sizes"), [(4, [3, 3]), (8, [6]), (10, [6])])
 def test_minibatches_leave_out_what_weighs_nothing(batch_size: int, sizes: list[int]) -> None:
     samples = make_samples(torch.tensor([0.0, 1, 1, 0, 1, 1, 1, 1]))
-    batches = list(minibatches(samples, 6, batch_size, torch.Generator().manual_seed(1)))
+    batches = list(minibatches(samples, split_of(6, batch_size), torch.Generator().manual_seed(1), 1))
     assert all(len(batch.weight) == batch_size for batch in batches)
     padding = torch.cat([batch.obs[batch.weight == 0] for batch in batches]).tolist()
     assert padding == [0.0, 3.0] if batch_size == 8 else {1, 2, 4, 5, 6, 7}.issuperset(padding)  # 8: taken as it is
     seen = [batch.obs[batch.weight == 1].tolist() for batch in batches]
     assert [len(cells) for cells in seen] == sizes
     assert sorted(itertools.chain.from_iterable(seen)) == [1, 2, 4, 5, 6, 7]
-    assert not list(minibatches(make_samples(torch.zeros(8)), 0, batch_size, torch.Generator()))
+    assert not list(minibatches(make_samples(torch.zeros(8)), split_of(0, batch_size), torch.Generator(), 1))
 
 
 def test_a_rollouts_extras_reach_the_gradient_step() -> None:
