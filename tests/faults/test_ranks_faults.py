@@ -16,23 +16,23 @@ PROGRAM = Path(__file__).with_name("ranks_at_work.py")
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun ends processes by POSIX signals")
 @pytest.mark.parametrize(
-    ("fault", "num_ranks", "cause", "seconds"),
+    ("fault", "num_ranks", "cause"),
     [
-        ("kill", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) is gone", 1.5),
-        ("kill", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone", 1.5),
-        ("elsewhere", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone", 2.5),
-        ("raise", 2, r"rank 1 of 2: Traceback \(most recent call last\):\n.*\nValueError: of rank 1\n", 1.0),
-        ("hang", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) did not come to a collective operation within 3 s", 5.0),
-        ("term", 2, r"rank 1 of 2: ended by SIGTERM", 2.5),
+        ("kill", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) is gone"),
+        ("kill", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
+        ("elsewhere", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
+        ("raise", 2, r"rank 1 of 2: Traceback \(most recent call last\):\n.*\nValueError: of rank 1\n"),
+        ("hang", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) did not come to a collective operation within 3 s"),
+        ("term", 2, r"rank 1 of 2: ended by SIGTERM"),
     ],
 )
-def test_the_others_name_the_rank(fault: str, num_ranks: int, cause: str, seconds: float, tmp_path: Path) -> None:
+def test_the_others_name_the_rank(fault: str, num_ranks: int, cause: str, tmp_path: Path) -> None:
     errors = end(run := start(PROGRAM, str(tmp_path), fault, num_ranks=num_ranks), str(tmp_path))
     assert run.returncode == 1
     for rank in {*range(num_ranks)} - {1}:
         took, _, text = (tmp_path / f"{rank}.lost").read_text().partition("\n")
         assert re.fullmatch(cause, text, re.DOTALL), text
-        assert float(took) < seconds
+        assert float(took) < 20  # on a busy machine too; the limit for ranks that live and do not come is 60
         assert f"RankLostError: {text.splitlines()[0]}" in errors
     # A rank that raises prints its own error, though torchrun has meanwhile ended it.
     assert (tmp_path / "1.own").exists() == (fault == "raise")

@@ -67,30 +67,30 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any
 
 
 @pytest.mark.parametrize(
-    ("plan", "rank", "cause", "own", "seconds"),
+    ("plan", "rank", "cause", "own", "is_in_a_step"),
     [
-        ({"faults": [["SIGKILL", 1, 0, 45]]}, 1, GONE, None, 3.0),
+        ({"faults": [["SIGKILL", 1, 0, 45]]}, 1, GONE, None, True),
         # torchrun ends the other one, which waits for nothing.
-        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]]}, 1, GONE, None, 4.0),
-        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]], "signals": False}, 1, GONE, None, 4.0),
-        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]], "envs": WORKERS}, 1, GONE, None, 4.0),
+        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]]}, 1, GONE, None, True),
+        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]], "signals": False}, 1, GONE, None, True),
+        ({"faults": [["SIGKILL", 1, 0, 47], ["hang", 0, 0, 45]], "envs": WORKERS}, 1, GONE, None, True),
         ({"faults": [["raise", 1, 0, 46]]}, 1, TRACEBACK.format(1, "ValueError: the wheel is off"),
-         r"EnvError: env \d failed during step \d+: ValueError: the wheel is off", 3.0),
+         r"EnvError: env \d failed during step \d+: ValueError: the wheel is off", True),
         ({"faults": [["raise", 1, 0, 46]], "envs": WORKERS}, 1, TRACEBACK.format(1, "ValueError: the wheel is off"),
-         r"EnvError: env \d failed during step \d+: ValueError: the wheel is off.*", 3.0),
+         r"EnvError: env \d failed during step \d+: ValueError: the wheel is off.*", True),
         ({"faults": [["hang", 1, 0, 45]], "timeout": 3.0}, 1,
          r"rank 1 of 2 \(pid \d+ on host \S+\) did not come to a collective operation within 3 s",
-         r".*rank 1 of 2 .* within 3 s", 6.0),
+         r".*rank 1 of 2 .* within 3 s", True),
         ({"callback": "training_fn", "rank": 1}, 1, TRACEBACK.format(1, "ValueError: the callback's"),
-         "ValueError: the callback's", None),
+         "ValueError: the callback's", False),
         ({"callback": "save_best_fn", "rank": 0}, 0, TRACEBACK.format(0, "ValueError: the callback's"),
-         "ValueError: the callback's", None),
+         "ValueError: the callback's", False),
     ],
     ids=["killed", "killed, busy", "killed, busy, no signals", "killed, busy, workers", "raises", "raises, workers",
          "hangs", "training_fn", "save_best_fn"],
 )  # fmt: skip
 def test_the_other_rank_names_the_one_that_failed(
-    plan: dict[str, Any], rank: int, cause: str, own: str | None, seconds: float | None, tmp_path: Path
+    plan: dict[str, Any], rank: int, cause: str, own: str | None, is_in_a_step: bool, tmp_path: Path
 ) -> None:
     run = Training(tmp_path, **plan)
     assert run.code == 1
@@ -103,8 +103,8 @@ def test_the_other_rank_names_the_one_that_failed(
         failed = run.ends[f"{rank}-0"]
         assert re.fullmatch(own, f"{failed['error']}: {failed['text']}", re.DOTALL), failed
         assert failed["text"].splitlines()[0] in run.text
-    if seconds is not None:
-        assert run.seconds(1 - rank) < seconds
+    if is_in_a_step:
+        assert run.seconds(1 - rank) < 25  # on a busy machine too; a step that hangs takes 60
         assert run.saved() == [60]
 
 

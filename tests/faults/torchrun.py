@@ -10,7 +10,7 @@ from pathlib import Path
 
 MARK = "RLTRAINER_TEST_RUN"
 """The variable by which the processes of a program are known; their children inherit it."""
-SECONDS = 60.0
+SECONDS = 100.0
 
 
 def start(program: Path, *arguments: str, num_ranks: int = 2, max_restarts: int = 0) -> "subprocess.Popen[str]":
@@ -27,7 +27,7 @@ def end(run: "subprocess.Popen[str]", mark: str) -> str:
         errors = run.communicate(timeout=SECONDS)[1]
     finally:
         run.kill()
-        until = time.monotonic() + 3.0  # for workers of a rank that was killed to see it
+        until = time.monotonic() + 15.0  # for workers of a rank that was killed to see it
         while (left := processes_of(mark)) and time.monotonic() < until:
             time.sleep(0.05)
         for pid in left:

@@ -99,7 +99,8 @@ class RecurrentPPO(PPO):
             return
         # An env without a valid step has no mean.
         counted = sequences.weight.any(0).nonzero().squeeze(1)
-        for index, is_real in shuffled(self._split(len(counted), size), self.generator, repeat):
+        split = self._split(len(counted), size)
+        for index, is_real in shuffled(split, self.generator, repeat):
             for k, envs in enumerate(counted[index] if len(counted) else index):
                 batch = sequences.of_envs(envs)
                 if is_real is not None:
