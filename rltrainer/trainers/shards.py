@@ -24,6 +24,7 @@ from rltrainer.trainers.trainer_params import TrainerParams
 
 TParams = TypeVar("TParams", bound=TrainerParams)
 P = ParamSpec("P")
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # lazy ones become one of these
 T = TypeVar("T")
 
 
@@ -92,6 +93,6 @@ def on_all_shards(method: Callable[Concatenate[Any, P], T]) -> Callable[Concaten
 
 def _check_layers(algorithm: Algorithm) -> None:
     for part in algorithm.policy.modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        if isinstance(part, BATCH_NORMS):
             rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
             raise ParamsError.about(type(algorithm).__name__, "policy", rule, type(part), "Take nn.LayerNorm.")

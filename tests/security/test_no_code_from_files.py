@@ -113,7 +113,10 @@ OPENERS = {
     "data/memory_forecast.py": "what the system says",
     "hooks/resources.py": "what the system says",
     "nets/linear.py": "what the system says",
+    "processes/board.py": "memory of another rank's, of numbers alone",
     "processes/program.py": "what the system says",
+    "processes/torch_ranks.py": "what the system says",
+    "tools/runs/ranked.py": "where no output goes",
 }
 
 
