@@ -24,7 +24,7 @@ def _of_all(name: str) -> Any:
 class ShardedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Stands for the envs of a call of `make_vec`, and makes them, all or a part; under torchrun `make_vec` returns it.
 
-    Its spaces and its number are those of all envs. Whoever steps or resets it makes them all.
+    Its spaces and its number are those of all envs. A step or reset by hand makes them all.
 
     Args:
         make: makes a part.

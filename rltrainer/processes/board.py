@@ -21,7 +21,7 @@ NBYTES = 2**20
 TICK = 0.02
 """Seconds between two looks for ranks that have failed."""
 IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
-"""Whether a processor shows other cores its writes in their order, so that a number can say that a tensor is there."""
+"""True if the processor shows its writes to other cores in order, so that a number can say that a tensor is there."""
 
 
 class Board:
