@@ -34,7 +34,7 @@ class SweepCommand(TrainCommand):
 @click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
 @click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
-@click.option("--executor", type=click.Choice(("processes", "ray")), default="processes", help="What runs the trials.")
+@click.option("--executor", metavar="NAME", default="processes", help="processes, or ray: a cluster's.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
 @click.pass_context
 def sweep(

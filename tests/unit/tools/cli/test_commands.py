@@ -195,7 +195,7 @@ def test_help_names_fields_by_group_and_explains_them(capsys: Capture) -> None:
     lr = "--lr [linear:0.001:0:1]\n    Learning rate, or a schedule of it over progress.\n"
     assert capsys.readouterr().out == lr
     assert main(["train", "--env", "CartPole-v1", "--explain", "runtime"]) == 0
-    assert capsys.readouterr().out.count("--runtime.") == 7
+    assert capsys.readouterr().out.count("--runtime.") == 8
     for name in ("critic-net", "critic_net"):
         assert main(["train", "--env", "CartPole-v1", "--explain", name]) == 0
         assert "--critic-net.hidden-sizes [none]\n    Units of each hidden layer.\n" in capsys.readouterr().out
