@@ -264,6 +264,11 @@ class UpdatePlan:
         """Return whether several ranks train the algorithm."""
         return self.all_reduce is not None or self.ranks.world > 1
 
+    @property
+    def leaves_graph(self) -> bool:
+        """Return whether a gradient step calls the user's functions between its operations."""
+        return self.callbacks.on_loss is not None or self.all_reduce is not None
+
     def average(self, x: Tensor) -> Tensor:
         """Return the average of a tensor over ranks."""
         if self.all_reduce is None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
@@ -150,9 +151,9 @@ class OnPolicyAlgorithm(Algorithm):
 
     def _split(self, num_steps: int, size: int) -> Split:
         """Split steps into minibatches of at most this size, into as many as on all ranks, where they may be larger."""
-        of_all = self.plan.ranks.sum(torch.tensor([num_steps, size]))
-        num_batches = math.ceil(int(of_all[0]) / int(of_all[1]))
-        needed = math.ceil(num_steps / max(num_batches, 1))
+        of_all = torch.stack(self.plan.ranks.gather(torch.tensor([num_steps, size]), is_equal=True))
+        num_batches = math.ceil(int(of_all[:, 0].sum()) / int(of_all[:, 1].sum()))
+        needed = math.ceil(int(of_all[:, 0].max()) / max(num_batches, 1))
         return Split(num_steps, size if needed <= size else _power_of_two(needed), num_batches)
 
     def _num_in_all(self, weight: Tensor) -> int:
@@ -171,30 +172,34 @@ class OnPolicyAlgorithm(Algorithm):
         """Return a minibatch as a part of those of all ranks, given the moments [3] of their advantages."""
         return batch
 
-    def _weighed(self, batches: Iterator[OnPolicyBatch], shares: list[float]) -> Iterator[OnPolicyBatch]:
-        """Yield minibatches as parts of those of all ranks; append what each counts in their means."""
-        # One exchange for many: their counts and the moments of their advantages.
+    def _with_moments(self, batches: Iterator[OnPolicyBatch]) -> Iterator[tuple[OnPolicyBatch, Tensor]]:
+        """Yield each minibatch with the moments [3] of the advantages in those of all ranks, by few exchanges."""
         while some := list(itertools.islice(batches, MINIBATCHES_PER_EXCHANGE)):
             advantage, weight = (
                 pad_sequence([getattr(each, name).flatten() for each in some], batch_first=True)
                 for name in ("advantage", "weight")
             )
-            of_all = self._moments_of_all(advantage, weight)
-            share = weight.count_nonzero(1) * self.num_ranks / of_all[0]
-            for batch, moment, part in zip(some, of_all.T, share.tolist(), strict=True):
-                if part == 0:  # it counts nothing, and its means must still be numbers
-                    batch = dataclasses.replace(batch, weight=torch.ones_like(batch.weight))
-                for optimizer in self._optimizers():
-                    optimizer.weigh(part)
-                shares.append(part)
-                yield self.in_all(batch, moment)
+            yield from zip(some, self._moments_of_all(advantage, weight).T.contiguous(), strict=True)
 
     def continues(self) -> bool:
         """Return whether to take the next gradient step and those after it; an algorithm may end an update early."""
         return True
 
-    def _step(self, *args: Any) -> UpdateResult:
-        return self.gradient_step(args[0])
+    def _step(self, batch: OnPolicyBatch, of_all: Tensor | None = None) -> UpdateResult:
+        if of_all is None:
+            return self.gradient_step(batch)
+        share = (batch.weight.count_nonzero() * self.num_ranks / of_all[0]).to(batch.weight.dtype)
+        # A part that counts nothing must have means that are numbers, too.
+        batch = dataclasses.replace(batch, weight=torch.where(share > 0, batch.weight, 1.0))
+        self._share_step(share)
+        result = self.gradient_step(self.in_all(batch, of_all))
+        self._share_step(None)
+        result.share = share
+        return result
+
+    def _share_step(self, share: Tensor | None) -> None:
+        for optimizer in self._optimizers():
+            optimizer.share = share
 
     def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
         """Update the policy from one rollout [T, N] of it.
@@ -223,8 +228,7 @@ class OnPolicyAlgorithm(Algorithm):
             return recorded[0]
         with torch.no_grad():
             samples, measured = self._processed(rollout)
-        shares: list[float] = []
-        steps = partial(self._steps, samples, batch_size, repeat, shares)
+        steps = partial(self._steps, samples, batch_size, repeat)
         found = self._looped(samples, batch_size, repeat, steps) if self._loops() else steps()
         results = [found] if isinstance(found, UpdateResult) else self._compiled_step.run(found)
         if self.accumulation is not None:
@@ -236,16 +240,13 @@ class OnPolicyAlgorithm(Algorithm):
                 add_norms(results[-1], self.optimizers_by_loss())
         self.observe(rollout)
         self._end_update(results)
-        return self._merged(results, measured, shares)
+        return self._merged(results, measured)
 
-    def _steps(
-        self, samples: OnPolicyBatch, batch_size: int | None, repeat: int, shares: list[float]
-    ) -> Iterator[tuple[Any, ...]]:
+    def _steps(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[tuple[Any, ...]]:
         """Return the arguments of each gradient step."""
         batches = self.batches(samples, batch_size, repeat)
-        batches = self._weighed(batches, shares) if self.num_ranks > 1 else batches
-        batches = itertools.takewhile(lambda _: self.continues(), batches)
-        steps: Iterator[tuple[Any, ...]] = ((batch,) for batch in batches)
+        steps: Iterator[tuple[Any, ...]] = self._with_moments(batches) if self.num_ranks > 1 else zip(batches)
+        steps = itertools.takewhile(lambda _: self.continues(), steps)
         return steps if self.accumulation is None else self.accumulation.grouped(steps)
 
     def _loops(self) -> bool:
@@ -267,7 +268,7 @@ class OnPolicyAlgorithm(Algorithm):
     ) -> UpdateResult | Iterator[tuple[Any, ...]]:
         """Take the gradient steps as one compiled loop, which gathers their minibatches, or else return them."""
         flat, split = samples.flatten(), self._split_of(samples, batch_size)
-        if (size := split.size) == len(flat.weight) or split.num_steps == 0:
+        if (size := split.size) == len(flat.weight) or split.num_batches == 0:
             return steps()
         found = places(flat.weight, split, self.generator, repeat)
         # As many rows as there may be, so that one graph serves all updates.
@@ -277,8 +278,13 @@ class OnPolicyAlgorithm(Algorithm):
         torch.cat([each for each, _ in found], out=index[:num_batches])
         if found[0][1] is not None:
             weight[:num_batches] = torch.cat([is_real for _, is_real in found if is_real is not None])
-        result = self._compiled_step.run_loop(num_batches, minibatch_at, flat, index, weight)
-        return result or ((batch,) for order in found for batch in flat.gather(*order))
+        of_all = []
+        if self.num_ranks > 1:
+            place = index[:num_batches]
+            moments = self._moments_of_all(flat.advantage[place], flat.weight[place] * weight[:num_batches])
+            of_all = [pad(moments.T, (0, 0, 0, len(index) - num_batches))]
+        result = self._compiled_step.run_loop(num_batches, minibatch_at, flat, index, weight, *of_all)
+        return result or zip((batch for order in found for batch in flat.gather(*order)), *of_all, strict=False)
 
     def _records(self, rollout: DenseRollout, batch_size: int | None, repeat: int) -> bool:
         """Return whether a CUDA graph may hold the whole update; the log names an addition that prevents it."""
@@ -312,30 +318,27 @@ class OnPolicyAlgorithm(Algorithm):
         self._check_results(results)
         return [self._merged(results, measured)]
 
-    def _merged(
-        self, results: list[UpdateResult], measured: Mapping[str, Tensor], shares: Sequence[float] = ()
-    ) -> UpdateResult:
+    def _merged(self, results: list[UpdateResult], measured: Mapping[str, Tensor]) -> UpdateResult:
         """Return the result of an update from those of its steps and of `before_batches`."""
         self._measure(results)
-        for k, share in enumerate(shares[: len(results)]):
-            if share != 1:
-                metrics = {name: value * share for name, value in results[k].metrics.items()}
-                results[k] = dataclasses.replace(results[k], metrics=metrics)
         result = self._average_metrics(UpdateResult.mean(results))
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
 
     def _measure(self, results: list[UpdateResult]) -> None:
-        """Replace the results of steps by some with further metrics."""
+        """Replace the results of steps by some with further metrics, each as it counts in the mean over ranks."""
+        for k, result in enumerate(results):
+            if result.share is not None:
+                results[k] = UpdateResult({name: value * result.share for name, value in result.metrics.items()})
 
     def _processed(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
         """Return the results of `process` and `before_batches`, compiled as steps are if rollouts have one shape."""
         if not isinstance(rollout, DenseRollout):
             return self._process(rollout)
         rollout = rollout.of_one_shape()  # not only for compiled code: another shape rounds otherwise
-        if self.waits_in_update or self.num_ranks > 1 or not self._compiled_step.compiles_functions:
+        if self.waits_in_update or not self._compiled_step.compiles_functions:
             return self._process(rollout)
         compiled = self._compiled_step.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
-        with self._eval_mode.while_on():
+        with self._eval_mode.while_on(), self.plan.ranks.in_graphs():
             found: tuple[OnPolicyBatch, Mapping[str, Tensor]] = compiled(rollout)
         return found
 
@@ -364,12 +367,12 @@ def minibatches(flat: OnPolicyBatch, split: Split, generator: torch.Generator, r
         yield from flat.gather(index, is_real)
 
 
-def minibatch_at(k: Tensor, flat: OnPolicyBatch, index: Tensor, weight: Tensor) -> OnPolicyBatch:
-    """Return the steps of a flattened batch at row `k` [1] of an index [K, B], with weights [K, B]."""
+def minibatch_at(k: Tensor, flat: OnPolicyBatch, index: Tensor, weight: Tensor, *more: Tensor) -> tuple[Any, ...]:
+    """Return the steps of a flattened batch at row `k` [1] of an index [K, B], with weights [K, B]; and more rows."""
     place = index.index_select(0, k).squeeze(0)
     batch = flat.map(lambda x: x.index_select(0, place))
     batch.weight = batch.weight * weight.index_select(0, k).squeeze(0)
-    return batch
+    return batch, *(x.index_select(0, k).squeeze(0) for x in more)
 
 
 def places(weight: Tensor, split: Split, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:

@@ -56,8 +56,8 @@ class Board:
 
     def sum(self, total: Tensor, x: Tensor) -> None:
         """Write the sum of all ranks' tensors into `total`, in the order of ranks; both contiguous."""
-        for (first, *others), out in self._exchanged(x, total.view(-1)):
-            out.copy_(first)
+        for (first, second, *others), out in self._exchanged(x, total.view(-1)):
+            torch.add(first, second, out=out)
             for each in others:
                 out += each
 

@@ -42,12 +42,24 @@ class Ranks(ABC):
         """Return this rank's part of a count: the first ranks have one more where there are no equal parts."""
         return count // self.world + (self.rank < count % self.world)
 
-    @abstractmethod
     def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
-        """Return the tensors of all ranks in their order; unless they are of one shape, axes [K, ...] differ in K."""
+        """Return the tensors of all ranks in their order; unless they are of one shape, axes [K, ...] differ in K.
+
+        Within `in_graphs` a compiled graph may gather tensors of one shape, and take sums, without a break.
+        """
+        return (
+            list(_gather_in_graph(x, self.world)) if torch.compiler.is_dynamo_compiling() else self._gather(x, is_equal)
+        )
+
+    @abstractmethod
+    def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
+        """Return the tensors of all ranks; see `gather`."""
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of a tensor over ranks, where it has one shape."""
+        return _sum_in_graph(x) if torch.compiler.is_dynamo_compiling() else self._sum(x)
+
+    def _sum(self, x: Tensor) -> Tensor:
         first, *others = self.gather(x, is_equal=True)
         total = first.clone()
         for each in others:
@@ -76,6 +88,20 @@ class Ranks(ABC):
         self.gather(torch.zeros(1), is_equal=True)
 
     @contextmanager
+    def in_graphs(self) -> Iterator[None]:
+        """Make the exchanges of compiled graphs that this thread runs in this block, and raise what fails in them.
+
+        Compiled C++ loses the class of an error.
+        """
+        _of_thread.ranks, _of_thread.error = self, None
+        try:
+            yield
+        except RuntimeError:
+            if _of_thread.error is not None:
+                raise _of_thread.error from None
+            raise
+
+    @contextmanager
     def reporting(self) -> Iterator[None]:
         """Tell the other processes of an exception that leaves this block."""
         yield
@@ -85,11 +111,36 @@ class Ranks(ABC):
         return None
 
 
+_of_thread = threading.local()
+"""The ranks of this thread, by which graphs of all ranks are equal, and the error of their last exchange."""
+
+
+def _exchange(function: Callable[[Ranks], Tensor]) -> Tensor:
+    try:
+        return function(_of_thread.ranks)
+    except BaseException as error:
+        _of_thread.error = error
+        raise
+
+
+@torch.library.custom_op("rltrainer::sum_over_ranks", mutates_args=())
+def _sum_in_graph(x: Tensor) -> Tensor:
+    return _exchange(lambda ranks: ranks.sum(x))
+
+
+@torch.library.custom_op("rltrainer::gather_over_ranks", mutates_args=())
+def _gather_in_graph(x: Tensor, world: int) -> Tensor:
+    return _exchange(lambda ranks: torch.stack(ranks.gather(x, is_equal=True)))
+
+
+_sum_in_graph.register_fake(torch.empty_like)
+_gather_in_graph.register_fake(lambda x, world: x.new_empty((world, *x.shape)))
+
+
 class Alone(Ranks):
     """The one rank of a run in one process."""
 
-    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
-        """Return its own tensor."""
+    def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
         return [x]
 
     def from_all(self, value: Any) -> list[Any]:
@@ -113,9 +164,8 @@ class ThreadRanks(Ranks):
         super().__init__(outer.rank * meeting.num + lane, outer.world * meeting.num, outer.is_exact)
         self._lane, self._meeting, self.is_first_here = lane, meeting, lane == 0
 
-    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
-        """Return the tensors of all threads of all processes; no thread may change them."""
-        return self._meeting.meet(self._lane, x, is_equal)
+    def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
+        return self._meeting.meet(self._lane, x, is_equal)  # no thread may change them
 
     def cause_of_end(self) -> str | None:
         """Return that of the process."""

@@ -200,8 +200,7 @@ class TorchRanks(Ranks):
         self._failed: float | None = None  # when an exception has left `reporting`
         self._outer: BaseException | None = None  # that is being handled around it
 
-    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
-        """Return the tensors of all processes; where they may differ in length, their lengths come first."""
+    def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
         if is_equal:
             found, x = x.new_empty((self.world, *x.shape)), x.contiguous()
             if (board := self._connections.board) is not None and x.is_cpu:
@@ -209,18 +208,18 @@ class TorchRanks(Ranks):
             else:
                 self._call(partial(dist.all_gather, group=self._connections.group), list(found), x)
             return list(found)
+        # Where they may differ in length, their lengths come first.
         lengths = [int(n) for n in self.gather(torch.tensor([len(x)]), is_equal=True)]
         longest = max(lengths)
         padded = x if len(x) == longest else pad(x, (0, 0) * (x.ndim - 1) + (0, longest - len(x)))
         return [each[:n] for each, n in zip(self.gather(padded, is_equal=True), lengths, strict=True)]
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum over processes, in one collective."""
+    def _sum(self, x: Tensor) -> Tensor:
         if (board := self._connections.board) is not None and x.is_cpu:
             total = torch.empty_like(x, memory_format=torch.contiguous_format)
             self._call(board.sum, total, x.contiguous())
         elif self.is_exact:
-            total = super().sum(x)
+            total = super()._sum(x)
         else:
             total = x.clone(memory_format=torch.contiguous_format)
             self._call(partial(dist.all_reduce, group=self._connections.group), total)

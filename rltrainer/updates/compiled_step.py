@@ -81,7 +81,7 @@ class CompiledStep:
         if device.type != "cuda":
             hint = 'Move the policy, `.to("cuda")`, before its algorithm is built.'
             plan.runtime.raise_invalid("cuda_graph", f"{rule} for networks on {device}", hint)
-        if _leaves_graph(plan):
+        if plan.leaves_graph or plan.is_shared:
             hint = "UpdatePlan.callbacks.on_loss, and other ranks, are called between its operations."
             plan.runtime.raise_invalid("cuda_graph", f"{rule} with callbacks of losses, or with several ranks", hint)
         if not is_ours:
@@ -101,7 +101,7 @@ class CompiledStep:
         is_recorded = plan.runtime.cuda_graph
         if is_recorded == "auto":
             # Launching the kernels of an uncompiled step takes several times as long as running them.
-            is_recorded = device.type == "cuda" and is_ours and not _leaves_graph(plan)
+            is_recorded = device.type == "cuda" and is_ours and not (plan.leaves_graph or plan.is_shared)
         self.is_compiled = _decide(plan, device, sum(p.numel() for p in policy.parameters()), is_recorded)
         if self.is_compiled and self._compiled is None:
             # Where a graph breaks, the compiler looks at `.grad` of what is on the way, and torch warns of that.
@@ -110,7 +110,7 @@ class CompiledStep:
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
-        self._is_one_graph = is_ours and not _leaves_graph(plan)
+        self._is_one_graph = is_ours and not plan.leaves_graph
         self._record_with(CudaRecorder(device) if is_recorded else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
@@ -181,8 +181,8 @@ class CompiledStep:
         """True if the steps of an update may be one compiled loop on the CPU: no callback is called between them."""
         return self.compiles_functions and self._is_one_graph and not self.has_callbacks
 
-    def run_loop(self, num_steps: int, batch_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
-        """Take the gradient steps on `batch_at(index, *args)` for each index [1] below `num_steps` in compiled code.
+    def run_loop(self, num_steps: int, args_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
+        """Take the gradient steps of `args_at(index, *args)` for each index [1] below `num_steps` in compiled code.
 
         Returns:
             Their result; None if their loop cannot be compiled, and nothing was done.
@@ -193,12 +193,13 @@ class CompiledStep:
             owner, step = self._owner, self._eager
 
             def metrics_at(index: Tensor, *args: Any) -> dict[str, Tensor]:
-                results = [step(batch_at(index, *args))]
+                results = [step(*args_at(index, *args))]
                 owner._measure(results)
                 return {name: torch.as_tensor(x) for name, x in results[0].metrics.items()}
 
             self._loop = CompiledLoop("an update", metrics_at)
-        with contextlib.nullcontext() if torch._dynamo.config.trace_autograd_ops else tracing_gradients():
+        is_traced = torch._dynamo.config.trace_autograd_ops
+        with contextlib.nullcontext() if is_traced else tracing_gradients(), self._owner.plan.ranks.in_graphs():
             sums = self._loop(self._fingerprint(), num_steps, *args)
         return None if sums is None else UpdateResult({k: x / num_steps for k, x in sums.items()}, num_steps)
 
@@ -248,10 +249,14 @@ class CompiledStep:
         if not torch._dynamo.config.trace_autograd_ops:  # a trainer has switched it on once for all its updates
             with tracing_gradients():
                 return self._run_compiled(state, steps)
+        with self._owner.plan.ranks.in_graphs():
+            return self._run_each(self._compiled, state, steps)
+
+    def _run_each(self, compiled: Step, state: str, steps: Iterable[tuple[Any, ...]]) -> list[Any]:
         results, steps = [], iter(steps)
         for args in steps:
             try:
-                results.append(self._compiled(state, *args))
+                results.append(compiled(state, *args))
             except Exception as error:
                 # Nothing was run yet: a graph is compiled before its first operation. The step's own errors are raised.
                 if (reason := compilers_reason(error)) is None:
@@ -329,11 +334,6 @@ def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any
         # around an optimizer of the user's, whose operators are called from there by detours, with warnings.
         "cpp_wrapper": device.type == "cpu" and is_one_graph,
     }
-
-
-def _leaves_graph(plan: UpdatePlan) -> bool:
-    """Return whether a step calls the user's functions, or other ranks, between its operations."""
-    return plan.callbacks.on_loss is not None or plan.is_shared
 
 
 def add_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:

@@ -149,7 +149,7 @@ class Optimizer:
         self._update = UpdateParams()
         self.max_grad_norm = max_grad_norm
         self._all_reduce: Callable[[Tensor], Tensor] | None = None
-        self._share: Tensor | None = None  # of this rank's batch in means over ranks, times their number
+        self.share: Tensor | None = None  # of this step's batch in means over ranks, times their number; None is 1
         self._accumulation: Accumulation | None = None
         self._gathered: Tensor | None = None
         self.set_progress(0.0)
@@ -159,7 +159,7 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the plan."""
         own = {name: value for name, value in vars(self).items() if name != "step"}
-        of_plan = dict.fromkeys(("_all_reduce", "_share", "_accumulation", "_gathered", "_scaler"))
+        of_plan = dict.fromkeys(("_all_reduce", "_accumulation", "_gathered", "_scaler"))
         return own | of_plan | {"_update": UpdateParams()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -210,9 +210,8 @@ class Optimizer:
         self._bad.follow(plan.skips_steps)
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
         self._all_reduce = plan.average if plan.is_shared else None
-        self._share = self._bad.gradient.new_ones(()) if plan.ranks.world > 1 else None
         notify: Any = partial(self._notify, plan.callbacks)
-        if is_compiled and (plan.is_shared or plan.callbacks.on_loss is not None):
+        if is_compiled and plan.leaves_graph:
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
             self._all_reduce, notify = self._all_reduce and leave_graph(self._all_reduce), leave_graph(notify)
         vars(self).pop("step", None)
@@ -225,11 +224,6 @@ class Optimizer:
         self.method.lr = value_at(self.schedule, progress)
         if self.can_stop:
             self.is_stopped.zero_()
-
-    def weigh(self, share: float) -> None:
-        """Weigh the next step's batch by its share of the steps of all ranks' batches, times the number of ranks."""
-        if self._share is not None:
-            self._share.fill_(share)
 
     def average(self, x: Tensor) -> Tensor:
         """Return the average over ranks of a number without gradient that a loss is made of, such as a scale."""
@@ -262,7 +256,7 @@ class Optimizer:
         loss = loss.detach()
         with torch.no_grad():
             if self._gathered is not None and self._accumulation is not None:
-                sample = torch.cat([self._flat(trained, gradients), loss.view(1)])
+                sample = self._flat(trained, gradients, loss)
                 self._gathered += sample if is_balanced else self._weighed(sample)
                 if not self._accumulation.applies:
                     return
@@ -427,13 +421,13 @@ class Optimizer:
 
     def _weighed(self, x: Tensor) -> Tensor:
         """Return numbers of this rank's batch as they count in averages over ranks."""
-        return x if self._share is None else x * self._share
+        return x if self.share is None else x * self.share
 
-    def _reduced(self, gradient: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a flat gradient and its loss, averaged over ranks in one exchange."""
+    def _reduced(self, trained: Sequence[Tensor], gradients: Gradients, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the flat gradient and its loss, averaged over ranks in one exchange."""
         if self._all_reduce is None:
-            return gradient, loss
-        both = torch.cat([gradient, loss.view(1)])
+            return self._flat(trained, gradients), loss
+        both = self._flat(trained, gradients, loss)
         both = self._all_reduce(both if self._gathered is not None else self._weighed(both))
         return both[:-1], both[-1]
 
@@ -453,7 +447,7 @@ class Optimizer:
         if self.can_stop and self.is_stopped:
             return
         if self._all_reduce is not None and not is_reduced:
-            gradient, loss = self._reduced(self._flat(trained, gradients), loss)
+            gradient, loss = self._reduced(trained, gradients, loss)
             gradients = self._parts(gradient, trained)
         if doubtful:
             are_doubtful = dict.fromkeys(doubtful)
@@ -486,9 +480,9 @@ class Optimizer:
         is_reduced: bool = False,
     ) -> None:
         """Do the same without a branch, for graphs and for devices, where looking at a value would wait for it."""
-        gradient = self._flat(trained, gradients)
-        if not is_reduced:
-            gradient, loss = self._reduced(gradient, loss)
+        gradient, loss = (
+            (self._flat(trained, gradients), loss) if is_reduced else self._reduced(trained, gradients, loss)
+        )
         length = torch.linalg.vector_norm(gradient)
         is_finite = computed_once(self._check(length, loss))
         self._bad.note(gradient, loss, is_finite)
@@ -512,12 +506,12 @@ class Optimizer:
             self.grad_norm = norm
         return self.limit.clip(gradient, norm)
 
-    def _flat(self, trained: Sequence[Tensor], gradients: Gradients) -> Tensor:
-        """Return the gradients of all parameters as one vector, with zeros for those that are not trained."""
+    def _flat(self, trained: Sequence[Tensor], gradients: Gradients, *more: Tensor) -> Tensor:
+        """Return the gradients of all parameters, zeros for those that are not trained, and more as one vector."""
         if len(trained) < len(self.parameters):
             found = dict(zip(trained, gradients, strict=True))
             gradients = tuple(found[p] if p in found else torch.zeros_like(p) for p in self.parameters)
-        return torch.cat([gradient.flatten() for gradient in gradients])
+        return torch.cat([x.flatten() for x in (*gradients, *more)])
 
     def _parts(self, vector: Tensor, trained: Sequence[Tensor]) -> Gradients:
         """Return the gradients of the parameters that are trained, as views of a vector of all."""

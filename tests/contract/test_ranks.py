@@ -285,7 +285,7 @@ def test_advantages_that_each_rank_standardises_by_itself_are_found(monkeypatch:
 def test_ranks_that_count_alike_though_they_have_less_data_are_found(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Optimizer, "weigh", lambda *_: None)
+    monkeypatch.setattr(OnPolicyAlgorithm, "_share_step", lambda *_: None)
     assert difference(ALL[name], None, precision=DOUBLE)[0] > 1e-4
 
 

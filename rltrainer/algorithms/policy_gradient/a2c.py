@@ -126,7 +126,8 @@ class A2C(OnPolicyAlgorithm):
             log_ratio = torch.stack([step.log_ratio for _, step in steps])
             change = self.policy_change(log_ratio, torch.stack([step.weight for _, step in steps]))
             for (k, step), *values in zip(steps, *(value.unbind() for value in change.values()), strict=True):
-                results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)))
+                results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)), share=step.share)
+        super()._measure(results)
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Return the share of the returns' variance that the critic explained before this update."""

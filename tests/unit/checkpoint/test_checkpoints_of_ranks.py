@@ -273,7 +273,7 @@ class Lost(Ranks):
 
     num_left = 100
 
-    def gather(self, x: Any, is_equal: bool = False) -> list[Any]:
+    def _gather(self, x: Any, is_equal: bool) -> list[Any]:
         raise NotImplementedError
 
     def from_all(self, value: Any) -> list[Any]:

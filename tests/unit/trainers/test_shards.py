@@ -265,7 +265,7 @@ def test_the_first_ranks_clock_decides_on_checkpoints(
 class Two(Ranks):
     """The first of two processes, which knows no other one."""
 
-    def gather(self, x: torch.Tensor, is_equal: bool = False) -> list[torch.Tensor]:
+    def _gather(self, x: torch.Tensor, is_equal: bool) -> list[torch.Tensor]:
         return [x, x]
 
 

@@ -1,0 +1,80 @@
+"""Compiled gradient steps of several ranks, whose exchanges are operations of the graph."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+import rltrainer as rl
+from rltrainer.errors import RankLostError
+from rltrainer.processes.ranks import Ranks, run_in_threads
+from tests.compile.test_compiled_updates import MAKERS, make, update
+from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
+from tests.contract.test_all_algorithms import flat_state
+
+FAST = ("ppo", "sac")
+DOUBLE = rl.PrecisionParams(weights="float64")
+
+
+def of_two(name: str, compile: bool, **changes: Any) -> tuple[Any, list[Tensor], list[dict[str, float]]]:
+    """Return one of two ranks after some updates, its state, and its metrics."""
+    pair = [make(name, **changes) for _ in range(2)]  # not in threads: both would draw from the global generator
+
+    def on_rank(ranks: Ranks) -> Any:
+        algorithm = pair[ranks.rank]
+        algorithm.attach(rl.UpdatePlan(ranks=ranks, runtime=rl.RuntimeParams(compile=compile), precision=DOUBLE))
+        metrics = [update(algorithm, 2 * k + ranks.rank).floats() for k in range(3)]
+        return algorithm, [x for x in flat_state(algorithm.state_dict()).values() if isinstance(x, Tensor)], metrics
+
+    first, second = run_in_threads([on_rank, on_rank])
+    assert str(first[2]) == str(second[2])
+    return first  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.full]) for name in MAKERS]
+)
+def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
+    _, expected, metrics = of_two(name, False)
+    algorithm, found, metrics_found = of_two(name, True)
+    assert algorithm.is_compiled
+    if name not in ("trpo", "reinforce"):  # which wait for a number of the device
+        assert not counters["graph_break"]
+    if name == "ppo":
+        assert algorithm._loops()
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
+    for one, other in zip(metrics_found, metrics, strict=True):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.full
+def test_a_compiled_update_of_ranks_may_end_early() -> None:
+    _, expected, metrics = of_two("ppo", False, target_kl=1e-4, lr=1e-2)
+    _, found, metrics_found = of_two("ppo", True, target_kl=1e-4, lr=1e-2)
+    assert metrics_found[0] == pytest.approx(metrics[0], rel=1e-9)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
+
+
+class Losing(Ranks):
+    """The first of two ranks, which answers as this one until it is lost."""
+
+    is_lost = False
+
+    def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
+        if self.is_lost:
+            raise RankLostError("rank 1 of 2 is gone")
+        return [x, x.clone()]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_an_error_of_an_exchange_leaves_a_graph_as_it_is(name: str) -> None:
+    algorithm, ranks = make(name), Losing(0, 2)
+    algorithm.attach(rl.UpdatePlan(ranks=ranks, runtime=rl.RuntimeParams(compile=True)))
+    update(algorithm, 0)
+    ranks.is_lost = True
+    with pytest.raises(RankLostError, match="^rank 1 of 2 is gone$"):
+        update(algorithm, 1)
