@@ -31,12 +31,15 @@ SAC = {"kind": "sac", "num_steps": 800, "hidden_sizes": (256, 256)}
 CASES: dict[str, dict[str, Any]] = {
     "PPO, 2,048 x 10, batch 64": PPO | {"batch_size": 64},
     "PPO, 2,048 x 10, batch 1,024": PPO | {"batch_size": 1024},
+    "PPO, 2,048 x 10, batch 1,024, 32 envs": PPO | {"batch_size": 1024, "num_envs": 32},
     "PPO, 16,384 x 10, batch 4,096, networks 256-256": LARGE | {"batch_size": 4096, "collect": 16384, "num_updates": 2},
-    "SAC, batch 256": SAC | {"batch_size": 256},
-    "SAC, batch 1,024": SAC | {"batch_size": 1024, "num_steps": 240},
+    "SAC, batch 256": SAC | {"batch_size": 256, "num_steps": 400},
+    "SAC, batch 1,024": SAC | {"batch_size": 1024, "num_steps": 160},
     "SAC, batch 4,096": SAC | {"batch_size": 4096, "num_steps": 64},
 }
 """HalfCheetah-v5 in 8 envs; off policy a gradient step for each env step. The first epoch of each run is left out."""
+COMPILED = ("PPO, 2,048", "SAC, batch 256", "SAC, batch 1,024")
+"""Beginnings of the names of cases that are also run compiled, as "auto" does in long runs."""
 SIZES = (16, 1_000, 10_000, 100_000, 1_000_000)
 """Numbers of float32 in an exchange."""
 
@@ -44,7 +47,8 @@ SIZES = (16, 1_000, 10_000, 100_000, 1_000_000)
 def train(case: dict[str, Any], compile_: Any) -> float:
     """Return the env steps per second of a run, without its first epoch."""
     rl.seed(1)
-    envs = rl.make_vec("HalfCheetah-v5", num_envs=8)
+    num_envs = case.get("num_envs", 8)
+    envs = rl.make_vec("HalfCheetah-v5", num_envs=num_envs)
     common: dict[str, Any] = {
         "verbose": False, "show_progress": False, "seed": 1, "runtime": rl.RuntimeParams(compile=compile_),
     }  # fmt: skip
@@ -58,7 +62,7 @@ def train(case: dict[str, Any], compile_: Any) -> float:
         )  # fmt: skip
     else:
         algorithm = rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=case["hidden_sizes"]))
-        buffer = rl.ReplayBuffer(100_000, envs.single_observation_space, envs.single_action_space, num_envs=8)
+        buffer = rl.ReplayBuffer(100_000, envs.single_observation_space, envs.single_action_space, num_envs=num_envs)
         params = rl.OffPolicyTrainerParams(
             training_collector=rl.Collector(algorithm.policy, envs, buffer), max_epochs=2,
             epoch_num_steps=case["num_steps"], collection_step_num_env_steps=8, batch_size=case["batch_size"], **common,
@@ -112,7 +116,7 @@ def spread(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", choices=CASES, help="only these")
-    parser.add_argument("--compile", choices=("true", "false"), default="false", help="of gradient steps")
+    parser.add_argument("--compile", choices=("true", "false"), help="of gradient steps; both by default")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write benchmarks/ranks.md")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -124,15 +128,19 @@ def main() -> None:
         return
     ways = {"one core": (1, 1), 'one process, "auto"': (1, None), "two processes": (2, 1)}
     rows = []
-    for case in args.case or CASES:
+    chosen = [(case, is_compiled) for case in args.case or CASES for is_compiled in ("false", "true")]
+    for case, is_compiled in chosen:
+        if is_compiled != (args.compile or is_compiled) or (is_compiled == "true" and not case.startswith(COMPILED)):
+            continue
         speeds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(args.runs):
             for way, (num_ranks, num_threads) in ways.items():
-                speeds[way].append(run(case, num_ranks, num_threads, args.compile))
+                speeds[way].append(run(case, num_ranks, num_threads, is_compiled))
         one, auto, two = (statistics.median(found) for found in speeds.values())
-        rows.append([case, *map(spread, speeds.values()), f"{two / one:.2f}", f"{two / auto:.2f}"])
+        name = f"{case}, compiled" if is_compiled == "true" else case
+        rows.append([name, *map(spread, speeds.values()), f"{two / one:.2f}", f"{two / auto:.2f}"])
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    costs = run("exchange", 2, 1, args.compile)
+    costs = run("exchange", 2, 1, "false")
     how = f"`python {' '.join(['benchmarks/ranks.py', *sys.argv[1:]])}` on {datetime.date.today()}"
     head = (
         f"Written by {how}: env steps per second, collection and update together, median (range) of {args.runs} runs "

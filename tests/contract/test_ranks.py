@@ -14,7 +14,6 @@ from rltrainer.errors import NonFiniteError
 from rltrainer.functional.losses import standardize
 from rltrainer.processes.ranks import Ranks, run_in_threads
 from rltrainer.tree import map_tree
-from rltrainer.updates.optimizer import Optimizer
 from tests import batches
 from tests.contract import test_masks as masks
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, OFF_POLICY, flat_state, rollout, transitions
@@ -285,7 +284,7 @@ def test_advantages_that_each_rank_standardises_by_itself_are_found(monkeypatch:
 def test_ranks_that_count_alike_though_they_have_less_data_are_found(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OnPolicyAlgorithm, "_share_step", lambda *_: None)
+    monkeypatch.setattr(rl.OnPolicyAlgorithm, "_share_step", lambda *_: None)
     assert difference(ALL[name], None, precision=DOUBLE)[0] > 1e-4
 
 
