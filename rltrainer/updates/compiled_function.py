@@ -101,10 +101,7 @@ def _add(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which the compiler traces `torch.autograd.grad`, which it does not by default."""
-    # Where ranks break a step's graph, those behind it are kept by code that all optimizers of a process share, and
-    # past its limit the compiler would run one of them uncompiled: that rank would round otherwise than the rest.
-    settings: dict[str, Any] = {"trace_autograd_ops": True, "recompile_limit": 256}
-    context: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(**settings)
+    context: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(trace_autograd_ops=True)
     return context
 
 

@@ -137,7 +137,7 @@ def test_shards_are_equal_after_a_run(name: str) -> None:
 
 @pytest.mark.full
 def test_compiled_shards_are_equal() -> None:
-    """Nine optimizers in a process are more than the compiler keeps graphs for, unless it is asked to."""
+    """Their nine optimizers are more than the compiler keeps graphs for, were they of one code."""
     trainer = make("sac", 3, compile=True, max_epochs=1, num_envs=6, batch_size=6)
     trainer.run()
     expected = [p.detach() for p in trainer.algorithm.policy.parameters()]
