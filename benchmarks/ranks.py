@@ -25,7 +25,7 @@ import rltrainer as rl
 from rltrainer.processes.torch_ranks import process_ranks
 
 HERE = Path(__file__).resolve()
-PPO = {"kind": "ppo", "collect": 2048, "repeat": 10, "num_updates": 4, "hidden_sizes": (64, 64)}
+PPO = {"kind": "ppo", "collect": 2048, "repeat": 10, "num_updates": 12, "hidden_sizes": (64, 64)}
 LARGE = PPO | {"hidden_sizes": (256, 256)}
 SAC = {"kind": "sac", "num_steps": 800, "hidden_sizes": (256, 256)}
 CASES: dict[str, dict[str, Any]] = {

@@ -68,8 +68,11 @@ class Board:
             # Two halves in turn: who writes again into one has met all others since, who had read it before.
             parts = self._halves[self._count % 2, :, : own.nbytes].view(x.dtype)
             parts[self._rank].copy_(own)
-            self._counts[self._rank, 0] = self._count
+            sizes = self._counts[:, 1 + self._count % 2]
+            sizes[self._rank], self._counts[self._rank, 0] = own.nbytes, self._count
             self._wait()
+            if (sizes != own.nbytes).any():
+                raise RuntimeError(f"ranks exchange tensors of different sizes: {sizes.tolist()} bytes")
             yield parts, out
 
     def _wait(self) -> None:

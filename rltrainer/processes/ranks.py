@@ -47,9 +47,9 @@ class Ranks(ABC):
 
         Within `in_graphs` a compiled graph may gather tensors of one shape, and take sums, without a break.
         """
-        return (
-            list(_gather_in_graph(x, self.world)) if torch.compiler.is_dynamo_compiling() else self._gather(x, is_equal)
-        )
+        if torch.compiler.is_dynamo_compiling():  # not `is_compiling`, which another thread's compilation makes true
+            return list(_gather_in_graph(x, self.world))
+        return self._gather(x, is_equal)
 
     @abstractmethod
     def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
@@ -89,9 +89,9 @@ class Ranks(ABC):
 
     @contextmanager
     def in_graphs(self) -> Iterator[None]:
-        """Make the exchanges of compiled graphs that this thread runs in this block, and raise what fails in them.
+        """Serve the exchanges of compiled graphs that this thread runs in this block, and raise their errors as they are.
 
-        Compiled C++ loses the class of an error.
+        A graph that calls an exchange from C++ turns its error into a `RuntimeError` without a cause.
         """
         _of_thread.ranks, _of_thread.error = self, None
         try:
@@ -112,7 +112,7 @@ class Ranks(ABC):
 
 
 _of_thread = threading.local()
-"""The ranks of this thread, by which graphs of all ranks are equal, and the error of their last exchange."""
+"""The ranks of this thread, and the error of their last exchange in a graph. Graphs that named ranks would differ."""
 
 
 def _exchange(function: Callable[[Ranks], Tensor]) -> Tensor:

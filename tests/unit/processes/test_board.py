@@ -71,6 +71,16 @@ def test_sums_are_taken_in_the_order_of_ranks_in_one_exchange_after_the_other() 
     assert together(3, work) == [expected] * 3
 
 
+def test_tensors_of_different_sizes_are_no_exchange() -> None:
+    def work(rank: int, board: Board) -> str:
+        board.sum(torch.empty(3), torch.ones(3))
+        with pytest.raises(RuntimeError) as raised:
+            board.sum(torch.empty(1 + rank), torch.ones(1 + rank))
+        return str(raised.value)
+
+    assert together(2, work) == ["ranks exchange tensors of different sizes: [4, 8] bytes"] * 2
+
+
 def test_a_rank_that_does_not_come_is_looked_for() -> None:
     seen = []
 
