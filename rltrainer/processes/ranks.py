@@ -89,7 +89,7 @@ class Ranks(ABC):
 
     @contextmanager
     def in_graphs(self) -> Iterator[None]:
-        """Serve the exchanges of compiled graphs that this thread runs in this block, and raise their errors as they are.
+        """Serve the exchanges of compiled graphs that this thread runs in this block, and raise their errors as such.
 
         A graph that calls an exchange from C++ turns its error into a `RuntimeError` without a cause.
         """
