@@ -172,23 +172,29 @@ class OnPolicyAlgorithm(Algorithm):
         """Return a minibatch as a part of those of all ranks, given the moments [3] of their advantages."""
         return batch
 
-    def _with_moments(self, batches: Iterator[OnPolicyBatch]) -> Iterator[tuple[OnPolicyBatch, Tensor]]:
-        """Yield each minibatch with the moments [3] of the advantages in those of all ranks, by few exchanges."""
+    def _parts_in_all(self, advantage: Tensor, weight: Tensor) -> Tensor:
+        """Return [K, 4] of minibatches [K, B]: what each counts in the mean over ranks, and the moments [3] of all."""
+        of_all = self._moments_of_all(advantage, weight)
+        share = weight.count_nonzero(-1) * self.num_ranks / of_all[0]
+        return torch.cat([share.unsqueeze(0), of_all]).T.contiguous()
+
+    def _with_parts(self, batches: Iterator[OnPolicyBatch]) -> Iterator[tuple[OnPolicyBatch, Tensor]]:
+        """Yield each minibatch with the numbers [4] of `_parts_in_all`, by few exchanges."""
         while some := list(itertools.islice(batches, MINIBATCHES_PER_EXCHANGE)):
             advantage, weight = (
                 pad_sequence([getattr(each, name).flatten() for each in some], batch_first=True)
                 for name in ("advantage", "weight")
             )
-            yield from zip(some, self._moments_of_all(advantage, weight).T.contiguous(), strict=True)
+            yield from zip(some, self._parts_in_all(advantage, weight), strict=True)
 
     def continues(self) -> bool:
         """Return whether to take the next gradient step and those after it; an algorithm may end an update early."""
         return True
 
-    def _step(self, batch: OnPolicyBatch, of_all: Tensor | None = None) -> UpdateResult:
-        if of_all is None:
+    def _step(self, batch: OnPolicyBatch, part: Tensor | None = None) -> UpdateResult:
+        if part is None:
             return self.gradient_step(batch)
-        share = (batch.weight.count_nonzero() * self.num_ranks / of_all[0]).to(batch.weight.dtype)
+        share, of_all = part[0].to(batch.weight.dtype), part[1:]
         # A part that counts nothing must have means that are numbers, too.
         batch = dataclasses.replace(batch, weight=torch.where(share > 0, batch.weight, 1.0))
         self._share_step(share)
@@ -245,7 +251,7 @@ class OnPolicyAlgorithm(Algorithm):
     def _steps(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[tuple[Any, ...]]:
         """Return the arguments of each gradient step."""
         batches = self.batches(samples, batch_size, repeat)
-        steps: Iterator[tuple[Any, ...]] = self._with_moments(batches) if self.num_ranks > 1 else zip(batches)
+        steps: Iterator[tuple[Any, ...]] = self._with_parts(batches) if self.num_ranks > 1 else zip(batches)
         steps = itertools.takewhile(lambda _: self.continues(), steps)
         return steps if self.accumulation is None else self.accumulation.grouped(steps)
 
@@ -278,13 +284,13 @@ class OnPolicyAlgorithm(Algorithm):
         torch.cat([each for each, _ in found], out=index[:num_batches])
         if found[0][1] is not None:
             weight[:num_batches] = torch.cat([is_real for _, is_real in found if is_real is not None])
-        of_all = []
+        parts = []
         if self.num_ranks > 1:
             place = index[:num_batches]
-            moments = self._moments_of_all(flat.advantage[place], flat.weight[place] * weight[:num_batches])
-            of_all = [pad(moments.T, (0, 0, 0, len(index) - num_batches))]
-        result = self._compiled_step.run_loop(num_batches, minibatch_at, flat, index, weight, *of_all)
-        return result or zip((batch for order in found for batch in flat.gather(*order)), *of_all, strict=False)
+            of_all = self._parts_in_all(flat.advantage[place], flat.weight[place] * weight[:num_batches])
+            parts = [pad(of_all, (0, 0, 0, len(index) - num_batches))]
+        result = self._compiled_step.run_loop(num_batches, minibatch_at, flat, index, weight, *parts)
+        return result or zip((batch for order in found for batch in flat.gather(*order)), *parts, strict=False)
 
     def _records(self, rollout: DenseRollout, batch_size: int | None, repeat: int) -> bool:
         """Return whether a CUDA graph may hold the whole update; the log names an addition that prevents it."""

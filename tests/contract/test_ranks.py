@@ -12,6 +12,7 @@ from torch import Tensor
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError
 from rltrainer.functional.losses import standardize
+from rltrainer.plan import UpdateCallbacks
 from rltrainer.processes.ranks import Ranks, run_in_threads
 from rltrainer.tree import map_tree
 from tests import batches
@@ -214,6 +215,12 @@ def several(algorithm: Any, seed: int) -> Any:
 
 
 CLIPPED, SHARED_OUT = rl.UpdateParams(max_grad_norm=0.01), {"max_grad_norm": 0.5, "balance_grad_norms": True}
+
+
+def with_larger_returns(batch: Any) -> Any:
+    return dataclasses.replace(batch, return_=2 * batch.return_)
+
+
 VARIANTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "of normalised rewards": (ppo(), {"batch_size": 5}),
     "a limit of the norm": (ppo(), {"batch_size": 5, "update": CLIPPED}),
@@ -241,6 +248,7 @@ VARIANTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
         lambda: rl.REINFORCE(policy(rl.Actor), rl.REINFORCEParams(standardize_return=False)), {"batch_size": 5},
     ),
     "rollouts of any length": (ppo(), {"batch_size": 5, "varies_in_length": True}),
+    "a callback": (ppo(), {"batch_size": 5, "callbacks": UpdateCallbacks(before=with_larger_returns)}),
 }  # fmt: skip
 
 
