@@ -229,14 +229,12 @@ class UpdateResult:
         num_gradient_steps: how many gradient steps were taken.
         td_error: [B] or [K, B], `target - prediction` for prioritised replay; None if there is none.
         counts: how many gradient steps reported a metric, where not all did (a delayed actor's loss).
-        share: of a gradient step's batch in the mean over ranks, times their number; None is 1.
     """
 
     metrics: dict[str, Tensor | float] = field(default_factory=dict)
     num_gradient_steps: NonNegativeInt = 1
     td_error: Tensor | None = None
     counts: dict[str, PositiveInt] = field(default_factory=dict)
-    share: Tensor | None = None
 
     @classmethod
     def mean(cls, parts: "list[UpdateResult]") -> "UpdateResult":

@@ -200,7 +200,8 @@ class OnPolicyAlgorithm(Algorithm):
         self._share_step(share)
         result = self.gradient_step(self.in_all(batch, of_all))
         self._share_step(None)
-        result.share = share
+        if isinstance(result, UpdateResult):  # else `_check_results` says so
+            result.metrics = {name: value * share for name, value in result.metrics.items()}
         return result
 
     def _share_step(self, share: Tensor | None) -> None:
@@ -331,10 +332,7 @@ class OnPolicyAlgorithm(Algorithm):
         return dataclasses.replace(result, metrics={**result.metrics, **measured}) if results and measured else result
 
     def _measure(self, results: list[UpdateResult]) -> None:
-        """Replace the results of steps by some with further metrics, each as it counts in the mean over ranks."""
-        for k, result in enumerate(results):
-            if result.share is not None:
-                results[k] = UpdateResult({name: value * result.share for name, value in result.metrics.items()})
+        """Replace the results of steps by some with further metrics."""
 
     def _processed(self, rollout: Rollout) -> tuple[OnPolicyBatch, Mapping[str, Tensor]]:
         """Return the results of `process` and `before_batches`, compiled as steps are if rollouts have one shape."""

@@ -46,6 +46,7 @@ class PolicyStep(UpdateResult):
 
     log_ratio: Tensor  # log-probability of each action minus that under the policy that collected
     weight: Tensor
+    share: Tensor | None = None  # what its batch counts in the mean over ranks; None is 1
     is_taken: Tensor | None = None  # False if the update step had ended before; None if it never ends early
 
 
@@ -112,7 +113,8 @@ class A2C(OnPolicyAlgorithm):
         """Return the result of a gradient step that is about to be taken, a `PolicyStep` for `policy_change`."""
         if not self.has_policy_change:
             return UpdateResult(metrics)
-        return PolicyStep(metrics, log_ratio=log_prob - batch.log_prob, weight=batch.weight.clone())
+        log_ratio, weight = log_prob - batch.log_prob, batch.weight.clone()
+        return PolicyStep(metrics, log_ratio=log_ratio, weight=weight, share=self.optimizer.share)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Return metrics [K] of the policy's distance from the one that collected, of `PolicyStep` fields [K, B]."""
@@ -126,8 +128,8 @@ class A2C(OnPolicyAlgorithm):
             log_ratio = torch.stack([step.log_ratio for _, step in steps])
             change = self.policy_change(log_ratio, torch.stack([step.weight for _, step in steps]))
             for (k, step), *values in zip(steps, *(value.unbind() for value in change.values()), strict=True):
-                results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)), share=step.share)
-        super()._measure(results)
+                values = values if step.share is None else [value * step.share for value in values]
+                results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)))
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Return the share of the returns' variance that the critic explained before this update."""
