@@ -61,7 +61,7 @@ class Ranks(ABC):
 
     def _sum(self, x: Tensor) -> Tensor:
         first, *others = self.gather(x, is_equal=True)
-        total = first.clone()
+        total = first.clone(memory_format=torch.contiguous_format)
         for each in others:
             total += each
         return total
@@ -100,6 +100,8 @@ class Ranks(ABC):
             if _of_thread.error is not None:
                 raise _of_thread.error from None
             raise
+        finally:
+            _of_thread.error = None  # its frames would keep a run alive
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -133,7 +135,7 @@ def _gather_in_graph(x: Tensor, world: int) -> Tensor:
     return _exchange(lambda ranks: torch.stack(ranks.gather(x, is_equal=True)))
 
 
-_sum_in_graph.register_fake(torch.empty_like)
+_sum_in_graph.register_fake(lambda x: x.new_empty(x.shape))  # contiguous, as all results are
 _gather_in_graph.register_fake(lambda x, world: x.new_empty((world, *x.shape)))
 
 

@@ -59,6 +59,16 @@ def test_a_compiled_update_of_ranks_may_end_early() -> None:
         torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
 
 
+def test_a_graph_sums_and_gathers_tensors_of_any_layout() -> None:
+    def in_graph(x: Tensor) -> Tensor:
+        return ranks.sum(x.T) * 2 + ranks.gather(x.T, is_equal=True)[1]
+
+    ranks, x = Losing(0, 2), torch.arange(6.0).view(2, 3)
+    with ranks.in_graphs():
+        found = torch.compile(in_graph, fullgraph=True)(x)
+    assert torch.equal(found, 5 * x.T)
+
+
 class Losing(Ranks):
     """The first of two ranks, which answers as this one until it is lost."""
 

@@ -296,6 +296,24 @@ def test_ranks_that_count_alike_though_they_have_less_data_are_found(
     assert difference(ALL[name], None, precision=DOUBLE)[0] > 1e-4
 
 
+def test_a_step_that_failed_leaves_no_share_to_the_next_plan() -> None:
+    def on_rank(ranks: Ranks) -> Any:
+        algorithm = pair[ranks.rank]
+        algorithm.attach(rl.UpdatePlan(ranks=ranks, callbacks=UpdateCallbacks(on_loss=failing)))
+        with pytest.raises(ZeroDivisionError):
+            algorithm.update(half(given(algorithm, 0), ranks.rank), 5, repeat=1)
+        assert algorithm.optimizer.share is not None
+        algorithm.attach(rl.UpdatePlan())
+        return algorithm.optimizer.share
+
+    pair = [made(ppo()) for _ in range(2)]
+    assert run_in_threads([on_rank, on_rank]) == [None, None]
+
+
+def failing(name: str, loss: Tensor, step: Any) -> None:
+    raise ZeroDivisionError
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ALL)
 def test_ranks_are_equal_after_twenty_updates(name: str) -> None:
