@@ -6,11 +6,15 @@ import math
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.data import RolloutBuffer
+from rltrainer.nets.normalizer import warn_once
 from rltrainer.nets.policy import VERSION
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.tree import map_tensors
 from rltrainer.types import Rollout, UpdateResult, to_device
 from rltrainer.validation.field_rules import PositiveInt
+
+# Env steps of each env below which a rollout is named as short; A2C's has 5.
+MIN_NUM_ROWS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -77,8 +81,13 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
             text = "%s: weights older than the policy's may act in training_collector, and it treats their actions as "
             hint = "the policy's own. IMPALA and PPO correct for that."
             logging.getLogger("rltrainer").warning(text + hint, type(algorithm).__name__)
+        num_steps, num_envs = params.collection_step_num_env_steps, params.num_envs
+        num_rows = -(-(num_steps or 1) // num_envs)
+        if num_steps is not None and num_rows < MIN_NUM_ROWS and self.ranks.rank == 0:
+            field = f"{type(params).__name__}.collection_step_num_env_steps"
+            text = f"{num_steps} of {num_envs} envs are {num_rows} of each, few to learn from"
+            warn_once(f"{field}: {text}. Take {MIN_NUM_ROWS * num_envs} or more.")
         if collector.buffer is None:
-            num_rows = -(-(params.collection_step_num_env_steps or 1) // params.num_envs)
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
             known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data)
             extra = {name: known[name] for name in names if name in known}

@@ -24,7 +24,7 @@ from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.tools.recipes.cookbook import write_recipe
-from rltrainer.tools.recipes.training import choose_recipe
+from rltrainer.tools.recipes.training import choose_recipe, rollout_words
 from rltrainer.tools.runs import open_run, run_seeds
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.validation.hints import ARGUMENTS
@@ -185,7 +185,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
     # Before the training: a missing package at its end would cost hours.
     require_extras(is_drawn, filmed_env)
-    click.echo(f"rltrainer: {ctx.meta['words']}; {made.length}")
+    click.echo(f"rltrainer: {ctx.meta['words']}{rollout_words(ctx.meta['recipe'], made)}; {made.length}")
     if len(seeds) > 1:
         runs = _train_seeds(made, seeds, folder, checkpoint)
         picture = Path(folder) / f"{made.name.replace('/', '_')}.png"

@@ -331,6 +331,8 @@ def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
 
 
 MAX_CAPACITY = 1_000_000
+# Field of the trainer's params: the env steps of all envs in a rollout.
+SIZE = "collection_step_num_env_steps"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -342,7 +344,7 @@ class Recipe(AnyRecipe):
     num_env_steps: PositiveInt
     """Env steps of the whole training, rounded up to whole collections and whole epochs."""
     num_envs: PositiveInt = 1
-    """Copies of the env that are stepped together."""
+    """Copies of the env that are stepped together. On policy, `with_fields` keeps the steps of each in a rollout."""
     capacity: PositiveInt | None = None
     """Transitions in the replay buffer, off policy; None takes all of the run, up to a million."""
     frame_stack: PositiveInt | None = None
@@ -359,6 +361,23 @@ class Recipe(AnyRecipe):
         """The class of the trainer's params."""
         is_on_policy = issubclass(self._algorithm_class, OnPolicyAlgorithm)
         return OnPolicyTrainerParams if is_on_policy else OffPolicyTrainerParams
+
+    @property
+    def num_rows(self) -> int | None:
+        """Env steps of each env in a rollout; None off policy, and of rollouts of whole episodes."""
+        cls = self.trainer_params_class
+        num_steps = self.trainer.get(SIZE, getattr(cls, SIZE)) if cls is OnPolicyTrainerParams else None
+        return None if num_steps is None else math.ceil(num_steps / self.num_envs)
+
+    def with_fields(self, **fields: Any) -> Self:
+        """Return a copy with other values of fields, as `AnyRecipe.with_fields` does.
+
+        With another `num_envs` a rollout keeps the env steps of each env, unless `fields` give its size.
+        """
+        made, num_rows = super().with_fields(**fields), self.num_rows
+        if made.num_envs == self.num_envs or num_rows is None or SIZE in fields:
+            return made
+        return dataclasses.replace(made, trainer={**made.trainer, SIZE: num_rows * made.num_envs})
 
     def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
         envs = self.make_envs(self.num_envs)
@@ -378,8 +397,7 @@ class Recipe(AnyRecipe):
         return policy, {**collectors, **self._epochs()}
 
     def _steps(self) -> tuple[int, int, str]:
-        default = self.trainer_params_class.collection_step_num_env_steps
-        num_steps = self.trainer.get("collection_step_num_env_steps", default)
+        num_steps = self.trainer.get(SIZE, getattr(self.trainer_params_class, SIZE))
         # Collections of whole episodes, None, have no number of steps.
         collection = 1 if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs
         return self.num_env_steps, collection, "env steps"

@@ -95,10 +95,10 @@ def train(
         words = f"{recipe.algorithm} continues; {words}"
     # Callbacks, hooks and loggers are no data: the trainer gets them, and the recipe in the folder lacks them.
     live = {name: fields.pop(name) for name in list(fields) if name in recipe.live_fields()}
-    recipe = recipe.with_fields(**fields)
+    found, recipe = recipe, recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
     if verbose:
-        print(f"rl.train: {words}; {recipe.length}, to {run_folder.path}")
+        print(f"rl.train: {words}{rollout_words(found, recipe)}; {recipe.length}, to {run_folder.path}")
     if start is not None:
         recipe = recipe.with_fields(start=run_folder.path / START)
     return run_recipe(recipe, run_folder, start, **live)
@@ -158,6 +158,13 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     elif folder.best.exists():
         trainer.algorithm.load(folder.best)
     return Training(trainer.algorithm, folder, info, recipe)
+
+
+def rollout_words(found: AnyRecipe, made: AnyRecipe) -> str:
+    """Return words about the rollouts of a recipe that trains in more or fewer envs than the one that was found."""
+    if not (isinstance(found, Recipe) and isinstance(made, Recipe)) or found.num_envs == made.num_envs:
+        return ""
+    return "" if made.num_rows is None else f", with rollouts of {made.num_rows:,} steps of each env"
 
 
 def devices_line(recipe: AnyRecipe, trainer: Trainer[Any, Any]) -> str:

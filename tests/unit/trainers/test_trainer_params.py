@@ -12,6 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
+from rltrainer.nets.normalizer import warn_once
 from tests.fakes import ScriptedOffPolicy, counting_envs, replay_of, tiny_actor_critic
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
@@ -168,3 +169,19 @@ def test_several_agents_are_reduced() -> None:
         stats.reduce_agents(None)
     with pytest.raises(ParamsError, match=r"must return shape \(2,\); got shape \(\)"):
         stats.reduce_agents(lambda returns: returns.sum())
+
+
+@pytest.mark.parametrize(("num_steps", "num_rows"), [(10, None), (9, None), (8, 4), (1, 1)])
+def test_a_rollout_of_few_steps_of_each_env_is_named(num_steps: int, num_rows: int | None, caplog: Any) -> None:
+    warn_once.cache_clear()
+    envs = counting_envs(2)
+    algorithm = rl.A2C(tiny_actor_critic(envs))
+    collector = rl.Collector(algorithm.policy, envs)
+    rl.OnPolicyTrainer(
+        algorithm, online(rl.OnPolicyTrainerParams, training_collector=collector, test_collector=None,
+                          collection_step_num_env_steps=num_steps, batch_size=None),
+    )  # fmt: skip
+    words = f"{num_steps} of 2 envs are {num_rows} of each, few to learn from. Take 10 or more."
+    assert caplog.messages == (
+        [] if num_rows is None else [f"OnPolicyTrainerParams.collection_step_num_env_steps: {words}"]
+    )

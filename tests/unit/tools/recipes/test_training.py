@@ -13,7 +13,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
-from rltrainer.tools.recipes.training import choose_recipe, recommended_recipe
+from rltrainer.tools.recipes.training import choose_recipe, recommended_recipe, rollout_words
 from tests.fakes import CountingEnv
 from tests.unit.processes.rank_programs import set_variables
 from tests.unit.tools.refusals import error_text, refuses
@@ -130,6 +130,24 @@ def test_another_version_of_an_env_is_said() -> None:
     assert words == "recipe ppo/CartPole-v1 (RL Zoo), as there is none for CartPole-v0"
     recipe, words = choose_recipe("CartPole", None, {})
     assert (recipe.env, words) == ("CartPole-v1", "recipe ppo/CartPole-v1 (RL Zoo)")  # the newest that there is
+
+
+@pytest.mark.parametrize(("algorithm", "fields", "num_steps", "words"), [
+    ("ppo", {"num_envs": 256}, 8192, ", with rollouts of 32 steps of each env"),
+    ("ppo", {"num_envs": 1}, 32, ", with rollouts of 32 steps of each env"),
+    ("ppo", {"num_envs": 8}, 256, ""),
+    ("ppo", {"num_envs": 64, "collection_step_num_env_steps": 640}, 640, ", with rollouts of 10 steps of each env"),
+    ("a2c", {"num_envs": 3}, 15, ", with rollouts of 5 steps of each env"),
+    ("dqn", {"num_envs": 64}, 256, ""),
+])  # fmt: skip
+def test_another_number_of_envs_keeps_the_steps_of_each_env(
+    algorithm: str, fields: dict[str, int], num_steps: int, words: str
+) -> None:
+    found = rl.recipes.get(algorithm, "CartPole-v1")
+    made = found.with_fields(**fields)
+    assert (made.trainer["collection_step_num_env_steps"], rollout_words(found, made)) == (num_steps, words)
+    assert made.trainer["batch_size"] == found.trainer["batch_size"]
+    assert rl.Recipe.from_json(made.to_json()) == made  # a run resumes with what it had
 
 
 def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
