@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,12 @@ from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import saved_dtype
 from rltrainer.spaces import check_claims
-from rltrainer.state.codec import PlainReader
+from rltrainer.state.codec import MAX_ITEMS, PlainReader, items_of
 from rltrainer.state.registry import Named, users_names
 from rltrainer.state.state_file import read_state
 from rltrainer.types import State
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
 
-MAX_ITEMS = 10_000
-"""Largest number of values in a construction, those of spaces aside: layers, options. Each may become an object."""
 META = torch.device("meta")  # shapes without numbers
 Player = Policy | Algorithm | str | os.PathLike[str]
 """A policy, an algorithm, or a path that one was saved to: a file, the folder of a run, a checkpoint."""
@@ -42,7 +40,8 @@ def load(
 
     Args:
         path: the file; or the folder of a run, for its best algorithm, or a checkpoint.
-        classes: your classes and functions that the file names, or a dict from names to them.
+        classes: your classes and functions that the file names, or a dict to them, and to your objects, from names or
+            from places such as `policy.net.encoder`, which the error about a missing one has.
         device: where the networks live, such as "cuda"; "auto" decides as `rl.train` does.
         strict: False loads the parts that fit, if classes have changed since; a warning names the others.
 
@@ -109,7 +108,8 @@ class _File:
                 raise CheckpointError(f"{self.path}: {expected}, found neither. {hint}")
             self.path = found
         self._strict = checked(reader, "strict", strict, Flag)
-        self._reader = PlainReader(users_names(classes), _remedy, self._make)
+        users, placed = users_names(classes), classes if isinstance(classes, Mapping) else {}
+        self._reader = PlainReader(users, self._remedy, self._make, placed)
         is_auto = isinstance(device, str) and device == "auto"  # until the policy is known
         self._owner, self._device = reader, device if is_auto else require_device(reader, device)
         self._target = self._device
@@ -118,10 +118,13 @@ class _File:
             hint = "Build the algorithm as it was, and call its `load` with this file."
             raise CheckpointError(f"{self.path}: does not say what the algorithm was built with. {hint}")
         self.construction = self.policy_construction = self.state["construction"]
+        self._policy_place = "policy"
         # An algorithm's first argument is its policy, by name or without.
         match self.construction:
-            case {"options": {"policy": policy}} | {"args": [{"built": _} as policy, *_]}:
+            case {"options": {"policy": policy}}:
                 self.policy_construction = policy
+            case {"args": [{"built": _} as policy, *_]}:
+                self.policy_construction, self._policy_place = policy, "0"
         self.weight_dtype = saved_dtype(f"{self.path}", self.state)
 
     def build(self, plain: Any, kind: type[Any]) -> Any:
@@ -130,7 +133,7 @@ class _File:
             check_claims(self.construction, self.path.stat().st_size)
         except SpaceError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
-        if (found := sum(1 for _ in _items(self.construction))) > MAX_ITEMS:
+        if (found := sum(1 for _ in items_of(self.construction))) > MAX_ITEMS:
             raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
         with torch.random.fork_rng(devices=[]):  # the first weights are random, and are overwritten
             self._check_size()
@@ -147,7 +150,7 @@ class _File:
             with META:
                 policy = self._read(self.policy_construction, Policy, META)
         except CheckpointError:
-            for item in _items(self.policy_construction):
+            for item in items_of(self.policy_construction):
                 if isinstance(item, dict) and isinstance(item.get("live"), str):
                     return  # a user's class may need numbers to be built
             raise
@@ -160,7 +163,8 @@ class _File:
     def _read(self, plain: Any, kind: type[Any], device: torch.device | str) -> Any:
         self._target = device
         try:
-            made = self._reader.read(plain, kind.__name__)
+            reader = self._reader.inside(self._policy_place) if kind is Policy else self._reader
+            made = reader.read(plain, kind.__name__)
         except Exception as error:  # a file may say anything
             if isinstance(error, errors.RLTrainerError) and not isinstance(error, errors.ArgumentError):
                 raise CheckpointError(f"{self.path}: {error}") from error
@@ -178,18 +182,15 @@ class _File:
             return made
         return made.to(resolve_device(self._owner, self._target, made, made.observation_space))
 
-
-def _items(plain: Any) -> Iterator[Any]:
-    """Yield plain data and all that is in it, but for the inside of spaces."""
-    yield plain
-    if isinstance(plain, list) or (isinstance(plain, dict) and "space" not in plain):
-        for item in plain.values() if isinstance(plain, dict) else plain:
-            yield from _items(item)
-
-
-def _remedy(path: str, name: str) -> str:
-    short = name.rpartition("<locals>.")[2]
-    as_list = "" if "<" in short else f"classes=[{short}], or "  # a lambda has no name to write there
-    if len(name) > errors.MAX_LENGTH:
-        return f"the file only names {readable(name)}, and no class or function has such a name"
-    return f"the file only names {name!r}. Pass what that is: {as_list}classes={{{name!r}: ...}}"
+    def _remedy(self, place: str, name: str) -> str:
+        short, key, ways = name.rpartition("<locals>.")[2], place or name, []
+        found = [item for item in items_of(self.construction) if isinstance(item, dict)]
+        is_alone = sum(name in (item.get("live"), item.get("params")) for item in found) == 1
+        # A lambda has no name to write there, and a name that stands twice may be the name of two objects.
+        if is_alone and "<" not in short and len(short) <= errors.MAX_LENGTH:
+            ways.append(f"classes=[{short}]" + (" if it is a class or a function" if place else ""))
+        if len(key) <= errors.MAX_LENGTH:
+            ways.append(f"classes={{{key!r}: ...}}")
+        if not ways:
+            return f"the file only names {readable(name)}, and no class or function has such a name"
+        return f"the file only names {readable(name)}. Pass what that is: {', or '.join(ways)}"

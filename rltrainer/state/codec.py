@@ -1,12 +1,14 @@
 """The codec of what is saved: dataclasses by their fields' types, and values that describe themselves."""
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import json
 import types
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import gymnasium as gym
 import numpy as np
@@ -183,6 +185,18 @@ def to_plain(value: object) -> Any:
     return registry.name_of(value)
 
 
+MAX_ITEMS = 10_000
+"""Largest number of values in a construction that is read, the inside of spaces aside. Each may become an object."""
+
+
+def items_of(plain: Any) -> Iterator[Any]:
+    """Yield plain data and all that is in it, but for the inside of spaces."""
+    yield plain
+    if isinstance(plain, list) or (isinstance(plain, dict) and "space" not in plain):
+        for item in plain.values() if isinstance(plain, dict) else plain:
+            yield from items_of(item)
+
+
 def construction(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any]) -> str:
     """Return as JSON how an object is built: its class and the arguments of its constructor, defaults too."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
@@ -191,6 +205,9 @@ def construction(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any])
         args, options = (), dict(zip(names, args, strict=False)) | options
     options = {p.name: p.default for p in parameters if p.default is not p.empty} | options
     plain = {"built": registry.name_of(cls), "args": to_plain(args), "options": to_plain(options)["dict"]}
+    if (found := sum(1 for _ in items_of(plain))) > MAX_ITEMS:
+        text = f"{cls.__name__}: its arguments hold {found} values, and files of rltrainer are read up to {MAX_ITEMS}"
+        warnings.warn(f"{text}. Pass them as an array, and to rl.load by its `classes`.", stacklevel=3)
     return json.dumps(plain)  # a text: copies and pickles of the object must hold no lambda of a user's
 
 
@@ -212,8 +229,10 @@ class PlainReader:
 
     Args:
         users: a user's objects by their names.
-        remedy: (path, name) -> the advice how to pass the object of a name that is none of these.
+        remedy: (place, name) -> the advice how to pass the object of a name that is none of these.
         build: (class, arguments, options) -> an object; None where the data may hold none.
+        placed: a user's objects by their places, which go before names: two lambdas have one name.
+        place: the fields down to what is read, such as `policy.net.encoder`.
     """
 
     def __init__(
@@ -221,8 +240,16 @@ class PlainReader:
         users: Mapping[str, Any],
         remedy: Callable[[str, str], str],
         build: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None,
+        placed: Mapping[str, Any] = types.MappingProxyType({}),
+        place: str = "",
     ) -> None:
-        self._users, self._remedy, self._build = users, remedy, build
+        self._users, self._remedy, self._build, self._placed, self._place = users, remedy, build, placed, place
+
+    def inside(self, field: object) -> Self:
+        """Return a reader of what a field holds, or of an item."""
+        reader = copy.copy(self)
+        reader._place = f"{self._place}.{field}".removeprefix(".")
+        return reader
 
     def read(self, plain: Any, path: str, named_by: Callable[[str], Any] = registry.value_named) -> Any:
         """Return the value that `to_plain` was given; a list was a tuple, as frozen params hold no lists.
@@ -238,9 +265,9 @@ class PlainReader:
         """
         match plain:
             case list():
-                return tuple(self.read(item, path) for item in plain)
+                return tuple(self.inside(i).read(item, path) for i, item in enumerate(plain))
             case {"dict": dict(items)}:
-                return {key: self.read(item, path) for key, item in items.items()}
+                return {key: self.inside(key).read(item, path) for key, item in items.items()}
             case {"space": _}:
                 return spaces.from_plain(plain)
             case {"schedule": name, **numbers}:
@@ -255,7 +282,7 @@ class PlainReader:
                 return found.from_plain(fields, self)
             case {"built": dict(named), "args": list(args), "options": dict(options)} if self._build is not None:
                 cls = self.read(named, path, registry.class_named)
-                read = {field: self.read(item, f"{cls.__name__}.{field}") for field, item in options.items()}
+                read = {name: self.inside(name).read(item, f"{cls.__name__}.{name}") for name, item in options.items()}
                 return self._build(cls, self.read(args, cls.__name__), read)
             case {"known": str(name)}:
                 if (found := named_by(name)) is None:
@@ -269,9 +296,10 @@ class PlainReader:
         return plain
 
     def _of_users(self, name: str, path: str) -> Any:
-        if name not in self._users:
-            raise ParamsError(f"{path}: {self._remedy(path, name)}")
-        return self._users[name]
+        for key, known in ((self._place, self._placed), (name, self._users)):
+            if key in known:
+                return known[key]
+        raise ParamsError(f"{path}: {self._remedy(self._place, name)}")
 
 
 def _schedule(name: object, numbers: dict[Any, Any], path: str) -> object:

@@ -68,7 +68,8 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
                 hint = did_you_mean(name[:100], known)
                 raise ParamsError(f"{cls.__name__}.from_json: unknown field {readable(name)}.{hint}")
         written = {name: value for name, value in fields.items() if name not in live}
-        values = {name: reader.read(value, f"{cls.__name__}.{name}") for name, value in written.items()} | live
+        values = {name: reader.inside(name).read(value, f"{cls.__name__}.{name}") for name, value in written.items()}
+        values |= live
         for name in missing_fields(cls, values):
             raise ParamsError(f"{cls.__name__}.{name}: the text lacks this field; pass {name}=...")
         return cls(**values)
@@ -101,8 +102,8 @@ class Params(ToStringMixin, metaclass=ExplainsArguments):
             raise ParamsError(f"{cls.__name__}.from_json: the text describes a {written_by[:100]}")
         groups = [type(field.default) for field in dataclasses.fields(cls) if isinstance(field.default, Params)]
 
-        def advice(path: str, name: str) -> str:
-            return f"JSON holds only the name {readable(name)}; pass {path.rpartition('.')[2]}=..."
+        def advice(place: str, name: str) -> str:
+            return f"JSON holds only the name {readable(name)}; pass {place.partition('.')[0]}=..."
 
         return cls.from_plain(fields, PlainReader({group.__name__: group for group in groups}, advice), live)
 

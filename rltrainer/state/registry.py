@@ -13,7 +13,7 @@ _classes: dict[str, type[Any]] = {}
 _values: dict[str, Any] = {}
 _users: dict[str, Any] = {}
 
-# Classes and functions of a user's, or these by name.
+# Classes and functions of a user's, or these by name or by their place in what a file describes.
 Named = Mapping[str, Any] | Collection[Any]
 
 
@@ -49,8 +49,15 @@ def users_names(named: Named) -> dict[str, Any]:
     """Return a user's objects by name: registered ones, and those that were passed."""
     if not isinstance(named, Mapping | list | tuple | set | frozenset):
         raise ParamsError.about("load", "classes", "must be classes and functions, or a dict from their names", named)
-    items = named.items() if isinstance(named, Mapping) else [(name, item) for item in named for name in _names(item)]
-    return _users | dict(items)
+    if isinstance(named, Mapping):
+        return _users | dict(named)
+    found: dict[str, list[Any]] = {}
+    for item in named:
+        for name in _names(item):
+            found.setdefault(name, []).append(item)
+    # A name of two of them is left out, so that the reader asks which of them each place holds.
+    others = {name: item for name, item in _users.items() if name not in found}
+    return others | {name: items[0] for name, items in found.items() if all(item is items[0] for item in items)}
 
 
 def class_named(name: object) -> type[Any] | None:

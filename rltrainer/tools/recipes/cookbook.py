@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.files.atomic_write import replaced_file, write_errors
@@ -106,8 +106,8 @@ def _without_version(env: str) -> str:
     return re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", env)
 
 
-def _refuse(path: str, name: str) -> NoReturn:
-    raise ParamsError(f"{path}: a recipe holds data only, not {name!r}")
+def _refuse(place: str, name: str) -> str:
+    return f"a recipe holds data only, not {name!r}"
 
 
 NAME = "recipe.json"

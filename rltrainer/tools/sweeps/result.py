@@ -132,7 +132,7 @@ def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
     try:
         check_depth(plain)
         check_claims(plain, 0)
-        reader = PlainReader({}, lambda path, name: f"{readable(name)} is none of rltrainer's")
+        reader = PlainReader({}, lambda place, name: f"{readable(name)} is none of rltrainer's")
         fields = reader.read(_with_names(plain), where)
     except ValueError as error:  # or what is one: a ParamsError, a SpaceError
         raise CheckpointError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from error

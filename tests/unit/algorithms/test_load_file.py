@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
 import pickle
 import subprocess
@@ -226,11 +227,79 @@ def test_what_a_file_can_only_name_is_asked_for(options: Any, field: str, name: 
         rl.load(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: {field}: the file only names '")
-    as_list = "" if name == "<lambda>" else f"classes=[{name}], or "
-    assert f"{name}'. Pass what that is: {as_list}classes={{'" in text
+    as_list = "" if name == "<lambda>" else f"classes=[{name}] if it is a class or a function, or "
+    place = field.replace("NetParams", "policy.net")
+    assert text.endswith(f"{name}'. Pass what that is: {as_list}classes={{'{place}': ...}}")
     long_name = text.split("'")[1]
     thing = options.get("activation") or options["net"].activation or options["net"].encoder
     assert isinstance(rl.load(path, classes={long_name: thing}), rl.BC)
+
+
+def wide(space: Any, width: int = 5) -> nn.Module:
+    return nn.Linear(3, width)
+
+
+def of_width(width: int) -> Any:
+    def encoder(space: Any) -> nn.Module:
+        return nn.Linear(3, width)
+
+    return encoder
+
+
+ENCODER, CRITIC_ENCODER, OPTIMIZER = "policy.net.encoder", "policy.critic_net.encoder", "params.optimizer"
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        {ENCODER: functools.partial(wide, width=6), OPTIMIZER: functools.partial(torch.optim.AdamW, weight_decay=0.1)},
+        {ENCODER: lambda space: wide(space), OPTIMIZER: lambda parameters: torch.optim.SGD(parameters, 0.1)},
+        {ENCODER: of_width(5), CRITIC_ENCODER: of_width(6)},
+        {CRITIC_ENCODER: functools.partial(wide, width=6)},
+    ],
+)
+def test_objects_of_one_name_load_as_the_errors_ask(objects: dict[str, Any], tmp_path: Path) -> None:
+    net, critic_net = (rl.NetParams(encoder=objects.get(key)) for key in (ENCODER, CRITIC_ENCODER))
+    policy = rl.ActorCritic(VECTOR, DISCRETE, net, critic_net=critic_net)
+    one = rl.PPO(policy, rl.PPOParams(optimizer=objects.get(OPTIMIZER)))
+    one.save(tmp_path / "ppo")
+    policy.save(tmp_path / "policy")
+    passed: dict[str, Any] = {}
+    while passed != objects:
+        with pytest.raises(CheckpointError, match="classes={'") as caught:
+            rl.load(tmp_path / "ppo", classes=passed)
+        place = str(caught.value).split("classes={'")[1].split("'")[0]
+        passed[place] = objects[place]
+    assert_same_state(one, rl.load(tmp_path / "ppo", classes=passed))
+    for file in ("ppo", "policy"):
+        rl.load_policy(tmp_path / file, classes=passed)
+
+
+def test_a_list_with_two_of_one_name_is_asked_about(tmp_path: Path) -> None:
+    one = of_width(5)
+    path = saved(tmp_path, net=rl.NetParams(encoder=one))
+    with pytest.raises(
+        CheckpointError, match=r"is: classes=\[encoder\] if .*, or classes={'policy.net.encoder': ...}$"
+    ):
+        rl.load(path, classes=[one, of_width(6)])
+    rl.load(path, classes=[one, one])
+
+
+class Laden(rl.Actor):
+    """Takes data."""
+
+    def __init__(self, observation_space: Any, action_space: Any, data: Any) -> None:
+        super().__init__(observation_space, action_space, hidden_sizes=(4,))
+
+
+def test_more_arguments_than_are_read_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="^Laden: its arguments hold 100.. values, and files of rltrainer are read up"):
+        Laden(VECTOR, DISCRETE, [1.0] * 10_000).save(tmp_path / "laden")
+    with pytest.raises(CheckpointError, match="expected at most 10000 values to build from, found 100"):
+        rl.load_policy(tmp_path / "laden", classes=[Laden])
+    data, long = np.ones(10_000), type("Laden" * 30, (Laden,), {})
+    rl.BC(long(VECTOR, DISCRETE, data)).save(tmp_path / "laden")
+    rl.load(tmp_path / "laden", classes={"policy": long, "policy.data": data})
 
 
 def test_a_class_of_the_users_is_not_taken_for_ours(tmp_path: Path) -> None:
