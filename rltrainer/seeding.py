@@ -38,6 +38,11 @@ def draw_seed() -> int:
     return int(torch.randint(2**31, ()).item())
 
 
+def stream_seed(*path: str | int | None) -> int:
+    """Return the seed of a stream that follows from the state of torch's global generator, without a draw from it."""
+    return derive_seed(0, torch.get_rng_state().numpy().tobytes().hex(), *map(str, path))
+
+
 def make_generator(seed: int | None, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a torch generator on `device`, seeded with `seed`, or with `draw_seed()` if that is None."""
     return torch.Generator(device).manual_seed(draw_seed() if seed is None else _in_range(seed))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReturnedError, readable
 from rltrainer.files.atomic_write import write_errors
+from rltrainer.nets.mlp import Dropout
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
@@ -167,6 +168,8 @@ class Algorithm(metaclass=Constructed):
         for module in itertools.chain.from_iterable(each.modules() for each in self._networks()):
             if isinstance(module, TargetNetwork):
                 module.accumulation = self.accumulation
+            elif isinstance(module, Dropout):
+                module.shard = plan.ranks.rank
         self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.attach(name or "loss", plan, self.is_compiled)

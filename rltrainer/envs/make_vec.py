@@ -73,7 +73,8 @@ def make_vec(
         env: a gymnasium id (`"CartPole-v1"`, `"module:Name-v0"`; without a version the newest), or a factory that is
             called without arguments and returns a new env.
         backend: `"native"`, the env's own vector implementation (gymnasium's CartPole, ALE's Atari); `"sync"`, one
-            after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"`;
+            after the other in this process; `"workers"`, in processes of ours, with the same data as `"sync"` unless
+            envs draw from global generators, which each process has for itself;
             `"envpool"`, EnvPool's implementation of this id (an extra; other numbers); `"tensor"`, as functions of
             tensors on `device`, of some ids or of a factory of a `TensorEnv`. `"auto"` takes gymnasium's own
             NumPy implementation if it understands all arguments and `num_envs` is at least 8, ALE's for games with an
@@ -134,7 +135,8 @@ def make_vec(
         if chosen == "native":
             return NativeVectorEnv(_make_native(spec, num_envs, env_kwargs, wrappers), of_part)
         factories = [partial(_make_single, env if callable(env) else spec, env_kwargs, wrappers)] * num_envs
-        own = options if count == 1 else {**options, "num_workers": -(-(num_workers or num_cores()) // count)}
+        share = -(-(num_workers or num_cores()) // count)
+        own = options if count == 1 else {**options, "num_workers": share, "first_env": first}
         made = WorkerVectorEnv(factories, seed, **own) if chosen == "workers" else SyncVectorEnv(factories, seed)
         if spec is not None and not wrappers:  # so that a run can say what it was trained in
             made.spec = dataclasses.replace(spec, kwargs={**spec.kwargs, **env_kwargs})

@@ -152,8 +152,9 @@ class Dropout(nn.Module):
 
     # No random number of torch's is drawn: each mask follows from a counter, which is saved with the weights and grows
     # by one with every mask. So compiled and uncompiled steps drop the same units, and a resumed run continues with the
-    # next mask. Source: Srivastava et al. 2014, Dropout.
+    # next mask. Shards count alike, each from its own offset. Source: Srivastava et al. 2014, Dropout.
     num_masks: Tensor
+    shard = 0
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -168,7 +169,7 @@ class Dropout(nn.Module):
         self.num_masks += 1
         position = torch.arange(x.numel(), device=x.device)
         # A graph that hashes the counter again for each number takes twice as long to compile, and longer to run.
-        seed = computed_once(_mix(self.num_masks))
+        seed = computed_once(_mix(self.num_masks + self.shard * 0x9E3779B1))  # golden ratio: far apart modulo 2**32
         number = _mix(seed + position).view(x.shape)
         return torch.where(number >= self.p * 2**32, x / (1 - self.p), 0.0)
 

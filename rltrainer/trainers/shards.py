@@ -5,11 +5,13 @@ A run of S shards in P processes has S / P of them in each. They share what they
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+import torch
 from torch import nn
 
 from rltrainer.algorithms import Algorithm
@@ -18,8 +20,11 @@ from rltrainer.checkpoint.store import newest_num_shards
 from rltrainer.collect.collector import require_collector
 from rltrainer.errors import ParamsError
 from rltrainer.plan import ParallelParams
-from rltrainer.processes.ranks import ALONE, Meeting
+from rltrainer.processes.ranks import ALONE, Meeting, Ranks
 from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.seeding import seed as seed_everything
+from rltrainer.seeding import stream_seed
+from rltrainer.state.global_random import GlobalRandom
 from rltrainer.trainers.trainer_params import TrainerParams
 
 TParams = TypeVar("TParams", bound=TrainerParams)
@@ -89,6 +94,24 @@ def on_all_shards(method: Callable[Concatenate[Any, P], T]) -> Callable[Concaten
         return meeting.run([partial(method, each, *args, **kwargs) for each in (self, *self.replicas)])[0]
 
     return cast(Callable[Concatenate[Any, P], T], run)
+
+
+@contextmanager
+def own_global_random(ranks: Ranks, seed: int | None) -> Iterator[None]:
+    """Give each process but the first global random streams of its own in this block; then all have the first one's."""
+    is_other = ranks.rank > 0 and ranks.is_first_here
+    if is_other:
+        seed_everything(stream_seed("rank", ranks.rank, seed))
+    yield
+    # What the program draws next, such as a network or a learning rate, must be equal on all ranks.
+    now = GlobalRandom.of_now()
+    states = now.torch, now.numpy, now.python, now.cuda[torch.cuda.current_device()] if now.cuda else None
+    *lists, spares = ranks.from_first([*(None if x is None else x.tolist() for x in states), now.spare_normals])
+    if is_other:
+        tensors: Any = [None if x is None else torch.tensor(x) for x in lists]
+        own, numpy, python, gpu = tensors
+        gpus = [] if gpu is None else [gpu.byte()] * torch.cuda.device_count()
+        GlobalRandom(own.byte(), gpus, numpy, python, spares).restore()
 
 
 def _check_layers(algorithm: Algorithm) -> None:

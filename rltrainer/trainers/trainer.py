@@ -22,7 +22,7 @@ from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import Best, EpochRecord, EpochStats, InfoStats, RunState, StepUnit
-from rltrainer.trainers.shards import meeting_of, on_all_shards, split
+from rltrainer.trainers.shards import meeting_of, on_all_shards, own_global_random, split
 from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
@@ -116,7 +116,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """
         closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
         with at_the_end(*closers, after_errors_only=True), at_the_end(self._log.close_bar), self._checkpoints:
-            with at_the_end(self._hooks.close):
+            with at_the_end(self._hooks.close), own_global_random(self.ranks, self.params.seed):
                 if self.state.phase != "restored":
                     self._begin(reset_collectors, reset_collector_buffers)
                 self.state.phase = "begun"  # another `run` begins another run
@@ -271,7 +271,7 @@ class Trainer(ABC, Generic[TAlgorithm, TParams]):
         """Give every random stream its seed, if the params have one, or if several ranks must agree on one."""
         seed, ranks = self.params.seed, self.ranks
         if seed is None and ranks.world > 1:
-            seed = ranks.from_first(draw_seed())
+            seed = self._decided(draw_seed)
         if seed is not None:
             for name, part in {"algorithm": self.algorithm, **self.params.parts()}.items():
                 # The streams of a collector follow from its rank and the numbers of its envs among all.

@@ -1,10 +1,11 @@
 """Our vector env of worker processes: its side in the parent, and the program of a worker."""
 
+import itertools
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from rltrainer.processes.worker import (
     make_context,
     num_cores,
 )
+from rltrainer.seeding import derive_seed, stream_seed
+from rltrainer.seeding import seed as seed_everything
 from rltrainer.spaces import leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
@@ -34,13 +37,14 @@ HERE = os.path.realpath(__file__)
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options of worker processes, as `make_vec` takes them."""
+    """Options of worker processes, as `make_vec` takes them, and the global index of the first env."""
 
     num_workers: PositiveInt | None = None
     start_method: Literal["forkserver", "spawn", "fork"] | None = None
     step_timeout: PositiveFloat | None = None
     on_env_error: Literal["raise", "restart"] = "raise"
     max_restarts: NonNegativeInt = 3
+    first_env: NonNegativeInt = 0
 
 
 class WorkerEnvs:
@@ -48,7 +52,8 @@ class WorkerEnvs:
 
     envs: SyncVectorEnv
 
-    def __init__(self, link: Link, factories: Sequence[Callable[[], Env]], first: int) -> None:
+    def __init__(self, link: Link, factories: Sequence[Callable[[], Env]], first: int, seed: int) -> None:
+        seed_everything(seed)  # for what an env draws from global generators
         self._link, self._factories, self._first = link, factories, first
 
     def describe(self) -> tuple[Any, ...]:
@@ -94,9 +99,11 @@ class EnvWorker(Worker):
 
     start_hint = START_HINT
 
-    def __init__(self, context: Any, factories: Any, envs: range, options: WorkerOptions, spins: bool) -> None:
+    def __init__(
+        self, context: Any, factories: Any, envs: range, options: WorkerOptions, spins: bool, seed: int
+    ) -> None:
         self.envs, self.rows = envs, slice(envs.start, envs.stop)
-        arguments = (factories[self.rows], envs.start)
+        arguments = (factories[self.rows], envs.start, seed)
         super().__init__(context, f"env {envs.start}", WorkerEnvs, arguments, options.step_timeout, spins)
 
     def who(self, pulse: int = IDLE) -> str:
@@ -132,7 +139,8 @@ class EnvWorker(Worker):
 class WorkerVectorEnv(MaskedVectorEnv):
     """Steps N envs in worker processes, each a few of them.
 
-    The same seeds give the same data as in this process, bit for bit. Actions are cast to the dtype of their space.
+    The same seeds give the same data as in this process, bit for bit, if an env draws from its own `np_random` alone:
+    each worker has global random streams of its own. Actions are cast to the dtype of their space.
 
     An env that raises, takes longer than `step_timeout` for its making, a step or a reset, or dies with its process,
     raises an `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` its process is
@@ -147,9 +155,12 @@ class WorkerVectorEnv(MaskedVectorEnv):
         SpaceError: an env's spaces differ from the first one's, or are not supported.
     """
 
+    _numbers: ClassVar = itertools.count()  # of those without a seed, whose streams must differ
+
     def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None, **options: Any) -> None:
         super().__init__(len(factories), seed)
         self._options, self._factories = WorkerOptions(**options), list(factories)
+        self._root = stream_seed("workers", next(self._numbers)) if seed is None else seed
         self._context = make_context(self._options.start_method, "make_vec")
         self.num_restarts = 0  # failures so far that led to a restart
         self.group = WorkerGroup[EnvWorker]("WorkerVectorEnv")
@@ -282,7 +293,8 @@ class WorkerVectorEnv(MaskedVectorEnv):
                 error = another
 
     def _start(self, envs: range) -> EnvWorker:
-        return EnvWorker(self._context, self._factories, envs, self._options, self._spins)
+        seed = derive_seed(self._root, "worker", self._options.first_env + envs.start, self.num_restarts)
+        return EnvWorker(self._context, self._factories, envs, self._options, self._spins, seed)
 
     def _layout(self) -> Tree:
         """Return the layout of the arrays through which each step goes; `skipped` are envs that it leaves out."""

@@ -166,12 +166,14 @@ def test_units_are_dropped_and_the_others_scaled() -> None:
     assert (output == 0).float().mean().item() == pytest.approx(0.25, abs=0.005)
 
 
-def test_masks_differ_between_calls_layers_rows_and_columns() -> None:
+def test_masks_differ_between_calls_layers_shards_rows_and_columns() -> None:
     # Two masks of p = 0.5 agree in half of the units, as coins do.
     torch.manual_seed(1)
     one, other = Dropout(0.5), Dropout(0.5)
-    first, second, third = dropped(one, 500, 400), dropped(one, 500, 400), dropped(other, 500, 400)
-    for a, b in ((first, second), (first, third), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):
+    of_shard = copy.deepcopy(one)
+    of_shard.shard = 1
+    first, *others = (dropped(each, 500, 400) for each in (one, one, other, of_shard))
+    for a, b in (*((first, each) for each in others), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):
         assert (a == b).float().mean().item() == pytest.approx(0.5, abs=0.006)
     for axis in (0, 1):  # no row or column is favoured: 500 coins have a deviation of 0.022
         assert (first.float().mean(axis) - 0.5).abs().max() < 0.12

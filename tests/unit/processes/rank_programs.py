@@ -1,6 +1,7 @@
 """Programs of ranks, which processes import from here."""
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from rltrainer.errors import RankLostError
 from rltrainer.loggers import RunFolder
 from rltrainer.processes.ranks import Meeting, Ranks
 from rltrainer.processes.torch_ranks import process_ranks
+from tests.resume.sharded import Cut, ends, make
+from tests.unit.state.test_global_random import draw
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
@@ -69,6 +72,23 @@ def fail_and_continue() -> list[str]:
             texts.append(str(error).splitlines()[-1])
     with ranks.reporting():
         return ranks.from_all([*texts, int(ranks.sum(torch.ones(1)))])
+
+
+def draw_in_runs(folder: Path) -> list[Any]:
+    """Return what each rank draws in a run, in one that is cut, and in the rest of that; each time also afterwards."""
+    ranks, found = process_ranks(), list[Any]()
+    for name, cut_at in (("whole", None), ("cut", 4), ("cut", None)):
+        drawn, cut = list[Any](), ends(cut_at, None)
+
+        def act(epoch: int, env_step: int, drawn: Any = drawn, cut: Any = cut) -> None:
+            cut(epoch, env_step)
+            drawn.append(draw())
+
+        with suppress(Cut, RankLostError):
+            make("ppo", folder=folder / name, training_fn=act).run()
+        found.append([*drawn, draw()])
+    with ranks.reporting():
+        return ranks.from_all(found)
 
 
 def fail() -> None:

@@ -11,7 +11,7 @@ from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.processes.ranks import Alone
 from rltrainer.processes.torch_ranks import process_ranks, torchrun_place
 from rltrainer.tools.runs.ranked import run_ranks
-from tests.unit.processes.rank_programs import describe, fail_and_continue, set_variables
+from tests.unit.processes.rank_programs import describe, draw_in_runs, fail_and_continue, set_variables
 
 
 def test_the_place_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +98,11 @@ def test_ranks_that_catch_the_failure_of_one_continue() -> None:
         assert error.startswith("RankLostError: rank 1 of 2: Traceback (most recent call last):\n")
         assert error.splitlines()[-1] == later == closed[i]
     assert first[-1] == 2
+
+
+@pytest.mark.full
+def test_ranks_have_global_random_streams_of_their_own_within_a_run(tmp_path: Path) -> None:
+    (whole, cut, rest), (other, other_cut, other_rest) = run_ranks("test", 2, partial(draw_in_runs, tmp_path))
+    assert len({number for draws in whole + other for number in draws}) == 5 * (2 * len(whole) - 1)
+    assert whole[-1] == other[-1] == rest[-1] == other_rest[-1]
+    assert [cut[:-1] + rest, other_cut[:-1] + other_rest] == [whole, other]

@@ -15,6 +15,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
 from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.nets.mlp import Dropout
 from rltrainer.processes.ranks import Ranks, run_in_threads
 from rltrainer.trainers import shards
 from rltrainer.trainers.run_checkpoints import RunCheckpoints
@@ -30,10 +31,10 @@ def sharded(num_shards: int = 2, **parallel: Any) -> rl.RuntimeParams:
     return rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=num_shards, **parallel))
 
 
-def scripted(num_shards: int = 2, num_envs: int = 4, test: bool = True, **fields: Any) -> Any:
+def scripted(num_shards: int = 2, num_envs: int = 4, test: bool = True, net: Any = None, **fields: Any) -> Any:
     """Return a trainer of an algorithm that learns nothing: two epochs of two training steps with two rows each."""
     envs = counting_envs(num_envs)
-    algorithm = ScriptedOnPolicy(tiny_actor_critic(envs))
+    algorithm = ScriptedOnPolicy(tiny_actor_critic(envs) if net is None else rl.ActorCritic.for_envs(envs, net))
     collectors = {"training_collector": rl.Collector(algorithm.policy, envs)}
     if test:
         collectors["test_collector"] = rl.Collector(algorithm.policy, counting_envs(num_envs))
@@ -43,6 +44,15 @@ def scripted(num_shards: int = 2, num_envs: int = 4, test: bool = True, **fields
     }  # fmt: skip
     params = rl.OnPolicyTrainerParams(**{**QUIET, **collectors, **plain, **fields})
     return params.create_trainer(algorithm)
+
+
+def test_dropout_differs_by_shard_and_counts_alike() -> None:
+    trainer = scripted(net=rl.NetParams(hidden_sizes=(8,), dropout=0.5))
+    trainer.run()
+    parts = [part for each in all_of(trainer) for part in each.algorithm.policy.modules()]
+    actor, critic, *others = [(part.shard, int(part.num_masks)) for part in parts if isinstance(part, Dropout)]
+    assert actor[0] == critic[0] == 0
+    assert others == [(1, actor[1]), (1, critic[1])]
 
 
 def all_of(trainer: Any) -> list[Any]:

@@ -13,6 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode
 
+import rltrainer as rl
 from rltrainer.envs import EnvAdapter, make_vec
 from rltrainer.envs.adapter.autoreset import MaskedReset, find_autoreset
 from rltrainer.envs.backends.sync import SyncVectorEnv
@@ -20,6 +21,7 @@ from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, ParamsError, SpaceError
 from rltrainer.tree import leaves
 from tests.unit.envs.scripted import SEED, ScriptedEnv, expected_cells, record
+from tests.unit.state.test_global_random import draw
 
 OBS_SPACES: dict[str, gym.Space[Any]] = {
     "box": Box(-9, 9, (3,), np.float32),
@@ -230,6 +232,41 @@ def test_every_start_method_through_the_adapter(method: str, kind: str) -> None:
         adapter.reset()
         for n, cells in enumerate(record(adapter, 25)):
             assert cells == expected_cells(n, 25)
+
+
+class GlobalDraws(NoisyEnv):
+    """Draws from the global generators, when it is made and at each reset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = draw()
+
+    def reset(self, **options: Any) -> Any:
+        self.drawn += draw()
+        return super().reset(**options)
+
+
+def draws_of_workers(method: str, seed: int | None = None) -> list[list[float]]:
+    """Return what three envs in as many workers draw, two that follow in the same program, and the program itself."""
+    rl.seed(2)
+    found: list[list[float]] = []
+    for num_envs in (3, 2):
+        envs: Any = make_vec(GlobalDraws, num_envs, backend="workers", num_workers=3, start_method=method, seed=seed)
+        with closing(envs):
+            envs.reset(seed=1)
+            found += envs.get_attr("drawn")
+    return [*found, draw()]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "spawn"])
+def test_each_worker_has_global_random_streams_of_its_own(method: str) -> None:
+    drawn = draws_of_workers(method)
+    assert len({number for draws in drawn for number in draws}) == 5 * 2 * 5 + 5
+    again = draws_of_workers(method, seed=1)
+    assert again[:3] == draws_of_workers(method, seed=1)[:3] != drawn[:3]
+    rl.seed(2)
+    assert drawn[-1] == again[-1] == draw()  # making them draws nothing
 
 
 def test_an_id_with_arguments_and_wrappers() -> None:
