@@ -269,7 +269,7 @@ def make_trainer(recipe: AnyRecipe, folders: dict[int, RunFolder], checkpoint: d
 
 def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
     """Return the recipe that the arguments name, before click reads them: its algorithm decides the options."""
-    name, env, data = (_value_of(option, args) for option in ("--recipe", "--env", "--data"))
+    name, env, data, start = (_value_of(option, args) for option in ("--recipe", "--env", "--data", "--start"))
     algorithm = args[0] if args and not args[0].startswith("-") else None
     # However it is written: `PPO`, `DiscreteSAC`, `discrete-sac`.
     if algorithm is not None:
@@ -277,7 +277,7 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
         algorithm = next((ours for ours in ALGORITHMS if ours.replace("_", "") == plain), algorithm)
     if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):
         raise click.UsageError(f"{algorithm} is no algorithm. Name an env by --env {algorithm}")
-    if data is not None or algorithm in OFFLINE:
+    if data is not None or (algorithm in OFFLINE and start is None):
         if name is not None:
             raise click.UsageError("a recipe trains in its env: name it, or data")
         return choose_recipe(None if env is None else env_named(env), algorithm, {}, data or NO_DATA)
@@ -289,7 +289,7 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
         return recipe, f"recipe {name} ({recipe.source})"
     num_envs = _value_of("--num-envs", args) or ""
     shape: dict[str, Any] = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
-    shape["backend"] = _value_of("--backend", args)
+    shape |= {"backend": _value_of("--backend", args), "start": start}
     return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
 
 

@@ -352,7 +352,8 @@ class Recipe(AnyRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.algorithm in OFFLINE:
+        # BC learns from data only; the others improve on what they have learned from it.
+        if self.algorithm in OFFLINE and (self.start is None or self.algorithm == "bc"):
             hint = 'Give it data: rl.train(..., data="logged.safetensors"), rltrainer train ... --data FILE.'
             self.raise_invalid("algorithm", "must be one that trains in an env", hint)
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
 from rltrainer.algorithms import load as load_algorithm
-from rltrainer.algorithms.recommended import offline_fields
+from rltrainer.algorithms.recommended import a_step_per_sample, offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.device import choose_device
 from rltrainer.envs import make_vec
@@ -26,7 +26,7 @@ from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
-from rltrainer.tools.recipes.algorithms import algorithm_named, name_of
+from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, name_of
 from rltrainer.tools.recipes.cookbook import START, epochs_of, write_recipe
 from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe
 from rltrainer.tools.runs.processes import check_travels
@@ -35,7 +35,7 @@ from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import AnyPath, checked
 
 # Fields that recommended settings depend on.
-SHAPES = {"num_envs", "env_kwargs", "wrappers", "backend"}
+SHAPES = {"num_envs", "env_kwargs", "wrappers", "backend", "start"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +89,8 @@ def train(
     verbose = fields.get("verbose", True) and process_ranks().rank == 0
     shape = {name: fields[name] for name in SHAPES & fields.keys()}
     start = algorithm if isinstance(algorithm, Algorithm) else None
+    if start is not None:
+        shape["start"] = START
     recipe, words = choose_recipe(env, name_of(algorithm), shape, data)
     if start is not None:
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
@@ -232,9 +234,11 @@ def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], d
     shared["source"] = f"{cls.__name__}.recommended"
     if data is not None:
         return OfflineRecipe(data=data, trainer=dict(offline_fields(cls)), **shared)
-    is_on_policy = issubclass(cls, OnPolicyAlgorithm)
+    is_on_policy, of_online = issubclass(cls, OnPolicyAlgorithm), cls.recommended
+    if algorithm in OFFLINE:  # it was trained on data, and continues
+        of_online, shared["start"] = partial(a_step_per_sample, cls), shape.get("start")
     with contextlib.closing(make_vec(env, num_envs or (8 if is_on_policy else 1), **options)) as envs:
         return Recipe(
-            env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs, trainer=dict(cls.recommended(envs)),
+            env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs, trainer=dict(of_online(envs)),
             num_env_steps=1_000_000 if is_on_policy else 200_000, **shared,
         )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
+from rltrainer.tools.cli.train_command import _recipe_of
 from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {
@@ -97,7 +98,7 @@ def test_what_is_wrong_is_named_before_anything_is_made(fields: Any, text: str, 
     assert list(tmp_path.iterdir()) == []
 
 
-ONLINE = {name: value for name, value in SHORT.items() if name != "num_gradient_steps"} | {
+ONLINE: dict[str, Any] = {name: value for name, value in SHORT.items() if name != "num_gradient_steps"} | {
     "num_env_steps": 40, "num_envs": 2, "warmup_num_env_steps": 8, "collection_step_num_env_steps": 4,
 }  # fmt: skip
 
@@ -131,6 +132,23 @@ def test_an_algorithm_goes_on_in_an_env_as_it_is(tmp_path: Path, capsys: pytest.
     expected = again.run_training(params)
     assert [e.update.metrics for e in found.info.epochs] == [e.update.metrics for e in expected.epochs]
     assert found.info.best_score == expected.best_score
+
+
+@pytest.mark.parametrize(("name", "env"), [
+    ("iql", "Pendulum-v1"), ("td3bc", "Pendulum-v1"), ("cql", "Pendulum-v1"), ("discrete_cql", "CartPole-v1"),
+])  # fmt: skip
+def test_what_data_has_taught_goes_on_in_an_env(name: str, env: str, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"folder": tmp_path, "hidden_sizes": (8,), "lr": 1e-4}
+    offline = rl.train(None, name, data=logged(env), **fields, **SHORT).algorithm
+    found = rl.train(env, offline, folder=tmp_path, **ONLINE)
+    assert (type(found.algorithm), found.info.env_step) == (type(offline), 40)
+    assert found.recipe.params == offline.params
+    assert rl.recipes.recipe_of(found.folder) == found.recipe
+    for kept, value in zip(weights(offline), weights(rl.load(found.folder.path / "start.safetensors")), strict=True):
+        np.testing.assert_array_equal(kept, value)
+    by_path, words = _recipe_of([name, "--env", env, "--start", str(found.folder.path)])
+    assert isinstance(by_path, rl.Recipe)
+    assert words == f"no recipe for {env}, so the recommended settings of {name}"
 
 
 def test_a_run_that_went_on_is_resumed_where_its_folder_was_moved_to(tmp_path: Path) -> None:
@@ -179,7 +197,7 @@ def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     envs, folder = rl.make_vec("Pendulum-v1", 1), tmp_path / "runs"
     sac = rl.SAC(rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,)))
     sac.save(tmp_path / "sac.safetensors")
-    mine = MySAC(rl.SquashedActorCritic.for_envs(envs))
+    mine, bc = MySAC(rl.SquashedActorCritic.for_envs(envs)), rl.BC(rl.Actor.for_envs(envs))
     envs.close()
     for algorithm, fields, text in (
         (mine, {}, r"train.algorithm: must be one of a2c, .*, or made by their classes; got"),
@@ -189,6 +207,7 @@ def test_what_cannot_go_on_is_named_and_leaves_nothing(tmp_path: Path) -> None:
             {"start": tmp_path / "sac.safetensors"},
             "Recipe.start: must be a saved PPO; .* It is a SAC: name that.",
         ),
+        (bc, {}, "Recipe.algorithm: must be one that trains in an env; got 'bc'"),
         ("sac.safetensors", {}, r"train.algorithm: must be .*\. A saved algorithm continues by start="),
         ("sac", {"start": "nowhere.safetensors"} | ONLINE, "nowhere.safetensors: "),
         (sac, {"env": "MountainCarContinuous-v0"} | ONLINE, "Collector.policy.observation_space: expected Box"),
