@@ -1,5 +1,6 @@
 """The exceptions that rltrainer raises. Every text names the field, file or env, the rule, the value and one hint."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,8 +45,12 @@ class ReturnedError(ParamsError, TypeError):
     """A user's function returned what it must not."""
 
 
+class FrozenParamsError(ParamsError, dataclasses.FrozenInstanceError):
+    """A field of params was assigned to."""
+
+
 class NoSuchNameError(RLTrainerError, AttributeError):
-    """The package has no such attribute; the text says what stands for another library's."""
+    """The package or an object has no such attribute; the text says what stands for another library's."""
 
 
 class SpaceError(RLTrainerError, ValueError):

@@ -31,6 +31,7 @@ from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer, OptimizerFactory, ScheduledValue
 from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.validation.hints import ARGUMENTS
+from rltrainer.validation.suggestions import SuggestsAttributes
 
 TResult = TypeVar("TResult", covariant=True)
 NO_PARTS = {"algorithm", "construction", ENTRY}
@@ -76,7 +77,7 @@ class TrainerMaker(Protocol[TResult]):
         """Return the trainer that these params configure."""
 
 
-class Algorithm(metaclass=Constructed):
+class Algorithm(SuggestsAttributes, metaclass=Constructed):
     """Owner of the policy, other networks, optimizers, target networks and the generator of its noise.
 
     All attributes that are modules, optimizers, tensors or generators are its state; a subclass only assigns them. The

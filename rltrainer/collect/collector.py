@@ -37,6 +37,7 @@ from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree
 from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked, instance_of
+from rltrainer.validation.suggestions import explains_arguments
 
 AnyVectorEnv = Annotated[
     gym.vector.VectorEnv[Any, Any, Any],
@@ -105,6 +106,7 @@ class Collector(Stateful[CollectorState]):
     varies_in_length: ClassVar[bool] = False
     can_be_sharded: ClassVar[bool] = True
 
+    @explains_arguments
     def __init__(
         self,
         policy: Policy,

@@ -41,6 +41,7 @@ from rltrainer.state.state_file import write_state
 from rltrainer.tree import Tree, named_leaves
 from rltrainer.types import Load, Rollout, Sequences, State, Transitions
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, PositiveInt, UnitFloat, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 MAX_NUM_BATCHES, MAX_SAMPLE_NBYTES = 32, 2**26
 """Batches, and bytes of them, that trainers sample at once: more would gain nothing, and priorities would be stale."""
@@ -84,6 +85,7 @@ class ReplayBuffer:
     """Bytes per transition of the sampler, and those that saving takes for a moment."""
     _state_class: ClassVar[type[BufferState]] = BufferState
 
+    @explains_arguments
     def __init__(
         self,
         capacity: int,

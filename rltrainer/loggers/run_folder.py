@@ -60,7 +60,7 @@ def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **o
     cls, file = _CLASSES[name]
     folder = Path(checked("get_logger", "folder", folder, AnyPath))
     args = () if file is None else (folder / file,)
-    check_arguments("get_logger", cls, args, options, "option")
+    check_arguments("get_logger", cls.__init__, (None, *args), options, "option", cls.argument_hint)
     return cls(*args, **options)
 
 

@@ -29,6 +29,7 @@ from rltrainer.state.codec import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of
+from rltrainer.validation.suggestions import explains_arguments
 
 ExtraSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of one env's row, by the name of a column."""
@@ -248,6 +249,7 @@ class Policy(nn.Module, metaclass=Constructed):
                 decision.action = allowed(decision.action, mask, self.action_space, generator)
         return decision
 
+    @explains_arguments
     def predict(
         self, obs: Tree, state: Any = None, *, explore: bool = False, generator: Generator | None = None
     ) -> Any:

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from rltrainer.errors import ParamsError, readable
+from rltrainer.errors import FrozenParamsError, ParamsError, readable
 from rltrainer.files.json_text import read_strict_json, to_strict_json
 from rltrainer.spaces import check_claims
 from rltrainer.state.codec import PlainReader, to_plain
@@ -21,8 +21,20 @@ else:
     from sensai.util.string import ToStringMixin
 
 
+def _refuse_assignment(params: "Params", name: str, value: object) -> NoReturn:
+    how = f"Make a changed copy: dataclasses.replace(params, {name}=...)."
+    raise FrozenParamsError.about(type(params).__name__, name, "params do not change", value, how)
+
+
+class _ParamsClass(ExplainsArguments):
+    """Metaclass of params: replaces the `__setattr__` of frozen dataclasses by one with a hint."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, _refuse_assignment if name == "__setattr__" else value)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Params(ToStringMixin, metaclass=ExplainsArguments):
+class Params(ToStringMixin, metaclass=_ParamsClass):
     """Check every field against the rule in its type.
 
     A field of a live object (a collector, a callback) has `compare=False`: it prints as class and id, and JSON holds

@@ -27,13 +27,14 @@ from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
 from rltrainer.validation.field_rules import AnyPath, Flag, checked
+from rltrainer.validation.suggestions import SuggestsAttributes
 
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
 TParams = TypeVar("TParams", bound=TrainerParams)
 T = TypeVar("T")
 
 
-class Trainer(ABC, Generic[TAlgorithm, TParams]):
+class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
     """Runs epochs of training steps with a test step after each.
 
     Attributes:

@@ -3,8 +3,10 @@
 Stable-Baselines3, Tianshou 1 and CleanRL are covered. This is data; `suggestions.py` finds the entry that is meant.
 """
 
+from collections.abc import Collection
+
 # Arguments and fields: the other libraries' names for each of ours.
-_THEIRS = {
+THEIRS = {
     "lr": "learning_rate policy_lr actor_lr", "critic_lr": "q_lr", "gamma": "discount discount_factor",
     "gae_lambda": "lam lambda_", "entropy_coef": "ent_coef", "temperature": "ent_coef alpha", "value_coef": "vf_coef",
     "learn_temperature": "autotune auto_alpha", "clip": "clip_range clip_coef clip_ratio eps_clip",
@@ -27,9 +29,10 @@ _THEIRS = {
     "update_step_num_gradient_steps_per_sample": "gradient_steps update_per_step",
     "warmup_num_env_steps": "learning_starts start_steps",
     "test_step_num_episodes": "episode_per_test n_eval_episodes", "num_episodes": "n_eval_episodes n_episode",
-    "training_collector": "train_collector", "buffer": "replay_buffer", "hooks": "callback callbacks",
+    "training_collector": "train_collector", "buffer": "replay_buffer replay_buffer_class",
+    "hooks": "callback callbacks",
     "envs": "eval_env", "test_collector": "eval_env", "logger": "tensorboard_log log_dir",
-    "folder": "tensorboard_log log_dir directory dir save_path video_folder",
+    "folder": "tensorboard_log log_dir directory dir path save_path video_folder",
     "path": "directory dir save_path video_folder", "num_envs": "n_envs", "env": "env_id env_fn env_fns",
     "capacity": "buffer_size size", "every": "save_freq", "post_steps": "_on_step on_step",
     "pre_optim_steps": "_on_rollout_end", "setup": "_on_training_start", "shutdown": "_on_training_end",
@@ -41,22 +44,34 @@ _THEIRS = {
 }  # fmt: skip
 # Our names for another library's, of which the first that the called thing has is meant.
 ARGUMENTS: dict[str, tuple[str, ...]] = {"logdir": ("folder", "logger", "path")}
-for _ours, _names in _THEIRS.items():
+for _ours, _names in THEIRS.items():
     for _name in _names.split():
         ARGUMENTS[_name] = (*ARGUMENTS.get(_name, ()), _ours)
 
-_PLANNED = "A run has max_epochs epochs of epoch_num_steps steps each."
+Advice = tuple[str, Collection[str], str]
+"""An argument or a class that the owner must have, names that it lacks, and the advice, {} for our name."""
+_BUFFER = "The training collector holds it: rl.Collector(algorithm.policy, envs, rl.PrioritizedReplayBuffer(...))."
 _NET = "It is a field of NetParams: net=rl.NetParams({}=...)."
-# Arguments that are no single one of ours: a name that the called thing must have, and the advice.
-ADVICE: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        ("total_timesteps", "n_timesteps", "timesteps", "total_steps", "steps", "max_steps"), ("max_epochs", _PLANNED)
-    ),
-    "deterministic": ("explore", "Greedy is the default, explore=False; explore=True samples."),
-    "policy_kwargs": ("hidden_sizes", "Each of them is an argument itself, such as hidden_sizes=(64, 64)."),
-    "encoder": ("net", _NET.format("encoder")), "obs_encoder": ("net", _NET.format("obs_encoder")),
-    "features_extractor_class": ("net", _NET.format("encoder")),
-}  # fmt: skip
+_SHARED = "What varies is in space={{...}}; the recipe has the rest: rl.recipes.for_env(env).with_fields({}=...)."
+_STEPS = ("total_timesteps", "n_timesteps", "timesteps", "total_steps", "steps", "max_steps")
+_TRAINING = ("learn", "fit", "train")
+# Arguments that are no single one of ours.
+ADVICE: tuple[Advice, ...] = (
+    ("max_epochs", _STEPS, "A run has max_epochs epochs of epoch_num_steps steps each."),
+    ("explore", ("deterministic",), "Greedy is the default, explore=False; explore=True samples."),
+    ("hidden_sizes", ("policy_kwargs",), "Each of them is an argument itself, such as hidden_sizes=(64, 64)."),
+    ("net", ("encoder", "obs_encoder", "features_extractor_class"), _NET),
+    ("policy", ("replay_buffer_class", "replay_buffer", "buffer_size"), _BUFFER),
+    ("training_collector", ("replay_buffer_class", "replay_buffer", "buffer_size"), _BUFFER),
+    ("space", {*THEIRS, *ARGUMENTS}, _SHARED),
+)
+# Attributes of objects.
+ATTRIBUTES: tuple[Advice, ...] = (
+    ("Algorithm", _TRAINING, "Write rl.train(env, algorithm), or algorithm.run_training(trainer_params)."),
+    ("Trainer", _TRAINING, "Write trainer.run()."),
+    ("Algorithm", ("predict",), "The policy has it: algorithm.policy.predict(obs) returns the actions."),
+    ("Training", ("predict",), "The policy has it: result.algorithm.policy.predict(obs) returns the actions."),
+)
 
 _NORMALIZES = "a policy does: rl.ActorCritic.for_envs(envs, normalize_obs=True, normalize_reward=True)"
 _SYNC = 'rl.make_vec(env, num_envs, backend="sync") does'

@@ -1,16 +1,18 @@
-"""Names of arguments: what is wrong with those of a call, and which one a misspelt or foreign name may stand for."""
+"""Names of arguments and attributes: what is wrong with those of a call, and what a misspelt or foreign name means."""
 
 import dataclasses
 import difflib
+import functools
 import inspect
 from abc import ABCMeta
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from rltrainer.errors import ArgumentError
-from rltrainer.validation.hints import ADVICE, ARGUMENTS
+from rltrainer.errors import ArgumentError, NoSuchNameError
+from rltrainer.validation.hints import ADVICE, ARGUMENTS, ATTRIBUTES, THEIRS, Advice
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
@@ -28,11 +30,29 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return ` Did you mean 'lr'?` for the known name that is meant, other advice, or nothing if none is near."""
-    needed, advice = ADVICE.get(name, ("", ""))
-    if needed in known and not any(ours in known for ours in ARGUMENTS.get(name, ())):
-        return f" {advice}"
+    if not any(ours in known for ours in ARGUMENTS.get(name, ())) and (advice := _advice(ADVICE, name, known)):
+        return advice
     meant = nearest(name, known)
     return "" if meant is None else f" Did you mean {meant!r}?"
+
+
+def _advice(rows: Sequence[Advice], name: str, known: Collection[str]) -> str:
+    ours = name if name in THEIRS else ARGUMENTS.get(name, (name,))[0]
+    found = (advice for needed, names, advice in rows if name in names and needed in known)
+    return next((f" {advice.format(ours)}" for advice in found), "")
+
+
+class SuggestsAttributes:
+    """Parent of classes that say what stands for another library's attribute."""
+
+    if not TYPE_CHECKING:  # to a type checker every name would exist
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise a `NoSuchNameError` with advice, or Python's own error; called for names that are not found."""
+            if advice := _advice(ATTRIBUTES, name, [cls.__name__ for cls in type(self).__mro__]):
+                text = f"{type(self).__name__}.{name}: there is no such attribute.{advice}"
+                raise NoSuchNameError(text, name=name)
+            return object.__getattribute__(self, name)  # raises; from a property the error that is its own
 
 
 class ExplainsArguments(ABCMeta):
@@ -47,7 +67,9 @@ class ExplainsArguments(ABCMeta):
             if inspect.isabstract(cls):
                 ours = ", ".join(each.__name__ for each in cls.__subclasses__())
                 raise ArgumentError(f"{cls.__name__}: is abstract. Build one of its subclasses: {ours}.") from None
-            check_arguments(cls.__name__, cls, args, values, "field" if dataclasses.is_dataclass(cls) else "argument")
+            what = "field" if dataclasses.is_dataclass(cls) else "argument"
+            hint_of = cls.argument_hint  # type: ignore[attr-defined]  # of this metaclass
+            check_arguments(cls.__name__, cls.__init__, (None, *args), values, what, hint_of)
             raise
 
     def argument_hint(cls, name: str) -> str:
@@ -55,27 +77,51 @@ class ExplainsArguments(ABCMeta):
         return ""
 
 
-def argument_names(called: type[Any]) -> tuple[list[str], bool]:
-    """Return the names of a constructor's arguments, and whether it takes any other name too."""
-    parameters = inspect.signature(called.__init__).parameters
-    known, others = list(parameters)[1:], [p.annotation for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+def explains_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function or method raise an `ArgumentError` that explains arguments that do not fit."""
+
+    @functools.wraps(function)
+    def explained(*args: P.args, **values: P.kwargs) -> T:
+        try:
+            return function(*args, **values)
+        except TypeError:
+            check_arguments(function.__qualname__.removesuffix(".__init__"), function, args, values, "argument")
+            raise
+
+    return explained
+
+
+def argument_names(function: Callable[..., Any]) -> tuple[list[str], bool]:
+    """Return the names of a function's arguments, and whether it takes any other name too."""
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name != "self"]
+    others = [p.annotation for p in parameters.values() if p.kind is p.VAR_KEYWORD]
     if others and get_origin(others[0]) is Unpack:  # the parent's options, which a TypedDict names
         return known[:-1] + list(get_type_hints(get_args(others[0])[0])), False
     return known, bool(others)
 
 
-def check_arguments(owner: str, called: Any, args: Sequence[Any], values: Mapping[str, Any], what: str) -> None:
-    """Raise an `ArgumentError` if arguments do not fit the constructor of `called`; `what` is the word for one."""
-    signature = inspect.signature(called.__init__)
-    known, takes_any = argument_names(called)
+def check_arguments(
+    owner: str, function: Callable[..., Any], args: Sequence[Any], values: Mapping[str, Any], what: str,
+    hint_of: Callable[[str], str] = lambda name: "",
+) -> None:  # fmt: skip
+    """Raise an `ArgumentError` if arguments, with its `self`, do not fit a function.
+
+    Args:
+        owner: the name in the text.
+        what: the word for an argument.
+        hint_of: returns advice on a name that is near to none.
+    """
+    signature = inspect.signature(function)
+    known, takes_any = argument_names(function)
     for name in values:
         if name not in known and not takes_any:
-            hint = did_you_mean(name, known) or called.argument_hint(name)
+            hint = did_you_mean(name, known) or hint_of(name)
             raise ArgumentError(f"{owner}: unknown {what} {name!r}.{hint}")
     try:
-        signature.bind(None, *args, **values)
+        signature.bind(*args, **values)
     except TypeError as error:
-        parameters = list(signature.parameters.values())[1:]
+        parameters = [p for p in signature.parameters.values() if p.name != "self"]
         by_name = [f"{p.name}=..." for p in parameters if p.kind is p.KEYWORD_ONLY][:2]
         needed = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
         hint = f"Write {owner}({', '.join([*needed, '...'])})."

@@ -76,6 +76,8 @@ def read_range(text: str) -> Range | None:
         return _RANGES[name](low, high)
     if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
         return range(int(match[1]), int(match[2]) + 1)
+    if re.fullmatch(r"[-+.e\d]+:[-+.e\d]+", text, re.IGNORECASE):
+        raise ValueError(f"{text!r} does not say how it is drawn. Write log:{text}, or uniform:{text}")
     return [read_value(part) for part in text.split("/")] if "/" in text else None
 
 

@@ -20,12 +20,14 @@ from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
 from rltrainer.tools.evaluation import filming
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveFloat, PositiveInt, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 Env = gym.Env[Any, Any]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 MOST_ENVS = 10
 
 
+@explains_arguments
 def evaluate_policy(
     policy: Player,
     envs: VectorEnv | Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
@@ -71,6 +73,7 @@ def evaluate_policy(
         return played(vector, vector.num_agents if isinstance(vector, AgentsAsEnvs) else 1)
 
 
+@explains_arguments
 def record(
     policy: Player,
     env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
@@ -128,6 +131,7 @@ def record(
         raise
 
 
+@explains_arguments
 def watch(
     policy: Player,
     env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],

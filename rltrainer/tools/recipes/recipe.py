@@ -291,7 +291,7 @@ class AnyRecipe(Params):
         """Return the names that `with_fields` takes, of the recipe (""), and of its `params`, `trainer`, `policy`."""
         made = ("seed", "max_epochs", "test_step_num_episodes", "checkpoint")
         of_trainer = dataclasses.fields(self.trainer_params_class)
-        of_policy = argument_names(policy_of(self.algorithm))[0]
+        of_policy = argument_names(policy_of(self.algorithm).__init__)[0]
         own = [field.name for field in dataclasses.fields(self) if field.name not in ("params", "policy", "trainer")]
         return {
             "": own,
@@ -313,9 +313,9 @@ class AnyRecipe(Params):
     def _field_hint(self, name: str) -> str:
         """Return a sentence on the name that may be meant instead of one that `with_fields` does not take."""
         of_train = ("data", "folder")
-        hint = did_you_mean(name, self.field_names())
-        if hint or (meant := nearest(name, {*self.live_fields(), *of_train})) is None:
-            return hint
+        others = {*self.live_fields(), *of_train}
+        if (meant := nearest(name, {*self.field_names(), *others})) not in others:
+            return did_you_mean(name, self.field_names())
         also = "rl.train" if meant in of_train else "make_trainer, and of rl.train"
         return f"{f' Did you mean {meant!r}?' * (meant != name)} It is an argument of {also}."
 

@@ -33,13 +33,14 @@ from rltrainer.tools.runs.processes import check_travels
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.trainers import InfoStats, Trainer
 from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.suggestions import SuggestsAttributes
 
 # Fields that recommended settings depend on.
 SHAPES = {"num_envs", "env_kwargs", "wrappers", "backend", "start"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Training:
+class Training(SuggestsAttributes):
     """The outcome of `rl.train`."""
 
     algorithm: Algorithm

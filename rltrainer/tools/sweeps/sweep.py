@@ -29,6 +29,7 @@ from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, 
 from rltrainer.tools.sweeps.study import FIELDS, Study, open_study, require_optuna
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
+from rltrainer.validation.suggestions import explains_arguments
 
 if TYPE_CHECKING:
     import optuna
@@ -38,6 +39,7 @@ AnySampler = Annotated[
 ]
 
 
+@explains_arguments
 def sweep(
     make: str | AnyRecipe | Callable[..., Any],
     space: Space | None = None,

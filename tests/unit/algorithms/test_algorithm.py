@@ -62,6 +62,22 @@ def test_params_of_another_algorithm(algorithm_class: Any, policy: Any, params: 
     assert text.endswith(f"({type(params).__name__}). Write {own}(lr=..., ...).")
 
 
+def test_hints_on_attributes_hide_neither_errors_nor_attributes_of_a_users() -> None:
+    class Own(rl.A2C):
+        @property
+        def broken(self) -> Any:
+            return self.params.nothing  # type: ignore[attr-defined]  # what is tested
+
+        def learn(self) -> int:
+            return 3
+
+    algorithm = Own(ACTOR_CRITIC)
+    assert (algorithm.learn(), hasattr(algorithm, "predict"), getattr(algorithm, "fit", 4)) == (3, False, 4)
+    for name, text in ("broken", "'A2CParams' object has no attribute 'nothing'"), ("nothing", "'Own' object has no"):
+        with pytest.raises(AttributeError, match=f"^{text}"):
+            getattr(algorithm, name)
+
+
 def test_params_of_a_subclass_and_none() -> None:
     assert rl.A2C(ACTOR_CRITIC, rl.PPOParams()).params == rl.PPOParams()
     assert rl.TD3BC(DETERMINISTIC).params == rl.TD3BCParams()

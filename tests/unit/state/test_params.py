@@ -251,7 +251,7 @@ def test_a_type_error_within_a_constructor_stays() -> None:
 
 
 def test_every_name_of_another_library_has_one_of_ours() -> None:
-    from rltrainer.validation.hints import ADVICE, ARGUMENTS
+    from rltrainer.validation.hints import ADVICE, ARGUMENTS, ATTRIBUTES
 
     classes = [rl.NetParams, rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams, rl.CQLParams]
     classes += [rl.TQCParams, rl.REDQParams, rl.TRPOParams, rl.UpdateParams]
@@ -263,7 +263,8 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     calls = rl.make_vec, rl.evaluate_policy, rl.record, rl.ReplayBuffer, rl.Collector.collect, rl.TensorBoardLogger
     known |= {name for called in calls for name in inspect.signature(called).parameters}
     assert {ours for names in ARGUMENTS.values() for ours in names} <= known
-    assert {needed for needed, _ in ADVICE.values()} <= known | {"net"}
+    assert {needed for needed, _, _ in ADVICE} <= known | {"net", "space"}
+    assert all(inspect.isclass(getattr(rl, needed)) for needed, _, _ in ATTRIBUTES)
 
 
 def test_params_with_one_positional_field_stay_positional() -> None:
