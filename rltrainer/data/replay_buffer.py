@@ -26,9 +26,9 @@ from rltrainer.data.buffer_state import (
     ring_state,
 )
 from rltrainer.data.memory_forecast import check_fits
-from rltrainer.data.ring import FrameStack, Ring
+from rltrainer.data.ring import Ring
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, Extra, column_specs, require_extra, slot_nbytes
+from rltrainer.data.storage import Array, Extra, FrameStack, column_specs, require_extra, slot_nbytes
 from rltrainer.data.transition_sources import CHUNK_SIZE, append, transitions_from_arrays
 from rltrainer.device import require_device
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
@@ -72,7 +72,7 @@ class ReplayBuffer:
         frame_stack: k, where an observation is k frames, as `gymnasium.wrappers.FrameStackObservation` makes it; each
             frame is stored once, and at the beginning of a trajectory its first one is repeated. Of a full buffer, each
             env's k - 1 oldest transitions are not sampled: frames of their stacks are gone. None stores observations
-            as they are.
+            as they are. Observations that are something else are a `ParamsError` when the first ones are stored.
 
     Raises:
         ParamsError: a value breaks its rule.

@@ -12,21 +12,30 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import Array, FinalObservations, PackedRows, RowWriter, Storage, outside_text, to_array
+from rltrainer.data.storage import (
+    Array,
+    FinalObservations,
+    FrameStack,
+    PackedRows,
+    RowWriter,
+    Storage,
+    outside_text,
+    to_array,
+)
 from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError
 from rltrainer.spaces import ValueRange
 from rltrainer.tree import Tree, is_on_host, leaves, map_tree
 from rltrainer.types import Rollout, Sequences, Transitions, to_device
-from rltrainer.validation.field_rules import PositiveInt, checked
 
 MEMORY = "state"
 """The extra that holds the memory with which a policy acted."""
+NUM_CHECKED = 100
+"""An env's first transitions show whether its observations are stacks of frames."""
 
 
 @dataclass(slots=True)
@@ -76,7 +85,7 @@ class Ring:
         env_capacity: int,
         num_envs: int,
         device: torch.device,
-        frames: "FrameStack | None",
+        frames: FrameStack | None,
     ) -> None:
         self.specs, self.env_capacity, self.num_envs, self.device = specs, env_capacity, num_envs, device
         self.num_rows = env_capacity + 1
@@ -170,7 +179,10 @@ class Ring:
     ) -> None:
         """Store one step of all envs; see `ReplayBuffer.add`."""
         if self.frames is not None:
-            obs, next_obs = self.frames.newest(obs), self.frames.newest(next_obs)
+            newest = self.frames.newest(obs), self.frames.newest(next_obs)
+            if self.written[0] < NUM_CHECKED:
+                self.frames.check(obs, next_obs)
+            obs, next_obs = newest
         if self._packed is not None and not is_on_host(obs, action, reward):
             return self._add_from_device((obs, action, reward, next_obs, terminated, truncated, extra or {}))
         self._end_pending()
@@ -233,6 +245,8 @@ class Ring:
         if self.frames is not None:
             newest = self.frames.newest
             last, final = newest(rollout.last_obs), newest(rollout.final_obs)
+            if self.written[0] < NUM_CHECKED:
+                self.frames.check(rollout.valid_cells(rollout.obs), rollout.valid_cells(rollout.next_obs))
             rollout = dataclasses.replace(rollout, obs=newest(rollout.obs, 2), last_obs=last, final_obs=final)
         for obs in (map_tree(lambda x: x.flatten(0, 1), rollout.obs), rollout.last_obs, rollout.final_obs):
             self.columns["obs"].check(obs)
@@ -429,7 +443,7 @@ class Ring:
         after = (slots + self.num_envs).remainder_(self.num_slots)
         return self.final.replace(slots, self.columns["obs"].gather(after))
 
-    def _stack(self, slots: Tensor, frames: "FrameStack") -> Tensor:
+    def _stack(self, slots: Tensor, frames: FrameStack) -> Tensor:
         path = self.path(slots, frames.num_frames, backwards=True)[0].flip(0).T
         found: Tensor = self.columns["obs"].gather(path.flatten())
         return found.view(*path.shape, *found.shape[1:])
@@ -535,26 +549,6 @@ class Ring:
         """Copy indices to the device."""
         # Nothing waits: pageable memory has been read when the call returns.
         return torch.from_numpy(indices).to(self.device, non_blocking=True)
-
-
-class FrameStack:
-    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first."""
-
-    def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
-        self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
-        if not isinstance(space, gym.spaces.Box) or space.shape[:1] != (num_frames,):
-            rule = f"must be a Box with {num_frames} frames along its first axis"
-            raise SpaceError.about(owner, "observation_space", rule, space)
-        self._name, self._shape = f"{owner}.obs", space.shape
-        # The space of a single frame.
-        self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)
-
-    def newest(self, obs: Any, num_axes: int = 1) -> Any:
-        """Return the newest frame of each stack, an array or tensor [*axes, k, ...]."""
-        obs = obs if isinstance(obs, Tensor) else to_array(obs)
-        if tuple(obs.shape[num_axes:]) != self._shape:
-            raise ReplayBufferError(f"{self._name}: expected stacks of shape {self._shape}, got {tuple(obs.shape)}")
-        return obs[(slice(None),) * num_axes + (-1,)]
 
 
 def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.errors import ReplayBufferError, SpaceError, readable
+from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import to_device
-from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
+from rltrainer.validation.field_rules import PositiveInt, Rule, as_python, checked, is_int
 
 Array = np.ndarray[Any, Any]
 # Shape (of one transition) and dtype of each extra, by name.
@@ -418,6 +418,35 @@ def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str,
             yield from matching_leaves(part, values[i], f"{name}[{i}]")
     else:
         yield name, values
+
+
+class FrameStack:
+    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first."""
+
+    def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
+        self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
+        if not isinstance(space, gym.spaces.Box) or space.shape[:1] != (num_frames,):
+            rule = f"must be a Box with {num_frames} frames along its first axis"
+            raise SpaceError.about(owner, "observation_space", rule, space)
+        self._owner, self._shape = owner, space.shape
+        # The space of a single frame.
+        self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)
+
+    def newest(self, obs: Any, num_axes: int = 1) -> Any:
+        """Return the newest frame of each stack, an array or tensor [*axes, k, ...]."""
+        obs = obs if isinstance(obs, Tensor) else to_array(obs)
+        if tuple(obs.shape[num_axes:]) != self._shape:
+            raise ReplayBufferError(
+                f"{self._owner}.obs: expected stacks of shape {self._shape}, got {tuple(obs.shape)}"
+            )
+        return obs[(slice(None),) * num_axes + (-1,)]
+
+    def check(self, obs: Any, next_obs: Any) -> None:
+        """Raise a `ParamsError` unless successors [M, k, ...] are their observations with one new frame at the end."""
+        if not np.array_equal(to_array(obs)[:, 1:], to_array(next_obs)[:, :-1]):
+            rule = "must be the number of frames in an observation, and the next one must repeat all but the oldest"
+            hint = "Leave it out, or wrap the env in gymnasium.wrappers.FrameStackObservation."
+            raise ParamsError.about(self._owner, "frame_stack", rule, self.num_frames, hint)
 
 
 def to_array(value: Array | Tensor) -> Array:

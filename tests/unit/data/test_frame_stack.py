@@ -138,11 +138,11 @@ def test_a_wrapped_buffer_draws_no_stack_that_the_env_did_not_make(collections: 
     assert sequences.first[oldest].all()
 
 
-def uneven(buffer: Any, count: Any) -> None:
+def uneven(buffer: Any, count: Any, order: tuple[int, ...] = (2, 1, 0)) -> None:
     """Store so many transitions of each env, in one rollout whose cells are valid where the env has some."""
     num_rows, num_envs = max(count), len(count)
     frame = torch.arange(1, num_rows + 2, dtype=torch.uint8)[:, None, None, None].expand(-1, num_envs, 3, 2)
-    stacks = torch.stack([frame[(torch.arange(num_rows + 1) - back).clamp_(min=0), :, 0] for back in (2, 1, 0)], 2)
+    stacks = torch.stack([frame[(torch.arange(num_rows + 1) - back).clamp_(min=0), :, 0] for back in order], 2)
     valid, none = torch.arange(num_rows)[:, None] < torch.tensor(count), torch.zeros(num_rows, num_envs).bool()
     last = stacks[torch.tensor(count), torch.arange(num_envs)]
     ends = torch.tensor([(n - 1) * num_envs + env for env, n in enumerate(count) if 0 < n < num_rows]).long()
@@ -241,4 +241,17 @@ def test_what_is_no_stack_is_refused() -> None:
     for obs, next_obs, shape in ((short, good, "(1, 2)"), (good, few, "(1, 2, 2)"), (3, 4, "()")):
         with raises(ReplayBufferError, f"ReplayBuffer.obs: expected stacks of shape (3, 2), got {shape}"):
             add(buffer, obs, next_obs)
+    assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("is_rollout", [False, True])
+def test_numbers_that_are_no_frames_are_refused(is_rollout: bool) -> None:
+    """Here the oldest frame is the last one."""
+    buffer = make()
+    text = "ReplayBuffer.frame_stack: must be the number of frames in an observation, and the next one must repeat"
+    with raises(ParamsError, text):
+        if is_rollout:
+            uneven(buffer, [5], order=(0, 1, 2))
+        else:
+            add(buffer, stack(3, 2, 1), stack(4, 3, 2))
     assert len(buffer) == 0
