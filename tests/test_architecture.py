@@ -66,6 +66,7 @@ SATELLITES = {
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
+    "trainers.same_program": "what must not differ between processes, not how a run is split",
     "trainers.shards": "how a run is split, not what one of its trainers does",
     "updates.loop_graph": "all that knows the compiler's graphs",
 }

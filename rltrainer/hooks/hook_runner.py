@@ -144,17 +144,21 @@ class HookRunner:
         on_loss = self._on_loss if self.has("post_loss") or self.has("optimizer") else None
         return UpdateCallbacks(self._before_step, on_loss, self._after_step)
 
+    def changing(self) -> dict[str, TrainerHook]:
+        """Return the hooks that may change what is learned, by name."""
+        return {name: hook for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)}
+
     def state_dict(self) -> State:
         """Return the state of each hook."""
         states = {name: hook.state_dict() for name, hook in self._hooks.items()}
-        return dict(to_state(HooksState(self._changing(), states)))
+        return dict(to_state(HooksState([*self.changing()], states)))
 
     def prepare_load(self, state: State) -> Load:
         """Check the states of hooks, and return the function that restores them; reading hooks may come and go."""
         found, named = from_state(HooksState, state, "hooks"), self._hooks.items()
-        if found.changing != self._changing():
+        if found.changing != (now := [*self.changing()]):
             text = f"{self._owner}.hooks that change what is learned were {found.changing} when it was saved"
-            raise CheckpointError(f"{text} and are {self._changing()} now. Only hooks that read may come and go.")
+            raise CheckpointError(f"{text} and are {now} now. Only hooks that read may come and go.")
         loads = [hook.prepare_load(found.states[name]) for name, hook in named if name in found.states]
 
         def load() -> None:
@@ -162,9 +166,6 @@ class HookRunner:
                 each()
 
         return load
-
-    def _changing(self) -> list[str]:
-        return [name for name, hook in self._hooks.items() if overrides(hook, *TrainerHook.DATA)]
 
     def _before_step(self, minibatch: Any) -> Any:
         self.context._begin_gradient_step()

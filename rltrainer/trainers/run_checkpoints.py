@@ -48,7 +48,7 @@ def run_parts(
     state: RunState, params: TrainerParams, algorithm: Algorithm, state_of: Callable[[Any], State] = live_state
 ) -> dict[str, State]:
     """Return the state of each part of a run, as `state_of` returns it, and that of the run itself."""
-    state.params = _settings(params, algorithm)
+    state.params = settings_of(params, algorithm)
     # Of a process, so of its first shard: another process that takes over a later shard keeps the streams of its own.
     state.global_random = GlobalRandom.of_now() if params.ranks.is_first_here else None
     parts = {name: state_of(part) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
@@ -90,7 +90,7 @@ def read_run(
     return state, loads
 
 
-def _settings(trainer_params: TrainerParams, algorithm: Algorithm) -> State:
+def settings_of(trainer_params: TrainerParams, algorithm: Algorithm) -> State:
     """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
     settings: dict[str, Any] = {}
     for params in (trainer_params, algorithm.params):
@@ -117,7 +117,7 @@ def _is_same(saved: Any, current: Any) -> bool:
 
 
 def _check_settings(state: RunState, params: TrainerParams, algorithm: Algorithm) -> None:
-    current = _settings(params, algorithm)
+    current = settings_of(params, algorithm)
     for name, saved in sorted(state.params.items()):
         if not _is_same(saved, current.get(name)):
             text = f"{name} was {readable(saved)} when it was saved and is {current.get(name)!r} now"

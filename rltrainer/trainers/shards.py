@@ -25,6 +25,7 @@ from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.seeding import stream_seed
 from rltrainer.state.global_random import GlobalRandom
+from rltrainer.trainers.same_program import require_same_program
 from rltrainer.trainers.trainer_params import TrainerParams
 
 TParams = TypeVar("TParams", bound=TrainerParams)
@@ -33,17 +34,19 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 T = TypeVar("T")
 
 
-def meeting_of(params: TrainerParams) -> Meeting | None:
+def meeting_of(algorithm: Algorithm, params: TrainerParams) -> Meeting | None:
     """Return the meeting of this process's shards: as many as the params say, or as the run has that they resume.
 
     None if the whole run has one shard.
 
     Raises:
-        ParamsError: the processes cannot share out that number.
+        ParamsError: the processes cannot share out that number, or their programs differ.
     """
     chosen = params.runtime.parallel
     parallel = chosen if isinstance(chosen, ParallelParams) else ParallelParams()
     outer = ALONE if chosen is None else process_ranks(parallel.timeout, parallel.exact)
+    if outer.world > 1:
+        require_same_program(outer, algorithm, params)
     num_shards, checkpoint = parallel.num_shards, params.checkpoint
     if num_shards is None and chosen is not None and checkpoint is not None and checkpoint.resume != "never":
         is_auto = checkpoint.resume == "auto"

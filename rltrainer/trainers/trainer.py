@@ -54,7 +54,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
     def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         self._check_classes(algorithm, params)
         self.replicas: list[Self] = []
-        self.meeting = meeting_of(params) if params.ranks.world == 1 else None
+        self.meeting = meeting_of(algorithm, params) if params.ranks.world == 1 else None
         if self.meeting is not None:
             params, self.replicas = split(type(self), algorithm, params, self.meeting)
         self.algorithm, self.params, self.ranks = algorithm, params, params.ranks
