@@ -150,7 +150,7 @@ class CollectingProgram:
 class _Pulsing(gym.vector.VectorWrapper):
     """Counts steps and resets where the parent sees them."""
 
-    is_stateless = True
+    is_stateless = supports_masked_reset = True
 
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], pulse: Any) -> None:
         super().__init__(envs)

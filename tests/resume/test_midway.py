@@ -269,14 +269,19 @@ def test_a_copy_that_lost_its_episode_comes_back_in_the_next_resume(tmp_path: Pa
             Strangers.is_strange = True
 
 
+class DeclaredReward(NormalizeReward):
+    supports_masked_reset = True
+
+
+TOGETHER = r"envs \[0, 1\] cannot be reset one by one, and do not save where they are \(SaveableEnv\)"
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: NormalizeReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), r"envs \[0, 1\] did not come back"),
-        (
-            lambda: NormalizeReward(rl.make_vec("CartPole-v1", 2, backend="native")),
-            r"envs \[0, 1\] cannot be reset one by one, and do not save where they are \(SaveableEnv\)",
-        ),
+        (lambda: DeclaredReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), r"envs \[0, 1\] did not come back"),
+        (lambda: NormalizeReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), TOGETHER),
+        (lambda: NormalizeReward(rl.make_vec("CartPole-v1", 2, backend="native")), TOGETHER),
     ],
 )
 def test_a_wrapper_that_remembers_more_than_an_episode(make: MakeEnvs, text: str, tmp_path: Path) -> None:

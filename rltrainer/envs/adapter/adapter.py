@@ -43,7 +43,8 @@ class EnvAdapter(Stateful[AdapterState]):
 
     Where single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
     env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
-    episode, and no step is lost. Other envs reset themselves and are seeded as a whole.
+    episode, and no step is lost. Other envs reset themselves and are seeded as a whole. So are envs in a layer with a
+    `reset` of its own, unless its class has `supports_masked_reset = True`: it then keeps to the mask.
 
     gymnasium's sync env in mode SAME_STEP returns a reference to the final observation and then resets the env: an
     env that writes all its observations into one array destroys it. Use another mode for such an env.
@@ -54,7 +55,7 @@ class EnvAdapter(Stateful[AdapterState]):
     Raises:
         ParamsError: `envs` is no vector env.
         SpaceError: a space is not supported.
-        EnvError: the autoreset mode is not one of gymnasium's.
+        EnvError: the autoreset mode is not one of gymnasium's, or a layer keeps it from being used.
     """
 
     history_class: ClassVar[type[ActionHistory]] = ActionHistory

@@ -1,5 +1,6 @@
 """Autoreset modes: a class for each way in which a vector env starts the next episode of an env."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -7,7 +8,6 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers.vector import NormalizeObservation
 from torch import Tensor
 
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
@@ -89,8 +89,12 @@ class NextStep(MaskedReset):
 
     def reset(self, clock: EpisodeClock) -> Tree:
         """Reset all envs with one seed."""
-        obs, self.resetting = self._envs.reset(seed=clock.reset_seed())[0], None
+        obs = self._envs.reset(seed=clock.reset_seed())[0]
         self._check(obs)
+        if self.resetting is not None and _is_stubborn(self._envs):
+            clock.postpone(self.resetting)
+        else:
+            self.resetting = None
         return obs
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
@@ -129,7 +133,7 @@ def write_final_obs(rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None
 
 
 def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
-    """Find the mode by the class of the innermost env, else by the metadata; raise an `EnvError` for another mode."""
+    """Find the mode by the metadata, with masked resets if all layers support them; an `EnvError` if there is none."""
     mode = envs.metadata.get("autoreset_mode")
     if mode is None:
         mode = AutoresetMode.NEXT_STEP
@@ -140,17 +144,54 @@ def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
     except ValueError as error:
         text = f"{envs}: metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode; got {mode!r}"
         raise EnvError(text) from error
+    layer = _unsafe_layer(envs, mode is AutoresetMode.DISABLED)
+    if layer is None and mode is AutoresetMode.NEXT_STEP and _is_stubborn(envs):
+        return MaskedNextStep
+    if layer is None:
+        return MaskedSameStep if mode is AutoresetMode.SAME_STEP else MaskedReset
+    if mode is AutoresetMode.DISABLED:
+        name, is_own = type(layer).__name__, type(layer).__module__.startswith("gymnasium.")
+        rule = 'nothing but reset(options={"reset_mask": mask}) starts an episode in autoreset mode DISABLED'
+        first = "" if is_own else f"If it does, write supports_masked_reset = True in the class {name}. Else "
+        hint = f"{first}{'W' if is_own else 'w'}rap the single envs, make_vec(..., wrappers=[...]), or use envs"
+        text = f"{name}.reset: {rule}, and it is not known to leave the other envs as they are"
+        raise EnvError(f"{text}. {hint} that reset themselves, as gymnasium.vector.SyncVectorEnv does by default.")
+    return SameStep if mode is AutoresetMode.SAME_STEP else NextStep
+
+
+_SAFE = {
+    "SyncVectorEnv", "AsyncVectorEnv", "VectorWrapper", "VectorObservationWrapper", "TransformObservation",
+    "VectorizeTransformObservation", "ArrayConversion", "DictInfoToList", "HumanRendering", "RecordVideo",
+}  # fmt: skip
+"""Classes of gymnasium that pass on a mask of envs to reset, and forget nothing about the other envs."""
+
+
+def _unsafe_layer(envs: VectorEnv, is_disabled: bool) -> VectorEnv | None:
+    """Return the first layer that may start other envs than those of a `reset_mask`, or None."""
     inner = envs.unwrapped
-    is_known = isinstance(inner, MaskedVectorEnv | gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
-    # gymnasium's normaliser of observations raises at masked resets.
-    is_prevented = any(isinstance(layer, NormalizeObservation) for layer in layers(envs))
-    if mode is not AutoresetMode.DISABLED and (is_prevented or not is_known):
-        return SameStep if mode is AutoresetMode.SAME_STEP else NextStep
-    if mode is AutoresetMode.SAME_STEP:
-        return MaskedSameStep
-    # Without shared memory, gymnasium's workers do not take back a pending autoreset when they are reset.
-    is_stubborn = isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
-    return MaskedNextStep if mode is AutoresetMode.NEXT_STEP and is_stubborn else MaskedReset
+    # gymnasium's sync and async envs take the mask out of the options before its statistics look for it.
+    safe = _SAFE | {"RecordEpisodeStatistics"} if isinstance(inner, MaskedVectorEnv) else _SAFE
+    is_known = isinstance(inner, gym.vector.SyncVectorEnv | gym.vector.AsyncVectorEnv)
+    for layer in layers(envs):
+        is_safe = inspect.getattr_static(layer, "supports_masked_reset", None)
+        if is_safe is None and layer is inner and (not is_known or getattr(inner, "worker", None) is not None):
+            is_safe = is_disabled  # who writes envs for this mode lets a mask reset them
+        if is_safe is None:
+            names = ["reset", "reset_async", "observations"]
+            names += ["step", "step_async"] if layer is inner and not is_disabled else []  # they reset envs, too
+            is_safe = all(
+                method.__module__.startswith("gymnasium.") and method.__qualname__.partition(".")[0] in safe
+                for method in filter(callable, (getattr(layer, name, None) for name in names))
+            )
+        if not is_safe:
+            return layer
+    return None
+
+
+def _is_stubborn(envs: VectorEnv) -> bool:
+    """Return whether resets do not take back a pending autoreset, as in gymnasium's workers without shared memory."""
+    inner = envs.unwrapped
+    return isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
 
 
 def layers(envs: VectorEnv) -> Iterator[VectorEnv]:

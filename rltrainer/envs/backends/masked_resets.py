@@ -51,6 +51,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     # Every call returns new arrays, so nothing that was returned is ever overwritten.
 
+    supports_masked_reset = True
     are_saveable: bool  # whether each env is a `SaveableEnv`
     first_env = 0  # the global index of the first env, by which all are seeded
 

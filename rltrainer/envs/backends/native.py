@@ -19,6 +19,8 @@ from rltrainer.validation.field_rules import as_python, is_int
 class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Changes nothing but the first reset, if that is given no seed; the adapter derives all from `base_seed`."""
 
+    supports_masked_reset = True
+
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int | None = None) -> None:
         super().__init__(env)
         self.base_seed = seed

@@ -164,6 +164,8 @@ def _as_shown(frame: Any) -> Any:
 class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
     """A vector env, in any autoreset mode, whose episodes are filmed, each in a video of its own."""
 
+    supports_masked_reset = True
+
     def __init__(self, envs: gym.vector.VectorEnv[Any, Any, Any], fps: float) -> None:
         super().__init__(envs)
         self._fps, self._paths = fps, list[list[Path]]()
@@ -181,8 +183,8 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset, and film the first frames."""
+        mask = (options or {}).get("reset_mask")  # gymnasium's sync and async envs take it out of the options
         result = super().reset(seed=seed, options=options)
-        mask = (options or {}).get("reset_mask")
         rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
         self._close(rows)  # of an episode that was truncated from outside
         self._film(rows)

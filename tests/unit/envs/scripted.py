@@ -217,6 +217,8 @@ class ScriptedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 class TensorVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Takes and returns tensors; the tensors are overwritten as the arrays below are, where they share memory."""
 
+    supports_masked_reset = True
+
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], device: str = "cpu") -> None:
         super().__init__(env)
         self.device = device

@@ -89,6 +89,8 @@ def test_no_bit_of_a_run_changes(run: str) -> None:
 class Sees(gym.vector.VectorWrapper):
     """Keeps what episodes begin with."""
 
+    supports_masked_reset = True
+
     def __init__(self, envs: Any) -> None:
         super().__init__(envs)
         self.seen: list[list[float]] = []

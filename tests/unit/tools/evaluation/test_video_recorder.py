@@ -103,12 +103,12 @@ def test_episodes_of_the_test_envs(num_envs: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
 def test_every_autoreset_mode(mode: Any, tmp_path: Path) -> None:
-    envs = gym.vector.SyncVectorEnv([lambda: GrayEnv(length=3)] * 2, autoreset_mode=mode)
+    envs = gym.vector.SyncVectorEnv([lambda: GrayEnv(length=3), lambda: GrayEnv(length=5)], autoreset_mode=mode)
     filmed(VideoRecorder(tmp_path, num_episodes=3), run_on(envs))
-    for i in (1, 2, 3):
-        levels, _ = frames(tmp_path / f"step_000000020_episode_{i}.mp4")
+    for number, length in enumerate((3, 5, 3), 1):
+        levels, _ = frames(tmp_path / f"step_000000020_episode_{number}.mp4")
         assert near(levels[:3], [levels[0] + 10 * i for i in range(3)])
-        assert len(levels) == 4
+        assert len(levels) == length + 1
 
 
 def test_envs_that_step_and_reset_themselves(tmp_path: Path) -> None:
