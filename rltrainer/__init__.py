@@ -37,7 +37,8 @@ __all__ = [
     "PrecisionParams", "ProfilerParams", "Recipe", "Rollout", "Run", "RuntimeParams", "SeedRun", "Sequences",
     "SweepResult", "SweepTrial", "Training", "Transitions", "Uniform", "UpdateCallbacks", "UpdateParams", "UpdatePlan",
     "UpdateResult", "VideoRecorder", "datasets", "errors", "evaluate_policy", "export_onnx", "export_torch", "open_run",
-    "open_sweep", "plots", "recipes", "record", "register", "run_seeds", "scores", "seed", "sweep", "train", "watch",
+    "open_sweep", "plots", "recipes", "record", "register", "resume", "run_seeds", "scores", "seed", "sweep", "train",
+    "watch",
 ]  # fmt: skip
 __all__ += algorithms.__all__
 __all__ += collect.__all__

@@ -7,14 +7,14 @@ from rltrainer.state import registry
 from rltrainer.tools import datasets, plots, recipes
 from rltrainer.tools.evaluation import *
 from rltrainer.tools.export import *
-from rltrainer.tools.recipes import OfflineRecipe, Recipe, Training, train
+from rltrainer.tools.recipes import OfflineRecipe, Recipe, Training, resume, train
 from rltrainer.tools.runs import *
 from rltrainer.tools.sweeps import *
 
 __all__ = [
     "LogUniform", "OfflineRecipe", "Recipe", "Run", "SeedRun", "SweepResult", "SweepTrial", "Training", "Uniform",
     "VideoRecorder", "datasets", "evaluate_policy", "export_onnx", "export_torch", "open_run", "open_sweep", "plots",
-    "recipes", "record", "run_seeds", "sweep", "train", "watch",
+    "recipes", "record", "resume", "run_seeds", "sweep", "train", "watch",
 ]  # fmt: skip
 
 registry.add_classes([OfflineRecipe, Recipe])

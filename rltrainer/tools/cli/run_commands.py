@@ -44,17 +44,11 @@ def resume(run: Path, env: str | None, max_epochs: int | None, device: str | Non
     It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs. On another
     device the run continues with other random numbers.
     """
-    recipe = _recipe(run, env)
-    if device is not None:
-        recipe = recipe.with_fields(device=device)
+    given = {"device": device, "max_epochs": max_epochs}
+    recipe = _recipe(run, env).with_fields(**{name: each for name, each in given.items() if each is not None})
     if max_epochs is None and open_run(run).stop_reason == "max_epochs":
         click.echo("rltrainer: the run has come to its end; --max-epochs N trains on")
-    if max_epochs is not None:
-        recipe = recipe.with_fields(max_epochs=max_epochs)
-    if open_run(run).newest_checkpoint is None:
-        if not RunFolder(run).checkpoints.exists():  # a run makes the folder before all else: it was removed
-            hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {run}"
-            raise CheckpointError(f"{run}: its checkpoints are gone, as a sweep removes those of what is over. {hint}")
+    if open_run(run).newest_checkpoint is None and RunFolder(run).checkpoints.exists():
         click.echo(f"rltrainer: {run} has no checkpoint; it begins again", err=True)
     train_in(RunFolder(run), recipe, {})
 

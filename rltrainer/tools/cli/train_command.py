@@ -1,12 +1,11 @@
 """`rltrainer train`: an algorithm in an env, or a recipe; every field is an option; several seeds at once."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +23,7 @@ from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.tools.recipes.cookbook import write_recipe
-from rltrainer.tools.recipes.training import choose_recipe, rollout_words
+from rltrainer.tools.recipes.training import choose_recipe, rollout_words, saying_what_is_saved
 from rltrainer.tools.runs import open_run, run_seeds
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.validation.hints import ARGUMENTS
@@ -34,6 +33,8 @@ from rltrainer.validation.suggestions import did_you_mean
 DEFAULT_ENV = "CartPole-v1"
 # The name for `--help` where none is given.
 NO_DATA = "data"
+# The command for a run in a folder.
+RESUME = "rltrainer resume {}"
 
 
 class TrainCommand(click.Command):
@@ -217,8 +218,9 @@ def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -
     """Train in a folder, or resume its run, and print the result."""
     say = click.echo if process_ranks().rank == 0 else lambda _: None
     say(f"rltrainer: to {folder.path}")
-    with _saying_what_is_saved([folder]):
-        info = run_recipe(recipe, folder, checkpoint=CheckpointParams(folder.checkpoints, **checkpoint)).info
+    with saying_what_is_saved("rltrainer", [folder], RESUME):
+        live = {"checkpoint": CheckpointParams(folder.checkpoints, **checkpoint)} if checkpoint else {}
+        info = run_recipe(recipe, folder, **live).info
     say(f"{info}\nrltrainer: the best algorithm is {folder.best}")
 
 
@@ -233,7 +235,7 @@ def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: d
     """Train several seeds at once, and return the folders of those that did not fail."""
     name = recipe.name.replace("/", "_")
     run_folders = {seed: RunFolder.new(f"{name}_seed{seed}", folder) for seed in seeds}
-    with _saying_what_is_saved(run_folders.values()):
+    with saying_what_is_saved("rltrainer", run_folders.values(), RESUME):
         ended = run_seeds(functools.partial(make_trainer, recipe, run_folders, checkpoint), seeds)
     runs = []
     for run in ended:
@@ -247,17 +249,6 @@ def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: d
         if recipe.env is None and (saved := open_run(run_folder.path).newest_checkpoint) is not None:
             run_folder.save_best(load(saved))
     return runs
-
-
-@contextlib.contextmanager
-def _saying_what_is_saved(folders: Iterable[RunFolder]) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        for folder in folders if process_ranks().rank == 0 else ():
-            if any(folder.checkpoints.glob("checkpoint-*")):
-                click.echo(f"rltrainer: saved; resume with: rltrainer resume {folder.path}", err=True)
-        raise
 
 
 def make_trainer(recipe: AnyRecipe, folders: dict[int, RunFolder], checkpoint: dict[str, Any], seed: int) -> Any:

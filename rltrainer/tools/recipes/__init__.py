@@ -2,8 +2,9 @@
 
 from rltrainer.tools.recipes.cookbook import get, names, recipe_of
 from rltrainer.tools.recipes.recipe import AnyRecipe, OfflineRecipe, Recipe
-from rltrainer.tools.recipes.training import Training, for_env, run_recipe, train
+from rltrainer.tools.recipes.training import Training, for_env, resume, run_recipe, train
 
 __all__ = [
-    "AnyRecipe", "OfflineRecipe", "Recipe", "Training", "for_env", "get", "names", "recipe_of", "run_recipe", "train",
+    "AnyRecipe", "OfflineRecipe", "Recipe", "Training", "for_env", "get", "names", "recipe_of", "resume", "run_recipe",
+    "train",
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,14 +22,15 @@ from rltrainer.device import choose_device
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
-from rltrainer.errors import ParamsError
+from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, name_of
-from rltrainer.tools.recipes.cookbook import START, epochs_of, write_recipe
+from rltrainer.tools.recipes.cookbook import START, epochs_of, recipe_of, write_recipe
 from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe
+from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.processes import check_travels
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.trainers import InfoStats, Trainer
@@ -97,14 +99,48 @@ def train(
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
         words = f"{recipe.algorithm} continues; {words}"
     # Callbacks, hooks and loggers are no data: the trainer gets them, and the recipe in the folder lacks them.
-    live = {name: fields.pop(name) for name in list(fields) if name in recipe.live_fields()}
+    live = {name: fields.pop(name) for name in recipe.live_fields() & fields.keys()}
     found, recipe = recipe, recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
     if verbose:
         print(f"rl.train: {words}{rollout_words(found, recipe)}; {recipe.length}, to {run_folder.path}")
     if start is not None:
         recipe = recipe.with_fields(start=run_folder.path / START)
-    return run_recipe(recipe, run_folder, start, **live)
+    with saying_what_is_saved("rl.train", [run_folder], "rl.resume({!r})"):
+        return run_recipe(recipe, run_folder, start, **live)
+
+
+def resume(folder: str | os.PathLike[str], *, env: Any = None, data: Any = None, **fields: Any) -> Training:
+    """Resume a run of `rl.train` where it ended, bit for bit; one that had come to its end takes more `max_epochs`.
+
+    Args:
+        folder: of the run.
+        env: the factory of envs, if the run was given one.
+        data: the buffer, if the run was given one.
+        fields: changes by name, such as `max_epochs` and `device`; and once more the callbacks, hooks and loggers.
+
+    Raises:
+        CheckpointError: the folder holds no run of `rl.train`, its checkpoints are gone or damaged, or it must be given
+            `env` or `data`.
+        ParamsError: a field breaks its rule, or is none.
+    """
+    run_folder, given = open_run(folder).folder, {"env": env, "data": data}
+    recipe = recipe_of(run_folder, **{name: each for name, each in given.items() if each is not None})
+    live = {name: fields.pop(name) for name in recipe.live_fields() & fields.keys()}
+    with saying_what_is_saved("rl.resume", [run_folder], "rl.resume({!r})"):
+        return run_recipe(recipe.with_fields(**fields), run_folder, **live)
+
+
+@contextlib.contextmanager
+def saying_what_is_saved(owner: str, folders: Iterable[RunFolder], command: str) -> Iterator[None]:
+    """Name the runs that Ctrl-C has saved, and what resumes them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for folder in folders if process_ranks().rank == 0 else ():
+            if any(folder.checkpoints.glob("checkpoint-*")):
+                print(f"{owner}: saved; resume with: {command.format(str(folder.path))}", file=sys.stderr)
+        raise
 
 
 def train_in_ranks(num_ranks: int, **arguments: Any) -> Training:
@@ -134,6 +170,12 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     if (num_epochs := epochs_of(folder)) is not None and num_epochs != recipe.max_epochs:
         # More epochs of the same length: the recipe alone would split its steps into other epochs.
         live, recipe = {"max_epochs": recipe.max_epochs} | live, dataclasses.replace(recipe, max_epochs=num_epochs)
+    if num_epochs is not None and "checkpoint" not in live and not folder.checkpoints.exists():
+        # A run makes the folder before all else: it was removed.
+        hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {folder.path}"
+        raise CheckpointError(
+            f"{folder.path}: its checkpoints are gone, as a sweep removes those of what is over. {hint}"
+        )
     try:
         if start is not None:
             start.save(cast(Path, recipe.start))

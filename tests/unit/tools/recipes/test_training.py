@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import pickle
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +153,29 @@ def test_another_number_of_envs_keeps_the_steps_of_each_env(
     assert rl.Recipe.from_json(made.to_json()) == made  # a run resumes with what it had
 
 
-def test_a_run_goes_on_by_its_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("env", ["CartPole-v1", CountingEnv])
+def test_ctrl_c_says_what_resumes_the_run(env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt(epoch: int, env_step: int) -> None:
         if env_step == 512:
-            raise RuntimeError("killed")
+            os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(RuntimeError, match="killed"):
-        rl.train("CartPole-v1", folder=tmp_path, verbose=False, training_fn=interrupt, **SHORT)
-    folder = rl.RunFolder(tmp_path / "ppo_CartPole-v1")
-    assert not rl.open_run(folder.path).is_finished
-    resumed = rl.recipes.run_recipe(rl.recipes.recipe_of(folder), folder)
-    whole = rl.train("CartPole-v1", folder=tmp_path / "whole", verbose=False, **SHORT)
-    assert resumed.info.env_step == 1024
+    fields: dict[str, Any] = SHORT | {"verbose": False, "collection_step_num_env_steps": 256}
+    with pytest.raises(KeyboardInterrupt):
+        rl.train(env, "ppo", folder=tmp_path, training_fn=interrupt, **fields)
+    folder, seen = next(tmp_path.iterdir()), list[int]()
+    said = capsys.readouterr().err
+    assert said == f"rl.train: saved; resume with: rl.resume({str(folder)!r})\n"
+    given = {} if isinstance(env, str) else {"env": env}
+    if given:
+        refuses(CheckpointError, r"recipe.json: Recipe.env: .* pass env=\.\.\.", rl.resume, folder)
+    resumed = rl.resume(folder, training_fn=lambda epoch, env_step: seen.append(env_step), **given)
+    whole = rl.train(env, "ppo", folder=tmp_path / "whole", **fields)
+    assert (seen, resumed.info.env_step) == ([768], 1024)
     for a, b in zip(resumed.algorithm.policy.parameters(), whole.algorithm.policy.parameters(), strict=True):
         assert (a == b).all()
+    assert rl.resume(folder, max_epochs=3, **given).info.env_step == 1536
+    shutil.rmtree(folder / "checkpoints")
+    refuses(CheckpointError, "its checkpoints are gone", rl.resume, folder, **given)
 
 
 @pytest.mark.parametrize(("args", "fields", "text"), [
