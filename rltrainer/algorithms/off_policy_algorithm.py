@@ -178,6 +178,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _step(self, batch: Transitions, noise: Any) -> UpdateResult:
         obs, next_obs = self.policy.normalize(batch.obs), self.policy.normalize(batch.next_obs)
+        next_obs = self.policy.with_open_masks(next_obs, batch.terminated)
         action, reward = self.policy.unscale(batch.action), self.policy.scale_reward(batch.reward)
         if not (obs is batch.obs and next_obs is batch.next_obs and action is batch.action and reward is batch.reward):
             batch = dataclasses.replace(batch, obs=obs, next_obs=next_obs, action=action, reward=reward)

@@ -220,6 +220,15 @@ class Policy(nn.Module, metaclass=Constructed):
         """Return the choices that an observation allows [B, A] bool; None where it has no mask."""
         return obs[ACTION_MASK].bool() if self.has_mask else None
 
+    def with_open_masks(self, next_obs: Tree, terminated: Tensor) -> Tree:
+        """Allow all choices [B, ...] where a mask allows none and a target bootstraps: an env may say so at a limit."""
+        if not self.has_mask:
+            return next_obs
+        parts = torch.split(self.mask_of(next_obs), num_choices(self.action_space) or 0, -1)  # type: ignore[arg-type]
+        counts = ~terminated.unsqueeze(-1)
+        mask = torch.cat([part | (counts & ~part.any(-1, keepdim=True)) for part in parts], -1)
+        return {**next_obs, ACTION_MASK: mask}  # type: ignore[dict-item]  # a Dict's
+
     def select_action(
         self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: Generator | None = None,
         exploration: Exploration | None = None,

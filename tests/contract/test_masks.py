@@ -25,8 +25,11 @@ def obs_batch(*shape: int, generator: torch.Generator) -> dict[str, torch.Tensor
     return {"action_mask": mask, "position": torch.rand((*shape, 4), generator=generator) * 2 - 1}
 
 
-def updated(algorithm_class: Any, preference: float) -> dict[str, torch.Tensor]:
-    """Return the parameters after two updates, given what is preferred, the row of the forbidden action apart."""
+def updated(algorithm_class: Any, preference: float, allows: int | None = None) -> dict[str, torch.Tensor]:
+    """Return the parameters after two updates, given what is preferred, the row of the forbidden action apart.
+
+    `allows` is whether the masks of successors allow everything or nothing; None leaves them as they are.
+    """
     rl.seed(7)
     policy_class = rl.Actor if algorithm_class is rl.BC else algorithm_class.policy_class
     options = {"cell": "lstm"} if policy_class is rl.RecurrentActorCritic else {}
@@ -50,6 +53,8 @@ def updated(algorithm_class: Any, preference: float) -> dict[str, torch.Tensor]:
             algorithm.update(batches.rollout(obs, action, reward, **given), batch_size=6, repeat=2)
         else:
             given = {"next_obs": obs_batch(*shape, generator=g), "discount": torch.full(shape, 0.9)}
+            if allows is not None:
+                given["next_obs"]["action_mask"].fill_(allows)
             algorithm.update(batches.transitions(obs, action, reward, **given))
     for p, row in zip((head.weight, head.bias), before, strict=True):
         assert torch.equal(p.detach().view(3, -1)[FORBIDDEN], row), "it is not changed itself"
@@ -63,3 +68,11 @@ def test_what_is_not_allowed_has_no_part_in_updates(algorithm: Any) -> None:
     plain, preferring = updated(algorithm, 0.0), updated(algorithm, 50.0)
     for key, value in plain.items():
         assert torch.equal(value, preferring[key]), key
+
+
+@pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if issubclass(each, rl.OffPolicyAlgorithm)])
+def test_a_successor_that_allows_nothing_is_worth_the_best_of_all_actions(algorithm: Any) -> None:
+    """At a time limit an env may allow nothing more, and the target bootstraps."""
+    nothing, everything = (updated(algorithm, 50.0, allows) for allows in (0, 1))
+    for key, value in nothing.items():
+        assert torch.equal(value, everything[key]), key
