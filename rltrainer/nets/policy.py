@@ -227,7 +227,7 @@ class Policy(nn.Module, metaclass=Constructed):
         parts = torch.split(self.mask_of(next_obs), num_choices(self.action_space) or 0, -1)  # type: ignore[arg-type]
         counts = ~terminated.unsqueeze(-1)
         mask = torch.cat([part | (counts & ~part.any(-1, keepdim=True)) for part in parts], -1)
-        return {**next_obs, ACTION_MASK: mask}  # type: ignore[dict-item]  # a Dict's
+        return {**next_obs, ACTION_MASK: mask}
 
     def select_action(
         self, obs: Tree, state: Tensor | None = None, *, explore: bool = False, generator: Generator | None = None,
