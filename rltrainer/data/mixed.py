@@ -28,7 +28,7 @@ class MixedBuffer(ReplayBuffer):
     Args:
         online: receives new transitions; of any kind.
         offline: the other source of samples, not empty; of any kind.
-        offline_share: of each batch, in [0, 1]; rounded to whole transitions.
+        offline_share: of each batch, in [0, 1]; rounded to whole transitions, of several shards in all.
     """
 
     _state_class = MixedState
@@ -67,14 +67,20 @@ class MixedBuffer(ReplayBuffer):
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         self.online.progress = self.offline.progress = self.progress
         self.online.ranks = self.offline.ranks = self.ranks
-        # RLPD draws half from either (section 4.1); without online data all is offline.
-        num_offline = round(self.offline_share * batch_size) if len(self.online) else batch_size
-        sizes = ((self.online, batch_size - num_offline), (self.offline, num_offline))
+        # RLPD draws half from either (section 4.1); without online data all is offline. The share is that of the whole
+        # batch of all ranks, of which each has its part.
+        whole = batch_size * self.ranks.world
+        num_offline = round(self.offline_share * whole) if len(self.online) else whole
+        part = self.ranks.part_of(num_offline)
+        counts = ((self.online, batch_size - part, whole - num_offline), (self.offline, part, num_offline))
         arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
-        parts = [buffer.sample(size, **arguments) for buffer, size in sizes if size > 0]
-        if num_offline:
-            parts[-1].index += self.num_slots
-        axis = parts[0].reward.dim() - 1
+        axis = 0 if num_batches is None else 1
+        parts = []
+        for buffer, size, size_of_all in counts:
+            if size_of_all > 0:  # then all ranks draw, as they exchange the weights of a prioritized buffer
+                drawn = buffer.sample(max(size, 1), **arguments)
+                drawn.index += self.num_slots * (buffer is self.offline)
+                parts.append(drawn if size else drawn._map(lambda x: x.narrow(axis, 0, 0)))
         return Transitions.combine(lambda *x: torch.cat(x, axis), parts)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:

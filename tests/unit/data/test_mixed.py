@@ -11,6 +11,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.processes.ranks import run_in_threads
 from tests.fakes import counting_envs
 from tests.unit.data.reference import ACTION, OBS, cell, make_buffer, raises
 from tests.unit.data.reference import fill as fill_cells
@@ -58,6 +59,22 @@ def test_several_batches_and_steps() -> None:
 def test_shares_are_rounded() -> None:
     for share, num_offline in ((0.0, 0), (0.01, 0), (0.5, 4), (0.99, 7), (1.0, 7)):
         assert int((mixed(share).sample(7).obs[:, 0] >= 100).sum()) == num_offline
+
+
+@pytest.mark.parametrize("has_priorities", [False, True])
+def test_shares_are_those_of_all_shards(has_priorities: bool) -> None:
+    """Of 8 times 2 transitions 4 are offline, of 8 times 3 in two batches 6 each; all exchange priorities."""
+
+    def drawn(ranks: Any) -> list[int]:
+        offline = prioritized(4, 100, 101) if has_priorities else fill(make_buffer(4), 100, 101)
+        buffer = rl.MixedBuffer(fill(make_buffer(5), 0, 1, 2), offline, 0.25)
+        buffer.ranks = ranks
+        batches = buffer.sample(2), buffer.sample(3, num_batches=2)
+        assert [batch.reward.shape for batch in batches] == [(2,), (2, 3)]
+        return [int((batch.obs[..., 0] >= 100).sum()) for batch in batches]
+
+    found = run_in_threads([drawn] * 8)
+    assert found == [[1, 2]] * 4 + [[0, 2]] * 2 + [[0, 0]] * 2
 
 
 def test_before_anything_is_collected_all_is_offline() -> None:
