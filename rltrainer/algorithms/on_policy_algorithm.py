@@ -39,6 +39,8 @@ class Split(NamedTuple):
     size: int
     """Rows of each: steps, and others of weight 0, so that every gradient step has the same shape."""
     num_batches: int
+    most_batches: int
+    """How many there are if all steps are valid."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -143,18 +145,22 @@ class OnPolicyAlgorithm(Algorithm):
         if self.standardizes():
             of_all = None if batch_size is None else batch_size * self.num_ranks
             self.check_batch_size(of_all, self._num_in_all(samples.weight) if self.num_ranks > 1 else num_steps)
-        size = samples.weight.numel()  # no matter how many of them are valid
+        size = num_rows = samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
             size = _power_of_two(num_steps)
-        return self._split(num_steps, size if batch_size is None else min(batch_size, size))
+        return self._split(num_steps, size if batch_size is None else min(batch_size, size), num_rows)
 
-    def _split(self, num_steps: int, size: int) -> Split:
-        """Split steps into minibatches of at most this size, into as many as on all ranks, where they may be larger."""
-        of_all = torch.stack(self.plan.ranks.gather(torch.tensor([num_steps, size]), is_equal=True))
-        num_batches = math.ceil(int(of_all[:, 0].sum()) / int(of_all[:, 1].sum()))
+    def _split(self, num_steps: int, size: int, num_rows: int) -> Split:
+        """Split the valid steps of all rows into minibatches of at most this size.
+
+        All ranks have equally many, which may be larger where other ranks have fewer valid steps.
+        """
+        of_all = torch.stack(self.plan.ranks.gather(torch.tensor([num_steps, size, num_rows]), is_equal=True))
+        num_in_all, size_of_all, rows_of_all = of_all.sum(0).tolist()
+        num_batches, most_batches = math.ceil(num_in_all / size_of_all), math.ceil(rows_of_all / size_of_all)
         needed = math.ceil(int(of_all[:, 0].max()) / max(num_batches, 1))
-        return Split(num_steps, size if needed <= size else _power_of_two(needed), num_batches)
+        return Split(num_steps, size if needed <= size else _power_of_two(needed), num_batches, most_batches)
 
     def _num_in_all(self, weight: Tensor) -> int:
         """Return the number of valid steps in the data of all ranks."""
@@ -279,7 +285,7 @@ class OnPolicyAlgorithm(Algorithm):
             return steps()
         found = places(flat.weight, split, self.generator, repeat)
         # As many rows as there may be, so that one graph serves all updates.
-        shape = math.ceil(len(flat.weight) / size) * repeat, size
+        shape = split.most_batches * repeat, size
         index, weight = flat.weight.new_zeros(shape, dtype=torch.int64), flat.weight.new_ones(shape)
         num_batches = sum(len(each) for each, _ in found)
         torch.cat([each for each, _ in found], out=index[:num_batches])
@@ -320,7 +326,7 @@ class OnPolicyAlgorithm(Algorithm):
             samples, measured = self._process(rollout)
         size = samples.weight.numel()
         each = min(batch_size or size, size)
-        split = Split(size, each, math.ceil(size / each))
+        split = Split(size, each, math.ceil(size / each), math.ceil(size / each))
         results = run((batch,) for batch in minibatches(samples.flatten(), split, self.generator, repeat))
         self._check_results(results)
         return [self._merged(results, measured)]
@@ -394,7 +400,7 @@ def shuffled(split: Split, generator: torch.Generator, repeat: int) -> list[tupl
     Each has an index [K, B], and which of them are real [K, B]: the others pad a batch; None if all are real.
     """
     # All at once, so that the random numbers do not depend on where an update step ends.
-    num, batch_size, num_batches = split
+    num, batch_size, num_batches, _ = split
     orders = [torch.randperm(num, generator=generator, device=generator.device) for _ in range(repeat)]
     if num == num_batches * batch_size:
         return [(order.view(num_batches, batch_size), None) for order in orders]

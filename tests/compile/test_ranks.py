@@ -1,5 +1,6 @@
 """Compiled gradient steps of several ranks, whose exchanges are operations of the graph."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch._dynamo.utils import counters
 import rltrainer as rl
 from rltrainer.errors import RankLostError
 from rltrainer.processes.ranks import Ranks, run_in_threads
-from tests.compile.test_compiled_updates import MAKERS, make, update
+from tests.compile.test_compiled_updates import MAKERS, make, rollout, update
 from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
 from tests.contract.test_all_algorithms import flat_state
 
@@ -18,7 +19,16 @@ FAST = ("ppo", "sac")
 DOUBLE = rl.PrecisionParams(weights="float64")
 
 
-def of_two(name: str, compile: bool, **changes: Any) -> tuple[Any, list[Tensor], list[dict[str, float]]]:
+def update_few(algorithm: Any, seed: int) -> rl.UpdateResult:
+    """Update from 40 valid steps, or if the seed is odd from 20, in minibatches of 8."""
+    data = rollout(algorithm, seed)
+    data.valid[:] = torch.arange(40).view(8, 5) % (1 + seed % 2) == 0
+    return algorithm.update(data, batch_size=8, repeat=2)  # type: ignore[no-any-return]
+
+
+def of_two(
+    name: str, compile: bool, update: Callable[..., rl.UpdateResult] = update, **changes: Any
+) -> tuple[Any, list[Tensor], list[dict[str, float]]]:
     """Return one of two ranks after some updates, its state, and its metrics."""
     pair = [make(name, **changes) for _ in range(2)]  # not in threads: both would draw from the global generator
 
@@ -48,6 +58,16 @@ def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
         torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
     for one, other in zip(metrics_found, metrics, strict=True):
         assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def test_a_loop_has_rows_for_the_minibatches_of_ranks_with_fewer_valid_steps() -> None:
+    # 60 valid steps are 4 minibatches of 16. The first rank has 10 of its steps in each, padded to 16: in 3 there is
+    # room for all.
+    _, expected, metrics = of_two("ppo", False, update_few)
+    _, found, metrics_found = of_two("ppo", True, update_few)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
+    assert metrics_found[0] == pytest.approx(metrics[0], rel=1e-9)
 
 
 @pytest.mark.full

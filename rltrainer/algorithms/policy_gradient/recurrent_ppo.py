@@ -99,7 +99,7 @@ class RecurrentPPO(PPO):
             return
         # An env without a valid step has no mean.
         counted = sequences.weight.any(0).nonzero().squeeze(1)
-        split = self._split(len(counted), size)
+        split = self._split(len(counted), size, num_envs)
         for index, is_real in shuffled(split, self.generator, repeat):
             for k, envs in enumerate(counted[index] if len(counted) else index):
                 batch = sequences.of_envs(envs)

@@ -290,7 +290,7 @@ def make_samples(weight: torch.Tensor) -> Marked:
 
 
 def split_of(num_steps: int, size: int) -> Split:
-    return Split(num_steps, size, -(-num_steps // size))
+    return Split(num_steps, size, -(-num_steps // size), -(-num_steps // size))
 
 
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(23, 8), (24, 8), (3, 8), (17, 4), (8, 8)])
