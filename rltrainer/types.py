@@ -190,7 +190,8 @@ class DenseRollout(Rollout):
     """A rollout of envs of tensors, which return every step's successor; its trajectories end with episodes only.
 
     Args:
-        successor: tree [T, N, ...], the successors; unlike those of `final_obs`, their shape is always the same.
+        successor: tree [T, N, ...], the successors of all steps. Their shape is always the same.
+        final_index: [K] int64, the steps that end an episode; it may name steps that end none, too.
     """
 
     successor: Tree
@@ -200,6 +201,11 @@ class DenseRollout(Rollout):
         """Return where a trajectory ended [T, N]: with its episode."""
         return self.done
 
+    @property
+    def next_obs(self) -> Tree:
+        """The true successors, a tree [T, N, ...]; copied at each call."""
+        return map_tree(torch.clone, self.successor)
+
     def valid_cells(self, tree: Tree) -> Tree:
         """Return the steps of a tree [T, N, ...] as [T * N, ...], time first: all are valid."""
         return map_tree(lambda x: x.flatten(0, 1), tree)
@@ -207,17 +213,22 @@ class DenseRollout(Rollout):
     def of_one_shape(self) -> Self:
         """Return it with a number of final observations that does not depend on the data, for compiled code.
 
-        They are a sixteenth of the steps; none if more episodes ended: then all successors are to be valued.
+        They are a sixteenth of the steps, or all steps if more episodes ended.
         """
-        room, index = self.reward.numel() // 16, self.final_index
+        num_steps, index = self.reward.numel(), self.final_index
+        if len(index) > num_steps // 16 or num_steps < 16:
+            return self._with_finals(torch.arange(num_steps, device=index.device))
         # The first step fills up, as its successor is right wherever it stands.
-        index = torch.cat([index, index.new_zeros(room - len(index))]) if len(index) <= room else index[:0]
-        final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, index), self.successor)
-        return dataclasses.replace(self, final_obs=final_obs, final_index=index)
+        return self._with_finals(torch.cat([index, index.new_zeros(num_steps // 16 - len(index))]))
 
     def plain(self) -> Rollout:
         """Return it as any other rollout, for code that may change it."""
-        return Rollout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Rollout)})
+        whole = self._with_finals(self.done.flatten().nonzero().squeeze(1))
+        return Rollout(**{field.name: getattr(whole, field.name) for field in dataclasses.fields(Rollout)})
+
+    def _with_finals(self, index: Tensor) -> Self:
+        final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, index), self.successor)
+        return dataclasses.replace(self, final_obs=final_obs, final_index=index)
 
 
 @dataclass(slots=True)

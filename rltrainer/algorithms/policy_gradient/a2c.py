@@ -163,7 +163,7 @@ class A2C(OnPolicyAlgorithm):
         """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
-        if isinstance(rollout, DenseRollout) and not len(rollout.final_index):
+        if isinstance(rollout, DenseRollout) and len(rollout.final_index) == shape.numel():
             both = map_tree(lambda x, after: torch.cat([x, after.flatten(0, 1)]), flat, rollout.successor)
             everything = self.policy.normalize(both)
             features = self.policy.shared_features(everything)

@@ -94,7 +94,7 @@ def test_there_is_no_loop_with_another_torch_or_more_steps_than_can_be_counted(m
     assert column.tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize(("num_ended", "num_padded"), [(0, 2), (1, 2), (2, 2), (3, 0)])
+@pytest.mark.parametrize(("num_ended", "num_padded"), [(0, 2), (1, 2), (2, 2), (3, 32)])
 def test_final_observations_of_one_number_stand_for_the_same_successors(num_ended: int, num_padded: int) -> None:
     envs = rl.make_vec("CartPole-v1", num_envs=4, backend="tensor", seed=1)
     collector = rl.Collector(rl.ActorCritic.for_envs(envs), envs)
@@ -109,6 +109,8 @@ def test_final_observations_of_one_number_stand_for_the_same_successors(num_ende
     rollout.final_obs = rollout.successor.view(32, -1)[rollout.final_index]
     padded = rollout.of_one_shape()
     assert padded.final_index.shape == (num_padded,)
-    assert torch.equal(rollout.next_obs, rollout.successor)
-    if num_padded:
-        assert torch.equal(padded.next_obs, rollout.successor)
+    for each in (rollout, padded, padded.plain()):
+        assert torch.equal(each.next_obs, rollout.successor)
+        assert torch.equal(rl.Rollout.next_obs.fget(each), rollout.successor)  # type: ignore[attr-defined]
+    assert torch.equal(padded.plain().ends, rollout.done)
+    assert torch.equal(padded.plain().final_index, rollout.final_index)

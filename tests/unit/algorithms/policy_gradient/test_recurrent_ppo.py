@@ -9,7 +9,9 @@ import torch
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import Sequences
+from rltrainer.envs.tensors.classic_control import MountainCar
 from rltrainer.errors import ParamsError
+from rltrainer.types import DenseRollout
 from tests.fakes import counting_envs
 from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
 
@@ -44,6 +46,17 @@ def collected(
     algorithm = Recorder(policy)
     algorithm.seed(1)
     return algorithm, collector.rollout()
+
+
+@pytest.mark.parametrize(("limit", "num_ended"), [(20, 4), (8, 8), (1, 64)])  # compiled code has room for 4 of 64
+@torch.no_grad()
+def test_envs_of_tensors_bootstrap_from_final_observations(limit: int, num_ended: int) -> None:
+    hill: Any = type("Hill", (MountainCar,), {"max_episode_steps": limit})
+    algorithm, rollout = collected(num_rows=16, envs=rl.make_vec(hill, 4, backend="tensor", seed=1))
+    assert isinstance(rollout, DenseRollout)
+    assert len(rollout.final_index) == num_ended
+    (found, _), expected = algorithm._processed(rollout), algorithm.process(rollout.plain())
+    torch.testing.assert_close(found.return_, expected.return_, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
