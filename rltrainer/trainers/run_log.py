@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -82,7 +82,9 @@ class RunLog:
     def open_bar(self, state: RunState) -> None:
         """Show the bar, and above it the run's own choices."""
         total = self._params.planned_num_steps if self._params.show_progress else None
-        self._bar = ProgressBar(total, self.unit, self._params.verbose)
+        self._bar = ProgressBar(total, self.unit, self._params.verbose, self._counts(state)[0])
+        if state.runtime.compile:
+            self._bar.watch_compiler()
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
         world = self._params.ranks.world
@@ -157,7 +159,7 @@ class RunLog:
         self.end_training_step(state)  # one that a test step has cut short
         recent = state.log.means()
         self._bar.show({**recent, **_losses(stats.update.floats())})
-        self._bar.end_epoch(stats, score, state.best, recent.get("return"))
+        self._bar.end_epoch(stats, score, state.best, recent.get("return"), self._counts(state)[0])
         if self._logger is None:
             return
         if self._gpu is not None:
@@ -252,14 +254,25 @@ SHOWN_FIRST = ("score", "best", "return", "length")
 
 
 class ProgressBar:
-    """One bar over `total` steps of the run, none if that is None; and lines, if `verbose`."""
+    """One bar over `total` steps of the run from step `initial`, none if `total` is None; and lines, if `verbose`."""
 
-    def __init__(self, total: int | None, unit: str, verbose: bool) -> None:
+    def __init__(self, total: int | None, unit: str, verbose: bool, initial: int = 0) -> None:
         self._bar: Any = None
         if total is not None:
-            self._bar = make_bar(total=total, unit=f" {unit.replace('_', ' ')}s", unit_scale=True, dynamic_ncols=True)
+            options: dict[str, Any] = {"initial": initial, "unit_scale": True, "dynamic_ncols": True}
+            self._bar = make_bar(total=total, unit=f" {unit.replace('_', ' ')}s", **options)
         self._verbose = verbose
         self._values: dict[str, str] = {}
+        self._close = ExitStack()
+
+    def watch_compiler(self) -> None:
+        """Say beside the bar, until it is closed, that nothing moves because a step is compiled."""
+        if self._bar is not None:
+            compiler = torch._dynamo.callback.callback_handler  # imported by what compiles
+            starts = compiler.register_start_callback(lambda _: self._bar.set_description("compiling, about a minute"))
+            ends = compiler.register_end_callback(lambda _: self._bar.set_description(refresh=False))
+            self._close.callback(compiler.remove_start_callback, starts)
+            self._close.callback(compiler.remove_end_callback, ends)
 
     def advance_to(self, step: int) -> None:
         """Move the bar."""
@@ -287,17 +300,22 @@ class ProgressBar:
         else:
             print(line)
 
-    def end_epoch(self, stats: EpochStats, score: float | None, best: Best, recent_return: float | None) -> None:
-        """Print the epoch's line."""
+    def end_epoch(
+        self, stats: EpochStats, score: float | None, best: Best, recent_return: float | None, step: int
+    ) -> None:
+        """Print the epoch's line; `step` counts the steps of the bar's unit so far."""
+        so_far, collected = f" ({step:,} so far)", stats.collect_stats
         parts = [f"epoch {stats.epoch}"]
         parts += [] if score is None else [f"score {score:.4g}"]
         parts += [] if best.score is None else [f"best {best.score:.4g} (epoch {best.epoch})"]
-        parts += [] if stats.collect_stats is None else [f"{stats.collect_stats.num_env_steps:,} env steps"]
-        parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
+        parts += [] if collected is None else [f"{collected.num_env_steps:,} env steps{so_far}"]
+        offline = so_far if collected is None else ""
+        parts.append(f"{stats.update.num_gradient_steps:,} gradient steps{offline} in {stats.timing.total:.1f} s")
         parts += [] if recent_return is None else [f"return {recent_return:.4g}"]
         self.say(", ".join(parts))
 
     def close(self) -> None:
         """Leave the bar as it is."""
+        self._close.close()
         if self._bar is not None:
             self._bar.close()

@@ -24,10 +24,10 @@ KINDS = {
 @click.command("list")
 @click.argument("what", required=False, type=click.Choice(["algorithms", "recipes", "envs"]))
 def list_command(what: str | None) -> None:
-    """List algorithms, recipes, and the envs that have some.
+    """List algorithms, recipes, and the envs that have recipes.
 
     Algorithms with the actions that they take, recipes with steps and published scores, envs with the algorithms of
-    their recipes. Without a word all three.
+    their recipes. Without an argument, all three.
     """
     if what in (None, "algorithms"):
         click.echo("algorithms, and the actions that they take")
@@ -69,7 +69,7 @@ SETTINGS: dict[str, Any] = {
 @click.group(cls=InOrder, context_settings=SETTINGS)
 @click.version_option(package_name="rltrainer")
 def commands() -> None:
-    """Train, evaluate, film and draw reinforcement-learning agents."""
+    """Train, evaluate, record and plot reinforcement-learning agents."""
 
 
 for command in (train, sweep, resume, evaluate, watch, record, plot, export, list_command, doctor):

@@ -56,9 +56,9 @@ class Doctor(click.Group):
 @click.group(cls=Doctor, invoke_without_command=True)
 @click.pass_context
 def doctor(ctx: click.Context) -> None:
-    """Say what this machine has for training.
+    """Show what this machine has for training.
 
-    `doctor env ENV` looks at an env.
+    `doctor env ENV` checks an env.
     """
     if ctx.invoked_subcommand is None:
         for name, found in machine():
@@ -69,9 +69,9 @@ def doctor(ctx: click.Context) -> None:
 @click.argument("env")
 @click.pass_context
 def env(ctx: click.Context, env: str) -> None:
-    """Check an env of your own by random actions.
+    """Check an env of your own with random actions.
 
-    Its spaces, what it returns, ends of episodes and resets, speed, and whether a seed decides.
+    Checks its spaces, what it returns, episode ends and resets, speed, and whether a seed makes it repeat.
     """
     num_bad = 0
     for name, is_good, words in look_at_env(env_named(env)):

@@ -1,4 +1,4 @@
-"""Every field of a training as an option, made from the dataclasses: nothing of it is written twice."""
+"""Every field of a run as an option, made from the dataclasses: nothing of it is written twice."""
 
 import ast
 import dataclasses
@@ -52,7 +52,7 @@ class FieldOption:
 
 
 def fields_of(recipe: AnyRecipe) -> Iterator[FieldOption]:
-    """Yield the options of a training with the recipe's values as defaults."""
+    """Yield the options of a run with the recipe's values as defaults."""
     known, trainer_class = recipe.fields_by_owner(), recipe.trainer_params_class
     nested = _nested_params(recipe)
     of_nested = {name: (field_texts(type(params)), vars(params)) for name, params in nested.items()}

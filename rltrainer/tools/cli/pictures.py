@@ -1,4 +1,4 @@
-"""Pictures and films of runs: what `plot` and `record` make, and `train --plot --record` at its end."""
+"""Pictures and videos of runs: what `plot` and `record` make, and `train --plot --record` at its end."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from rltrainer.tools.sweeps.result import DESCRIBED
 
 
 def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None:
-    """Look whether what is to be drawn and filmed can be: before a training, not after it."""
+    """Look whether what is to be drawn and recorded can be: before a run, not after it."""
     if is_drawn:
         from rltrainer.tools.plots.figures import drawing
 
@@ -56,7 +56,7 @@ def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/retu
 def film(
     run: Path, env: Any, path: Path | None = None, num_episodes: int = 1, seed: int = 10_001, device: str = "auto"
 ) -> None:
-    """Film the best algorithm of a run, or that of a file; None takes `best.mp4` of the run's videos, or its name."""
+    """Record the best algorithm of a run or file; None takes `best.mp4` of the run's videos, or its name."""
     if path is None and (folder := run_of(run)) is not None:
         RunFolder(folder).refuse_links()
         path = RunFolder(folder).videos / f"{'best' if folder == run else run.stem}.mp4"

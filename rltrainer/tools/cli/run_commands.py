@@ -1,4 +1,4 @@
-"""Commands on runs that are there: resume one, evaluate it, film it, draw several."""
+"""Commands on existing runs: resume, evaluate or record one, plot several."""
 
 import functools
 from pathlib import Path
@@ -24,30 +24,30 @@ from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.opened_run import run_of, runs_in
 from rltrainer.tools.sweeps.result import DESCRIBED
 
-ENV = click.option("--env", metavar="ENV", help="The env, where the run's was a factory: my_package:MyEnv.")
+ENV = click.option("--env", metavar="ENV", help="The env, if the run's was a factory: my_package:MyEnv.")
 RUN = click.argument("run", type=click.Path(path_type=Path))
 DEVICE = click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, or a GPU by its number: cuda:1."
+    "--device", default="auto", show_default=True, metavar="DEVICE", help="cpu, cuda, or a GPU by number: cuda:1."
 )
 
 
 @click.command()
 @RUN
 @ENV
+@click.option("--max-epochs", type=int, metavar="N", help="Total epochs, to train for more than planned.")
 @click.option(
-    "--max-epochs", type=int, metavar="N", help="Train for so many epochs in all, for more than were planned."
+    "--device", metavar="DEVICE", help="Another device than the run's: cpu, cuda, or a GPU by number: cuda:1."
 )
-@click.option("--device", metavar="DEVICE", help="Another than the run's: cpu, cuda, or a GPU by its number: cuda:1.")
 def resume(run: Path, env: str | None, max_epochs: int | None, device: str | None) -> None:
-    """Resume a run where it ended, bit for bit.
+    """Resume a run where it stopped, bit for bit.
 
-    It begins at the newest checkpoint. A run that has come to its end takes more epochs: --max-epochs. On another
-    device the run continues with other random numbers.
+    It starts from the newest checkpoint. --max-epochs extends a finished run. On another device the run continues with
+    other random numbers.
     """
     given = {"device": device, "max_epochs": max_epochs}
     recipe = _recipe(run, env).with_fields(**{name: each for name, each in given.items() if each is not None})
     if max_epochs is None and open_run(run).stop_reason == "max_epochs":
-        click.echo("rltrainer: the run has come to its end; --max-epochs N trains on")
+        click.echo("rltrainer: the run is finished; --max-epochs N extends it")
     if open_run(run).newest_checkpoint is None and RunFolder(run).checkpoints.exists():
         click.echo(f"rltrainer: {run} has no checkpoint; it begins again", err=True)
     train_in(RunFolder(run), recipe, {})
@@ -57,7 +57,7 @@ def resume(run: Path, env: str | None, max_epochs: int | None, device: str | Non
 @RUN
 @ENV
 @click.option("--num-episodes", default=20, show_default=True, metavar="N")
-@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Seed of the episodes.")
 @DEVICE
 def evaluate(run: Path, env: str | None, num_episodes: int, seed: int, device: str) -> None:
     """Play episodes with the best algorithm of a run.
@@ -77,13 +77,11 @@ def evaluate(run: Path, env: str | None, num_episodes: int, seed: int, device: s
 @RUN
 @ENV
 @click.option("--num-episodes", default=1, show_default=True, metavar="N")
-@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
-@click.option(
-    "--path", type=click.Path(path_type=Path), help="An .mp4 or .gif; best.mp4 of the run's videos by default."
-)
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Seed of the episodes.")
+@click.option("--path", type=click.Path(path_type=Path), help="An .mp4 or .gif; videos/best.mp4 of the run by default.")
 @DEVICE
 def record(run: Path, env: str | None, num_episodes: int, seed: int, path: Path | None, device: str) -> None:
-    """Film the best algorithm of a run."""
+    """Record a video of the best algorithm of a run."""
     film(run, _env(run, env, render_mode="rgb_array"), path, num_episodes, seed, device)
 
 
@@ -91,7 +89,7 @@ def record(run: Path, env: str | None, num_episodes: int, seed: int, path: Path 
 @RUN
 @ENV
 @click.option("--num-episodes", default=1, show_default=True, metavar="N")
-@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Of the episodes.")
+@click.option("--seed", default=10_001, show_default=True, metavar="SEED", help="Seed of the episodes.")
 @DEVICE
 def watch(run: Path, env: str | None, num_episodes: int, seed: int, device: str) -> None:
     """Show the best algorithm of a run in a window."""
@@ -103,15 +101,15 @@ def watch(run: Path, env: str | None, num_episodes: int, seed: int, device: str)
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--path", type=click.Path(path_type=Path), help="Of the picture; in the folder of a single one, or curves.png."
+    "--path", type=click.Path(path_type=Path), help="The picture; in the folder of a single run, or curves.png."
 )
-@click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A number of the log.")
+@click.option("--value", default="test/return", show_default=True, metavar="NAME", help="A value in the log.")
 @click.option("--table", "is_table", is_flag=True, help="Print a table in Markdown: mean and interval of each env.")
 def plot(runs: tuple[Path, ...], path: Path | None, value: str, is_table: bool) -> None:
     """Draw the learning curves of runs, or a sweep.
 
-    A folder of runs stands for all of them. Seeds of one algorithm and params are drawn together. A single run gets its
-    page, too.
+    A folder of runs stands for all of them. Seeds of one algorithm and params share a curve. A single run also gets its
+    page.
     """
     found = [each for folder in runs for each in _runs_of(folder, value)]
     if not is_table:

@@ -30,20 +30,22 @@ class SweepCommand(TrainCommand):
 
 
 @click.command("sweep", cls=SweepCommand, short_help="Find values of fields that train well.")
-@click.option("--trials", default=20, show_default=True, metavar="N", help="In all, with those that are there.")
-@click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs of each trial; their mean counts.")
-@click.option("--seed", default=0, show_default=True, metavar="SEED", help="Of the first run, and of what is drawn.")
-@click.option("--processes", type=int, metavar="N", help="Trials at a time; as many as there are cores by default.")
-@click.option("--executor", metavar="NAME", default="processes", help="processes, or ray: a cluster's.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Of the sweep; sweeps/<algorithm>_<env> by default.")
+@click.option("--trials", default=20, show_default=True, metavar="N", help="Total, including finished trials.")
+@click.option("--seeds", default=1, show_default=True, metavar="N", help="Runs per trial; their mean counts.")
+@click.option("--seed", default=0, show_default=True, metavar="SEED", help="Seed of the first run and of the draws.")
+@click.option("--processes", type=int, metavar="N", help="Trials at a time; one per core by default.")
+@click.option("--executor", metavar="NAME", default="processes", help="processes, or ray (a cluster).")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Folder of the sweep; sweeps/<algorithm>_<env> by default."
+)
 @click.pass_context
 def sweep(
     ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,
     seeds: int, seed: int, processes: int | None, executor: Any, folder: Path | None, **values: str | None,
 ) -> None:  # fmt: skip
-    """Find values that train well: `sweep ppo --env CartPole-v1 --lr log:1e-5:1e-2`.
+    """Find values that train well: `sweep ppo --env ENV --lr log:1e-5:1e-2`.
 
-    Options with ranges vary; without any, those that are usual for the algorithm. The same command continues.
+    Options with ranges vary; without any, the algorithm's usual ranges. The same command continues.
     """
     require_source(ctx, env, recipe, data)
     meant, fields = ctx.meta["recipe"], {field.key: field for field in ctx.meta["fields"]}

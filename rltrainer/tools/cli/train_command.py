@@ -31,6 +31,11 @@ from rltrainer.validation.suggestions import did_you_mean
 
 # The env whose recipe `--help` shows where no env is named.
 DEFAULT_ENV = "CartPole-v1"
+# Fields that `--help` shows.
+EXAMPLES = {
+    "--num-env-steps": "200000", "--num-gradient-steps": "200000", "--lr": "1e-3", "--device": "cuda",
+    "--start": "RUN (train its best algorithm further)",
+}  # fmt: skip
 # The name for `--help` where none is given.
 NO_DATA = "data"
 # The command for a run in a folder.
@@ -81,7 +86,9 @@ class TrainCommand(click.Command):
         fields: list[FieldOption] = ctx.meta["fields"]
         formatter.write_paragraph()
         if "all" not in ctx.meta:
-            words = f"Each field of {ctx.meta['recipe'].name} is an option too, such as --lr 1e-3"
+            flags = {field.flag for field in fields if field.group in ("run", "algorithm")}
+            examples = ", ".join(f"{flag} {value}" for flag, value in EXAMPLES.items() if flag in flags)
+            words = f"Each field of {ctx.meta['recipe'].name} is an option too, such as {examples}"
             formatter.write_text(f"{words}: --help-all lists them.")
             return
         formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME explains one:")
@@ -148,21 +155,21 @@ EXPLAINING = (
 )
 
 
-@click.command("train", cls=TrainCommand, short_help="Train an agent; every field of a training is an option.")
+@click.command("train", cls=TrainCommand, short_help="Train an agent; every field of a run is an option.")
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
 )
 @click.option("--folder", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True)
 @click.option("--num-ranks", type=click.IntRange(1), metavar="N", help="Train in N processes, as torchrun does.")
-@click.option("--plot", "is_drawn", is_flag=True, help="At the end draw the learning curve and the page.")
-@click.option("--record", "is_filmed", is_flag=True, help="At the end film the best algorithm.")
+@click.option("--plot", "is_drawn", is_flag=True, help="Draw the learning curve and the page at the end.")
+@click.option("--record", "is_filmed", is_flag=True, help="Record a video of the best algorithm at the end.")
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
           seed: str, folder: str, num_ranks: int | None, is_drawn: bool, is_filmed: bool,
           **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
-    The best recipe for the env is taken, or else recommended settings. A run has a folder with its log, best algorithm
+    Takes the best recipe for the env, or else recommended settings. A run has a folder with its log, best algorithm
     and checkpoints. Ctrl-C saves; `resume` continues.
     """
     require_source(ctx, env, recipe, data)

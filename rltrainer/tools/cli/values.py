@@ -28,7 +28,7 @@ _EXAMPLES = {"uniform": "0.9:0.999", "log": "1e-5:1e-2"}
 _WORDS = {"none": None, "true": True, "false": False}
 SYNTAX = (
     "Values: 3, 1e-3, true, none, 64,64 (a list), linear:1e-3 or linear:1.0:0.05:0.2 (a schedule from, to, until which "
-    "share of the training; cosine too), ReLU (a name of rltrainer's), 600:second (an interval)."
+    "share of the run; cosine too), ReLU (a name of rltrainer's), 600:second (an interval)."
 )
 RANGES = (
     "Ranges: log:1e-5:1e-2 (each power of ten as likely as the next), uniform:0.9:0.999, 1..20 (integers), 32/64/256 "

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import torch
 import tqdm.std
 
 from rltrainer.loggers import ConsoleLogger
@@ -87,6 +88,20 @@ def test_a_terminal_and_a_notebook_get_a_bar(module: str | None, monkeypatch: py
     bar.advance_to(100)
     bar.close()
     assert "| 100/100" in file.getvalue()
+
+
+def test_a_bar_says_that_a_step_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", file := Terminal())
+    bar = ProgressBar(100, "env_step", verbose=False)
+    bar.watch_compiler()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    bar.advance_to(100)
+    bar.close()
+    torch.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
+    before, said, after = file.getvalue().partition("compiling, about a minute:   0%|")
+    assert said
+    assert "compiling" not in before + after
+    assert "100/100" in after
 
 
 def test_without_a_standard_error_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -406,10 +406,25 @@ def test_the_bar_is_drawn_to_its_end(capfd: pytest.CaptureFixture[str], monkeypa
     assert "score=5, best=5, return=5, length=5, loss=3.5]" in last
 
 
+def test_the_bar_of_a_resumed_run_begins_where_it_was_saved(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = on_policy_trainer()
+    trainer.execute_epoch()
+    trainer.save(tmp_path / "saved")
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
+    resumed = on_policy_trainer(show_progress=True)
+    resumed.restore(tmp_path / "saved")
+    resumed.run()
+    first = capfd.readouterr().err.strip("\r").split("\r")[0]
+    assert "20.0/40.0 [00:00<?, ? env steps/s]" in first  # a rate counts the steps of this program
+
+
 def test_epochs_by_hand_print_their_lines(capfd: pytest.CaptureFixture[str]) -> None:
     trainer = on_policy_trainer(verbose=True, show_progress=True)
     trainer.execute_epoch()
-    assert capfd.readouterr().out.startswith("epoch 1, score 5, best 5 (epoch 0), 20 env steps, 2 gradient steps in ")
+    steps = "20 env steps (20 so far), 2 gradient steps in "
+    assert capfd.readouterr().out.startswith(f"epoch 1, score 5, best 5 (epoch 0), {steps}")
     trainer.run()
     capfd.readouterr()
     trainer.execute_epoch()  # after the bar was closed
