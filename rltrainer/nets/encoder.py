@@ -14,6 +14,7 @@ from rltrainer.nets.linear import Linear
 from rltrainer.nets.mlp import orthogonal_
 from rltrainer.nets.modes import eval_mode
 from rltrainer.nets.net_params import MakeEncoder, NetParams
+from rltrainer.nets.normalizer import warn_once
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces, num_choices, stored_dtype
 from rltrainer.state import registry
@@ -39,6 +40,24 @@ class FlatEncoder(LeafEncoder):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, ...] to floats [B, out_features]."""
         return x.reshape(len(x), self.out_features).to(self.weight_dtype)
+
+
+class ByteEncoder(FlatEncoder):
+    """Bytes, flattened and scaled to [0, 1]; a state from before they were scaled keeps its numbers."""
+
+    scale: Tensor
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space)
+        self.register_buffer("scale", torch.tensor(1 / 255))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map bytes [B, ...] to floats [B, out_features]."""
+        return super().forward(x) * self.scale
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.setdefault(f"{prefix}scale", torch.ones(()))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class OneHotEncoder(LeafEncoder):
@@ -113,8 +132,9 @@ registry.add_values(FlatEncoder, OneHotEncoder, ConvEncoder, SmallConvEncoder)
 class Encoder(nn.Module):
     """One encoder per leaf of an observation space, whose features are concatenated; or one for the whole observation.
 
-    Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, other leaves a `FlatEncoder`, unless
-    `net.encoder` or `net.obs_encoder` makes a module. `net.keys` are the visible parts of a Dict.
+    Images (a Box of three axes) get a `ConvEncoder`, choices a `OneHotEncoder`, other bytes a `ByteEncoder` and other
+    leaves a `FlatEncoder`, unless `net.encoder` or `net.obs_encoder` makes a module. `net.keys` are the visible parts
+    of a Dict.
     """
 
     weight_dtype = torch.float32
@@ -182,6 +202,9 @@ def _leaf_encoder(name: str, space: Space, make: MakeEncoder | None) -> tuple[nn
     is_image = isinstance(space, spaces.Box) and len(space.shape) == 3
     is_choice = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     kind: Any = ConvEncoder if is_image else OneHotEncoder if is_choice else FlatEncoder
+    if kind is FlatEncoder and isinstance(space, spaces.Box) and space.dtype == np.uint8 and (space.high == 255).all():
+        kind, hint = ByteEncoder, "An image needs three axes: gymnasium.wrappers.ReshapeObservation makes them."
+        warn_once(f"obs{name}, {readable(space)}: these bytes reach the network as a vector. {hint}")
     part = kind(space)
     return part, part.out_features
 

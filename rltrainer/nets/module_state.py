@@ -3,9 +3,11 @@
 import copy
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, readable
+from rltrainer.nets.encoder import ByteEncoder
 from rltrainer.nets.normalizer import RunningMoments
 from rltrainer.state.codec import check_like
 from rltrainer.types import State
@@ -30,12 +32,19 @@ class IncompatibleKeys(NamedTuple):
         return "; ".join(f"{text}: {', '.join(names)}" for text, names in zip(texts, self, strict=True) if names)
 
 
+def completed(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved state with the scales of bytes, if these are all that an older release did not save."""
+    parts = [path for path, part in module.named_modules() if isinstance(part, ByteEncoder)]
+    scales = {f"{path}.scale": torch.ones(()) for path in parts}
+    return {**scales, **saved} if parts and module.state_dict().keys() - saved.keys() <= scales.keys() else saved
+
+
 def check_module(name: str, module: nn.Module, saved: Any) -> None:
     """Raise a `CheckpointError`, whose text begins with `name`, unless a saved state fits a network."""
     # Before anything is loaded: `load_state_dict` would have changed half of the network when it finds a misfit.
     if not isinstance(saved, dict):
         raise CheckpointError(f"{name}: expected a mapping, found {readable(saved)}")
-    own = module.state_dict()
+    own, saved = module.state_dict(), completed(module, saved)
     for key in [*own, *saved]:
         if key not in saved or key not in own:
             where = "saved state" if key not in saved else "policy"
@@ -70,7 +79,7 @@ def fitting_module_state(module: nn.Module, saved: Any, prefix: str, left_out: I
     """
     if not isinstance(saved, dict):
         return saved
-    own = dict(module.state_dict())
+    own, saved = dict(module.state_dict()), completed(module, saved)
     fitting = {key for key in own if key in saved and _fits(module, key, own[key], saved[key])}
     for path, part in module.named_modules():
         inner = f"{path}." if path else ""

@@ -67,7 +67,7 @@ class NetParams(Params):
     encoder: Annotated[MakeEncoder, Rule("a callable (space of a leaf) -> module", _is_maker)] | None = None
     """Makes the encoder of a leaf of the observation from its space; the encoder gets the leaf as stored, bytes as
     bytes. F is found by a trial. None, here or returned, stands for convolutions for images, one-hot vectors for
-    choices, and other leaves as they are."""
+    choices, bytes scaled to [0, 1], and other leaves as they are."""
     obs_encoder: Annotated[MakeObsEncoder, Rule("a callable (observation space) -> module", _is_maker)] | None = None
     """Makes one encoder of the whole observation from its space, to combine parts of a Dict before the hidden layers.
     The encoder gets the observation as stored, a dict for a Dict, with the parts in `keys` and no `action_mask`."""

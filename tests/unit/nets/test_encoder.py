@@ -16,6 +16,9 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from rltrainer.nets.encoder import ConvEncoder, Encoder, FlatEncoder
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.normalizer import warn_once
+from rltrainer.state.state_file import write_state
+from tests.batches import transitions
 
 
 def box(*shape: int) -> spaces.Box:
@@ -38,7 +41,7 @@ INT8 = torch.int8
         (box(2, 2), torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), [[1, 2, 3, 4]]),
         (box(), torch.tensor([5.0, 6.0]), [[5], [6]]),
         (box(2), torch.ones(1, 2, dtype=torch.float64), [[1, 1]]),
-        (image(2), torch.tensor([[0, 255]], dtype=torch.uint8), [[0, 255]]),
+        (image(2), torch.tensor([[0, 255]], dtype=torch.uint8), [[0, 1]]),
         (spaces.Discrete(3, start=5), torch.tensor([5, 7]), [[1, 0, 0], [0, 0, 1]]),
         (
             spaces.MultiDiscrete([2, 3], start=[0, 1]),
@@ -261,3 +264,30 @@ def test_its_output_is_tried(made: Any, keys: Any, text: str) -> None:
     rule = "NetParams.obs_encoder: must make a module from [B, ...] to float [B, F] for the observation, Dict('image': "
     assert str(caught.value).startswith(rule)
     assert f"; {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3, 1)])
+def test_bytes_that_are_no_image_are_scaled_unless_they_were_not_when_saved(
+    shape: tuple[int, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    space, action = spaces.Dict(few=spaces.Box(0, 3, (1,), np.uint8), ram=image(*shape)), torch.tensor([0, 1])
+    warn_once.cache_clear()
+    algorithm: Any = rl.DQN(rl.QNetwork(space, spaces.Discrete(2), hidden_sizes=(8,)))
+    assert [text.partition(" reach ")[0] for text in caplog.messages] == [f'obs["ram"], {image(*shape)}: these bytes']
+    obs = {"few": torch.full((2, 1), 3, dtype=torch.uint8), "ram": torch.arange(0, 240, 20, dtype=torch.uint8)}
+    obs["ram"] = obs["ram"].reshape(2, *shape)
+    expected = torch.cat([obs["few"].float(), obs["ram"].flatten(1) / 255], 1)
+    assert torch.allclose(algorithm.policy.critic[0](obs), expected)
+    state = algorithm.state_dict()
+    for part in (state["policy"], state["target_critic"]):  # as it was saved before
+        assert [part.pop(key) for key in list(part) if key.endswith(".scale")] == [torch.tensor(1 / 255)]
+    write_state(tmp_path / "file", "algorithm", state)
+    expected[:, 1:] *= 255
+    for strict in (True, False):
+        algorithm.load(tmp_path / "file", strict=strict)
+        for each in (algorithm, rl.load(tmp_path / "file", strict=strict)):
+            assert torch.equal(each.policy.critic[0](obs), expected)
+            assert torch.equal(each.target_critic.network[0](obs), expected)
+            assert each.update(transitions(obs, action, torch.ones(2))).metrics
+        policy: Any = rl.load_policy(tmp_path / "file", strict=strict)
+        assert torch.equal(policy.critic[0](obs), expected)
