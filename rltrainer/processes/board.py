@@ -46,6 +46,9 @@ class Board:
     def opened(cls, rank: int, world: int, path: str | None, check: Callable[[float], None]) -> "Board | None":
         """Return a board; None if this machine has no such memory, or its processor does not order writes."""
         with suppress(OSError):
+            size = world * (2 * NBYTES + ALIGNMENT)
+            if path is not None and (not os.readlink(path).startswith("/memfd:") or os.stat(path).st_size != size):
+                return None  # another file, which tensors would overwrite
             return cls(rank, world, path, check) if IS_ORDERED and os.path.isdir("/proc/self/fd") else None
         return None
 

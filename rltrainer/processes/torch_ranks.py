@@ -43,6 +43,8 @@ SECONDS_FOR_OTHERS = 2.0
 SECONDS_TO_END = 20.0
 """For a rank that fails to print its error; `torchrun` kills the others after 30 seconds."""
 
+STORE = "RLTRAINER_STORE"
+"""The variable with the file in which ranks of one machine meet, so that no port is open; unset under `torchrun`."""
 ENDED = "ended by SIGTERM"
 
 
@@ -119,7 +121,8 @@ class Team:
             raise RLTrainerError(f"{text}, which a run of {world} processes needs")
         self.rank, self.world = rank, world
         limit = timedelta(seconds=SECONDS_TO_JOIN)
-        store = next(dist.rendezvous("env://", timeout=limit))[0]
+        path = os.environ.get(STORE)
+        store = dist.FileStore(path, world) if path else next(dist.rendezvous("env://", timeout=limit))[0]
         # torchrun's store outlives the processes that it starts again.
         run, start = (os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
         self._store = dist.PrefixStore(f"rltrainer {run} {start}", store)
@@ -156,10 +159,12 @@ class Team:
 
         if any(host != self._host for _, _, host, _ in self._members):
             return None
-        path = None if self.rank == 0 else str(notes.get("board 0"), "utf-8")
-        is_useful = path != "" and self.world <= num_cores()
+        # Only the number of a descriptor is taken from the store, which others may reach.
+        number = b"0" if self.rank == 0 else notes.get("board 0")
+        path = None if self.rank == 0 else f"/proc/{self._members[0][0]}/fd/{number.decode(errors='replace')}"
+        is_useful = number.isdigit() and self.world <= num_cores()
         board = Board.opened(self.rank, self.world, path, check) if is_useful else None
-        notes.set(f"board {self.rank}", "" if board is None else board.path)
+        notes.set(f"board {self.rank}", "" if board is None else os.path.basename(board.path))
         are_open = [notes.get(f"board {each}") != b"" for each in range(self.world)]
         return board if all(are_open) else None
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.processes.channel import dumps, loads
-from rltrainer.processes.torch_ranks import torchrun_place
+from rltrainer.processes.torch_ranks import STORE, torchrun_place
 from rltrainer.tools.runs.processes import check_program
 from rltrainer.validation.field_rules import PositiveInt, checked
 
@@ -44,9 +45,14 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
 
     check_program(owner, function)
     with tempfile.TemporaryDirectory() as folder, _kept_settings():
+        # Files, not ports: PyTorch unpickles what it finds at its launcher's, and listens there on all addresses.
+        os.environ |= {STORE: os.path.join(folder, "store"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        for name in {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=num_ranks, max_restarts=0, run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d", rdzv_endpoint="localhost:0", logs_specs=DefaultLogsSpecs(folder),
+            rdzv_backend="c10d", rdzv_endpoint=os.path.join(folder, "launcher"), rdzv_configs={"store_type": "file"},
+            local_addr="127.0.0.1", logs_specs=DefaultLogsSpecs(folder),
         )  # fmt: skip
         try:
             results = elastic_launch(config, _call_in_rank)(dumps(function), sys.orig_argv)
@@ -74,15 +80,16 @@ def _call_in_rank(pickled: bytes, command: list[str]) -> bytes:
 
 @contextlib.contextmanager
 def _kept_settings() -> Iterator[None]:
-    """Give ranks one thread each, as `torchrun` does, and undo what PyTorch's launcher does to this process."""
+    """Give ranks one thread each, as `torchrun` does, and undo what is done to this process to start them."""
     numbers = [getattr(signal, name) for name in HANDLED if hasattr(signal, name)]
-    handlers, threads = [signal.getsignal(number) for number in numbers], os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = threads or "1"
+    handlers, before = [signal.getsignal(number) for number in numbers], dict(os.environ)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         yield
     finally:
-        if threads is None:
-            del os.environ["OMP_NUM_THREADS"]
+        for name in os.environ.keys() - before:
+            del os.environ[name]
+        os.environ.update(before)
         if threading.current_thread() is threading.main_thread():
             for number, handler in zip(numbers, handlers, strict=True):
                 signal.signal(number, handler)

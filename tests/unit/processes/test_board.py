@@ -1,7 +1,9 @@
 """Boards of ranks, here in threads: every dtype and size, many exchanges in a row, and a rank that is missing."""
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,7 +98,11 @@ def test_a_rank_that_does_not_come_is_looked_for() -> None:
     assert seen[0] >= module.TICK
 
 
-def test_no_board_where_writes_have_no_order_or_memory_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Board.opened(1, 2, "/proc/self/fd/987654", fine) is None
+def test_no_board_where_writes_have_no_order_or_memory_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, file = Board(0, 2, None, fine), tmp_path / "file"
+    file.write_bytes(bytes(os.path.getsize(first.path)))
+    assert Board.opened(1, 2, first.path, fine) is not None
+    for world, path in ((2, "/proc/self/fd/987654"), (2, str(file)), (3, first.path)):
+        assert Board.opened(1, world, path, fine) is None
     monkeypatch.setattr(module, "IS_ORDERED", False)
     assert Board.opened(0, 2, None, fine) is None
