@@ -77,6 +77,10 @@ class RankLostError(RLTrainerError):
     """Another rank of a run has failed, is gone or does not answer; the text names it and the cause."""
 
 
+class RanksDifferError(RLTrainerError):
+    """Networks that all ranks of a run share have become different; the text names the tensor and the rank."""
+
+
 class ExportError(RLTrainerError):
     """A policy is no graph of tensors that could act elsewhere, or does not act there as it does here."""
 

@@ -20,6 +20,7 @@ from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
+from rltrainer.processes.equal_tensors import make_equal
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.codec import Constructed, to_plain
 from rltrainer.state.params import Params
@@ -245,12 +246,34 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         said = {"algorithm": type(self).__name__, "construction": self.to_plain()}
         return said | dtype_entry(self.policy.weight_dtype) | parts
 
-    @torch.no_grad()
     def take_from_first_rank(self) -> None:
-        """Take the tensors of the plan's first rank, so that all ranks begin alike."""
+        """Take the tensors of the plan's first rank, at the start, and where a callback may have changed them."""
         if self.num_ranks > 1:
-            for tensor in self._tensors():
-                tensor.copy_(self.plan.ranks.gather(tensor.detach(), is_equal=True)[0])
+            if self.accumulation is not None:
+                self.accumulation.num_steps = self.plan.ranks.from_first(self.accumulation.num_steps)
+            found = self._shared_tensors()
+            for name, optimizer in self.optimizers_by_loss().items():
+                found |= {x: f"{name} optimizer" for x in optimizer.shared_tensors if x not in found}
+            make_equal(found, self.plan.ranks)
+
+    def require_equal_ranks(self) -> None:
+        """Raise a `RanksDifferError` if networks, targets or their statistics differ between the plan's ranks."""
+        if self.num_ranks > 1:
+            processor = torch.backends.cpu.get_cpu_capability()
+            gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+            make_equal(self._shared_tensors(), self.plan.ranks, f"{processor} {gpu} {self.plan.runtime}")
+
+    def _shared_tensors(self) -> dict[Tensor, str]:
+        """Return the tensors of networks, which are equal in all ranks, and their names."""
+        found: dict[Tensor, str] = {}
+        for name, part in self._parts().items():
+            if isinstance(part, Tensor):
+                found[part] = name
+            elif isinstance(part, nn.Module):
+                # Without buffers that are not saved, and without extra states: the returns of a rank's own envs.
+                saved = part.state_dict(prefix=f"{name}.", keep_vars=True).items()
+                found |= {x: key for key, x in saved if isinstance(x, Tensor) and not key.endswith("_extra_state")}
+        return found
 
     def snapshot(self) -> Load:
         """Return a function that restores the present state."""

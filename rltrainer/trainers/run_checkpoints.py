@@ -48,6 +48,7 @@ def run_parts(
     state: RunState, params: TrainerParams, algorithm: Algorithm, state_of: Callable[[Any], State] = live_state
 ) -> dict[str, State]:
     """Return the state of each part of a run, as `state_of` returns it, and that of the run itself."""
+    algorithm.require_equal_ranks()
     state.params = settings_of(params, algorithm)
     # Of a process, so of its first shard: another process that takes over a later shard keeps the streams of its own.
     state.global_random = GlobalRandom.of_now() if params.ranks.is_first_here else None

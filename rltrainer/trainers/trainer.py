@@ -18,6 +18,7 @@ from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.collect_stats import NO_EPISODES
 from rltrainer.errors import CheckpointError, ParamsError, at_the_end
 from rltrainer.hooks import HookRunner, TrainerContext
+from rltrainer.hooks.hook import is_ours
 from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
 from rltrainer.trainers.run_log import RunLog
@@ -32,6 +33,8 @@ from rltrainer.validation.suggestions import SuggestsAttributes
 TAlgorithm = TypeVar("TAlgorithm", bound=Algorithm)
 TParams = TypeVar("TParams", bound=TrainerParams)
 T = TypeVar("T")
+CALLBACKS = ("training_fn", "test_fn", "compute_score_fn", "stop_fn", "save_best_fn", "save_checkpoint_fn")
+"""Fields of functions that may change weights."""
 
 
 class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
@@ -166,7 +169,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             record, counters = state.begin_epoch(), state.counters
             with self._running(), self._profiler:
                 while state.stop_cause is None and not self._has_all_steps(record):
-                    params.call("training_fn", counters.epoch, counters.env_step)
+                    self._call("training_fn", counters.epoch, counters.env_step)
                     hooks.begin_training_step()
                     state.training_step += 1
                     batch = self._collect(record)
@@ -182,7 +185,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
                         record.num_training_steps += 1
                         hooks.end_training_step(batch, result, self._has_all_steps(record))
                         self._log.end_training_step(state)
-                        params.call("save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
+                        self._call("save_checkpoint_fn", counters.epoch, counters.env_step, counters.gradient_step)
                     self._note_progress()
                     self._profiler.step()
                     self._checkpoints.end_training_step(self._has_all_steps(record))
@@ -191,6 +194,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
                 score = self._test(params.test_collector)
                 if self._wants_to_stop(score):
                     state.stop_reason = "stop_fn"
+            self.algorithm.require_equal_ranks()
             self._checkpoints.agree()
             state.stop_reason = state.stop_cause
             record.timing.total += time.perf_counter() - started
@@ -253,6 +257,9 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         # Prepare the first step of a run; may be called again.
         self._hooks.context = self._new_context()
         self._attach()
+        functions = {name: getattr(self.params, name) for name in CALLBACKS}
+        own = [name for name, function in functions.items() if function is not None and not is_ours(function)]
+        self._callbacks = set[str]().union(*self.ranks.from_all(own)) if self.ranks.world > 1 else set()
         self._profiler = RunProfiler(self.params.runtime.profiler if self.ranks.rank == 0 else None)
 
     def _new_context(self) -> TrainerContext:
@@ -288,15 +295,27 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         params, runtime = self.params, self.state.runtime
         return running_as(runtime, params.runtime, params.precision.tf32, self.ranks.is_first_here)
 
+    def _call(self, field: str, *args: Any) -> None:
+        self._calling(field, self.params.call, field, *args)
+
+    def _calling(self, field: str, function: Callable[..., T], *args: Any) -> T:
+        """Call a function that calls this callback; all ranks then have the weights that it leaves in the first one."""
+        if field not in self._callbacks:
+            return function(*args)
+        self.algorithm.require_equal_ranks()
+        result = function(*args)
+        self.algorithm.take_from_first_rank()
+        return result
+
     def _decided(self, function: Callable[..., T], *args: Any) -> T:
         """Return the result of the first rank's function, a plain value, on all ranks."""
         return cast(T, self.ranks.from_first(function(*args) if self.ranks.rank == 0 else None))
 
     def _score(self, stats: CollectStats) -> float:
-        return self._decided(self.params.score, stats)
+        return self._calling("compute_score_fn", lambda: self._decided(self.params.score, stats))
 
     def _wants_to_stop(self, score: float) -> bool:
-        return self._decided(self.params.wants_to_stop, score)
+        return self._calling("stop_fn", lambda: self._decided(self.params.wants_to_stop, score))
 
     def _has_all_steps(self, record: EpochRecord) -> bool:
         return record.num_steps(self.step_unit) >= self.params.epoch_num_steps
@@ -311,7 +330,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
     def _test(self, collector: DataSource) -> float:
         """Make a test step: collect, score, and remember the best. Returns the score."""
         started, params, state = time.perf_counter(), self.params, self.state
-        params.call("test_fn", self.epoch, self.env_step)
+        self._call("test_fn", self.epoch, self.env_step)
         collector.sync()
         collector.reset(first_episode=True)
         num_episodes = self.ranks.part_of(params.test_step_num_episodes)
@@ -333,7 +352,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             returns = stats.returns
             self.state.best = Best(score, float(returns.mean()), float(returns.std()), self.epoch)
             try:
-                self.params.call("save_best_fn", self.algorithm)
+                self._call("save_best_fn", self.algorithm)
             except BaseException:
                 self.state.best = before  # without its file it is not the best that can be restored
                 raise

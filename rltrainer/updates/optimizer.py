@@ -301,6 +301,13 @@ class Optimizer:
         of_scaler = [] if self._scaler is None else [self._scaler.scale, self._scaler.num_good]
         return [*self.parameters, *of_method, *self._bad.tensors, self.is_stopped, *gathered, *of_scaler]
 
+    @property
+    def shared_tensors(self) -> list[Tensor]:
+        """Those that are equal in all ranks, and the state of an optimizer of the user's; not the sums of a group."""
+        states = self.method.optimizer.state if isinstance(self.method, TorchOptimizer) else {}
+        moments = [x for p in self.parameters for x in states.get(p, {}).values() if isinstance(x, Tensor)]
+        return [x for x in self.tensors if x is not self._gathered] + moments
+
     def take_fault(self, wait: bool = True) -> str | None:
         """Describe the last gradient that was not finite, once; without `wait`, perhaps at a later call."""
         if (fault := self._bad.take(wait)) is None:

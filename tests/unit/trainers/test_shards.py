@@ -14,7 +14,7 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError, ParamsError, RanksDifferError
 from rltrainer.nets.mlp import Dropout
 from rltrainer.processes.ranks import Ranks, run_in_threads
 from rltrainer.trainers import shards
@@ -386,3 +386,50 @@ def test_a_trainer_of_several_shards_is_not_copied() -> None:
     text = error_text(ParamsError, copy.deepcopy, scripted())
     assert text.startswith("RuntimeParams.parallel: must leave one shard in a trainer that is copied; got ")
     assert copy.deepcopy(scripted(1)).meeting is None
+
+
+def restart(algorithm: Any) -> None:
+    """Draw all weights anew, as a `training_fn` for plasticity does."""
+    for p in algorithm.policy.parameters():
+        nn.init.normal_(p)
+
+
+class Restarts(rl.TrainerHook):
+    """Draws weights in the second training step: in each shard others."""
+
+    def post_steps(self, ctx: Any) -> None:
+        if ctx.training_step == 2:
+            restart(ctx.algorithm)
+
+
+CALLBACKS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "training_fn": lambda algorithm: lambda *_: restart(algorithm),
+    "test_fn": lambda algorithm: lambda *_: restart(algorithm),
+    "stop_fn": lambda algorithm: lambda _: restart(algorithm) is not None,
+    "compute_score_fn": lambda algorithm: lambda _: restart(algorithm) or 1.0,
+    "save_best_fn": lambda algorithm: lambda _: restart(algorithm),
+    "save_checkpoint_fn": lambda algorithm: lambda *_: restart(algorithm) or "",
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_all_shards_get_the_weights_that_a_callback_leaves(name: str) -> None:
+    trainer = scripted()
+    algorithm, params = trainer.algorithm, trainer.params
+    object.__setattr__(params, name, CALLBACKS[name](algorithm))
+    before = next(algorithm.policy.parameters()).clone()
+    trainer.run()
+    for p, q in zip(*(each.algorithm.policy.parameters() for each in all_of(trainer)), strict=True):
+        assert torch.equal(p, q)
+    assert not torch.equal(before, next(algorithm.policy.parameters()))
+
+
+@pytest.mark.parametrize(("fields", "num_steps"), [({}, 2), ({"checkpoint": 3}, 3), ({"checkpoint": 2}, 2)])
+def test_weights_that_a_hook_changes_in_each_shard_are_an_error(
+    fields: dict[str, int], num_steps: int, tmp_path: Path
+) -> None:
+    checkpoint = rl.CheckpointParams(tmp_path, every=fields["checkpoint"]) if fields else None
+    trainer = scripted(hooks=[Restarts()], epoch_num_steps=32, checkpoint=checkpoint)
+    text = error_text(RanksDifferError, trainer.run)
+    assert text.startswith("policy."), text
+    assert "must be equal in all ranks; rank 1 of 2 differs from rank 0 by up to " in text
