@@ -1,4 +1,4 @@
-"""Film PPO on CartPole: an episode every 8,192 env steps as it learns, and what it has learned as a GIF."""
+"""Record PPO on CartPole: an episode every 8,192 env steps as it learns, and what it has learned as a GIF."""
 
 import argparse
 from pathlib import Path
@@ -30,7 +30,7 @@ def main() -> None:
     )
     algorithm.run_training(params)
     stats = rl.record(algorithm, "CartPole-v1", folder / "trained.gif", max_episode_steps=60, seed=args.seed)
-    print(f"the film of {stats.lengths[0]} steps is {folder / 'trained.gif'}")
+    print(f"the video of {stats.lengths[0]} steps is {folder / 'trained.gif'}")
     print(f"of 20 other episodes: {rl.evaluate_policy(algorithm, 'CartPole-v1', 20, seed=1001)}")
     for path in sorted(folder.glob("*.mp4")):
         print(path)

@@ -123,10 +123,7 @@ GROUPS: dict[str, dict[str, Callable[[str], Path]]] = {
         "offline_from_dataset": functools.partial(own, picture="runs/offline_from_dataset/data.png"),
         "offline_to_online": lambda name: curves(name, "offline", "then online"),
     },
-    "Of your own, and out into the world": {
-        "custom_algorithm": curve,
-        "serve_policy": lambda name: terminal(name, "--short"),
-    },
+    "Extending and deploying": {"custom_algorithm": curve, "serve_policy": lambda name: terminal(name, "--short")},
 }
 """What the picture of each example is; one that is not named is drawn as a curve."""
 
@@ -180,7 +177,7 @@ def page() -> str:
     """Return the text of the page."""
     text = """# Gallery
 
-Every program of the folder `examples`, with a picture that its own run made: `python -m pictures.gallery` runs them and
+Every program of the folder `examples`, with a picture from its own run: `python -m pictures.gallery` runs them and
 writes this page. With `--short` each runs for a few seconds only; `make examples` does so with all of them.
 """
     for title, names in groups():

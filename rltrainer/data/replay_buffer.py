@@ -59,7 +59,7 @@ class BufferOptions(TypedDict, total=False):
 class ReplayBuffer:
     """Stores the newest transitions of `num_envs` envs and samples them uniformly, or as `sampler` draws them.
 
-    Each observation is stored once. `progress` returns the share of the training that is done, for schedules; each of
+    Each observation is stored once. `progress` returns the share of the run that is done, for schedules; each of
     `ranks` samples its part of a batch.
 
     Args:

@@ -191,7 +191,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     if made.env is None and (is_drawn or is_filmed):
         raise click.UsageError("--plot and --record show test episodes: name their env, --env ENV", ctx)
     filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
-    # Before the training: a missing package at its end would cost hours.
+    # Before the run: a missing package at its end would cost hours.
     require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {ctx.meta['words']}{rollout_words(ctx.meta['recipe'], made)}; {made.length}")
     if len(seeds) > 1:

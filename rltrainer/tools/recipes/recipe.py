@@ -172,7 +172,7 @@ class AnyRecipe(Params):
 
     @property
     def length(self) -> str:
-        """The length of the training in words: of the whole collections and epochs that it comes to."""
+        """The length of the run in words: of the whole collections and epochs that it comes to."""
         _, collection, unit = self._steps()
         epochs = {**self._epochs(), **self.trainer}
         per_epoch = math.ceil(epochs["epoch_num_steps"] / collection) * collection
@@ -235,7 +235,7 @@ class AnyRecipe(Params):
 
     @abstractmethod
     def _steps(self) -> tuple[int, int, str]:
-        """Return the steps of the training, those of a collection, and their unit."""
+        """Return the steps of the run, those of a collection, and their unit."""
 
     def _epochs(self) -> dict[str, int]:
         num_steps, collection, _ = self._steps()
@@ -337,12 +337,12 @@ SIZE = "collection_step_num_env_steps"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe(AnyRecipe):
-    """All settings of a training in an env, as data: `recipe.make_trainer().run()`."""
+    """All settings of a run in an env, as data: `recipe.make_trainer().run()`."""
 
     env: AnyEnv
     """The env: a gymnasium id, or a factory."""
     num_env_steps: PositiveInt
-    """Env steps of the whole training, rounded up to whole collections and whole epochs."""
+    """Env steps of the whole run, rounded up to whole collections and whole epochs."""
     num_envs: PositiveInt = 1
     """Copies of the env that are stepped together. On policy, `with_fields` keeps the steps of each in a rollout."""
     capacity: PositiveInt | None = None
@@ -415,14 +415,14 @@ Data = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OfflineRecipe(AnyRecipe):
-    """All settings of a training from logged data, as data: `recipe.make_trainer().run()`."""
+    """All settings of a run on logged data, as data: `recipe.make_trainer().run()`."""
 
     env: AnyEnv | None = None
     """The env of test steps: a gymnasium id, or a factory. None makes no test steps, so that no algorithm is best."""
     data: Data
     """The data: a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a buffer."""
     num_gradient_steps: PositiveInt = 100_000
-    """Gradient steps of the whole training, rounded up to whole epochs."""
+    """Gradient steps of the whole run, rounded up to whole epochs."""
     trainer_params_class = OfflineTrainerParams
 
     def __post_init__(self) -> None:

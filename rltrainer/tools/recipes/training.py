@@ -71,7 +71,7 @@ def train(
     Args:
         env: a gymnasium id, or a factory of envs. With `data`, the env of test steps; None makes none.
         algorithm: its name, "ppo", "sac", ...; None takes the recipe's. Or an algorithm whose networks, optimizers and
-            params continue, such as `result.algorithm` of a training on data; the object itself does not change.
+            params continue, such as `result.algorithm` of a run on data; the object itself does not change.
         data: train offline from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
         folder: where the folder is made.

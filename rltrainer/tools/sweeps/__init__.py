@@ -1,4 +1,4 @@
-"""Sweeps: many trials of a training with other values of some fields, on Optuna."""
+"""Sweeps: many trials of a run with other values of some fields, on Optuna."""
 
 from rltrainer.tools.sweeps.result import SweepResult, SweepTrial, open_sweep
 from rltrainer.tools.sweeps.search_space import LogUniform, Uniform

@@ -1,4 +1,4 @@
-"""Many trials of a training, each with other values of some fields: which are the best?
+"""Many trials of a run, each with other values of some fields: which are the best?
 
 A trial gets its values from Optuna, runs in its own process and reports the score of each test step; Optuna decides
 whether it continues. Everything is in one folder, from which the same call continues after a kill.
