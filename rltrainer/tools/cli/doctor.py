@@ -18,6 +18,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from rltrainer.collect import Collector
+from rltrainer.data import RolloutBuffer
 from rltrainer.device import cuda_devices
 from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import single_env
@@ -26,6 +27,8 @@ from rltrainer.nets import ActorCritic, Policy
 from rltrainer.processes.worker import num_cores
 from rltrainer.tools.cli.values import env_named
 from rltrainer.tools.recipes.algorithms import algorithms_for, policy_of
+from rltrainer.tree import leaves
+from rltrainer.types import Rollout
 
 # The package by which an extra is known to be installed.
 EXTRAS = {
@@ -38,6 +41,10 @@ EXTRAS = {
 NO_MATTER = re.compile(
     "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
 )
+MARKS = {True: "ok", False: "BAD", None: "HINT"}
+"""Marks of lines: fit, unfit, and probably a mistake."""
+# Values beyond which rewards and observations are no numbers around 1, which networks expect.
+LARGE_REWARD, LARGE_OBS = 1e4, 100.0
 _ANSI = re.compile(r"\x1b\[\d+m")
 # Env steps that an env is looked at for.
 NUM_STEPS = 1000
@@ -75,8 +82,8 @@ def env(ctx: click.Context, env: str) -> None:
     """
     num_bad = 0
     for name, is_good, words in look_at_env(env_named(env)):
-        num_bad += not is_good
-        click.echo(f"{'ok  ' if is_good else 'BAD '}{name:14}{words}")
+        num_bad += is_good is False
+        click.echo(f"{MARKS[is_good]:5}{name:14}{words}")
     if num_bad:
         ctx.exit(1)
 
@@ -99,8 +106,8 @@ def machine() -> Iterator[tuple[str, str]]:
         yield extra, f"{package} {version}" if version else f'not installed: pip install ".[{extra}]" in a clone'
 
 
-def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
-    """Yield what was looked at in an env, whether it is as it should be, and words on it."""
+def look_at_env(env: Any) -> Iterator[tuple[str, bool | None, str]]:
+    """Yield what was looked at in an env, whether it is as it should be (None: in doubt), and words on it."""
     try:
         single = single_env(env)
     except Exception as error:
@@ -143,10 +150,11 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool, str]]:
         yield "algorithms", False, f"none takes these spaces: {problem}"
 
 
-def _steps(policy: Policy, envs: Any, env: Any, limit: int | None) -> Iterator[tuple[str, bool, str]]:
+def _steps(policy: Policy, envs: Any, env: Any, limit: int | None) -> Iterator[tuple[str, bool | None, str]]:
+    buffer = RolloutBuffer(NUM_STEPS, envs.num_envs, envs.single_observation_space, envs.single_action_space)
     try:
         started = time.perf_counter()
-        stats = Collector(policy, envs).collect(num_steps=NUM_STEPS, random=True)
+        stats = Collector(policy, envs, buffer).collect(num_steps=NUM_STEPS, random=True)
         seconds = time.perf_counter() - started
     except Exception as error:
         yield "steps", False, f"{type(error).__name__}: {error}"
@@ -156,11 +164,28 @@ def _steps(policy: Policy, envs: Any, env: Any, limit: int | None) -> Iterator[t
     hint = "" if stats.num_collected_episodes else ": is there a time limit? Returns are those of episodes that ended"
     hint = hint if limit is None else f"; the time limit is {limit:,}"
     yield "episodes", True, f"{stats.num_collected_episodes} ended in {NUM_STEPS} steps{lengths}{hint}"
+    yield from _hints(buffer.rollout(), stats.lengths)
     yield "speed", True, f"{NUM_STEPS / seconds:,.0f} env steps a second in one process, with what stores them"
     first, second = (_walk(env) for _ in range(2))
     same = all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     hint = "" if same else ": draw only from self.np_random, which super().reset(seed=seed) seeds"
     yield "determinism", same, f"the same seed and actions give {'the same' if same else 'another'} episode{hint}"
+
+
+def _hints(rollout: Rollout, lengths: Any) -> Iterator[tuple[str, None, str]]:
+    """Yield what makes an env hard to learn, though each value is allowed."""
+    if len(lengths) > 1 and lengths.min() == lengths.max() > 1 and int(rollout.terminated.sum()) == len(lengths):
+        how = "return a time limit as truncated, or let the agent observe the time"
+        yield "time limit", None, f"every episode is terminated at its step {int(lengths[0])}: {how}"
+    if (peak := rollout.reward.abs().max().item()) > LARGE_REWARD:
+        yield "rewards", None, f"as large as {peak:.3g}: bring them to about 1, or train with normalize_reward=True"
+    numbers = [leaf.abs().max().item() for leaf in leaves(rollout.obs) if leaf.is_floating_point()]
+    if (peak := max(numbers, default=0.0)) > LARGE_OBS:
+        yield (
+            "scale",
+            None,
+            f"observations as large as {peak:.3g}: train with normalize_obs=True, or change their units",
+        )
 
 
 def _walk(env: Any) -> list[Any]:

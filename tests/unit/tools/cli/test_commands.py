@@ -236,6 +236,14 @@ class Small(Mine):
 class Unbounded(Mine):
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
 
+class Large(Mine):
+    observation_space = gym.spaces.Box(-1e6, 1e6, (2,))
+    def step(self, action):
+        obs, _, _, _, info = super().step(action)
+        return obs, 1e9, bool(obs[0] > 5e5), False, info
+    def observe(self):
+        return 6e5 * super().observe()
+
 class Wrong(Mine):
     def observe(self):
         return np.full(2, np.nan, np.float32)
@@ -274,19 +282,30 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
     assert main(["doctor", "env", "their_envs:Mine"]) == 0
     good = capsys.readouterr().out
     assert "BAD" not in good
-    assert re.search(r"^ok  episodes +100 ended in 1000 steps, 10 steps each, and began again$", good, re.MULTILINE)
+    assert re.search(r"^ok   episodes +100 ended in 1000 steps, 10 steps each, and began again$", good, re.MULTILINE)
     for env, status, *patterns in (
         (
             "CartPole-v1",
             0,
-            "^ok  gymnasium +its own checks pass$",
-            "^ok  episodes.*and began again; the time limit is 500$",
+            "^ok   gymnasium +its own checks pass$",
+            "^ok   episodes.*and began again; the time limit is 500$",
         ),
-        ("Pendulum-v1", 0, "^ok  gymnasium +its own checks pass$", "^ok  episodes +4 ended in .* 200$"),
-        ("their_envs:Small", 1, "^BAD algorithms +none takes these spaces: .*SmallConvEncoder"),
+        ("Pendulum-v1", 0, "^ok   gymnasium +its own checks pass$", "^ok   episodes +4 ended in .* 200$"),
+        ("their_envs:Small", 1, "^BAD  algorithms +none takes these spaces: .*SmallConvEncoder"),
         ("their_envs:Unbounded", 0, "A Box action space minimum value is -infinity"),
-        ("their_envs:Careless", 1, "^BAD determinism +the same seed and actions give another"),
-        ("their_envs:Wrong", 1, "^BAD steps +NonFiniteError: "),
+        ("their_envs:Careless", 1, "^BAD  determinism +the same seed and actions give another"),
+        (
+            "their_envs:Mine",
+            0,
+            "^HINT time limit +every episode is terminated at its step 10: return a time limit as trun",
+        ),
+        (
+            "their_envs:Large",
+            0,
+            r"^HINT rewards +as large as 1e\+09: ",
+            r"^HINT scale +observations as large as \d\.\d+e\+05",
+        ),
+        ("their_envs:Wrong", 1, "^BAD  steps +NonFiniteError: "),
     ):
         assert main(["doctor", "env", env]) == status
         found = capsys.readouterr().out
