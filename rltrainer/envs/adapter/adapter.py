@@ -46,8 +46,8 @@ class EnvAdapter(Stateful[AdapterState]):
     episode, and no step is lost. Other envs reset themselves and are seeded as a whole. So are envs in a layer with a
     `reset` of its own, unless its class has `supports_masked_reset = True`: it then keeps to the mask.
 
-    gymnasium's sync env in mode SAME_STEP returns a reference to the final observation and then resets the env: an
-    env that writes all its observations into one array destroys it. Use another mode for such an env.
+    gymnasium's vector envs in mode SAME_STEP lose the final observation of an env that writes all its observations into
+    one array. With the sync one, that is an `EnvError`; the async one does not show it. Use another mode.
 
     `envs` take and return numpy arrays or torch tensors, `device` is the policy's, and `to_env` is the
     `ActionConverter` that returns the env's action for a policy's action [N, ...].

@@ -64,7 +64,7 @@ class MaskedSameStep(MaskedReset):
 
     def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
         """Take the final observations from the info."""
-        write_final_obs(rows, info, memory)
+        write_final_obs(self._envs, rows, info, memory)
 
 
 class MaskedNextStep(MaskedReset):
@@ -111,15 +111,15 @@ class SameStep(NextStep):
         """Keep the first observations, and take the final ones from the info."""
         # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
         self._first_obs = take_rows(memory.obs, rows)
-        write_final_obs(rows, info, memory)
+        write_final_obs(self._envs, rows, info, memory)
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
         """Write the first observations that `finish` kept."""
         memory.write_rows(rows, self._first_obs)
 
 
-def write_final_obs(rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
-    """Write the final observations of envs [K] from the info of their step; an `EnvError` if one is missing."""
+def write_final_obs(envs: VectorEnv, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
+    """Write the final observations of envs [K] from the info of their step; an `EnvError` if one is lost."""
     found = leaves(info.get("final_obs"))
     is_of_all = all(isinstance(leaf, Tensor) for leaf in found)
     if is_of_all and [leaf.shape for leaf in found] == [leaf.shape for leaf in leaves(memory.obs)]:
@@ -129,6 +129,11 @@ def write_final_obs(rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None
         row = map_tree(lambda leaf, n=n: leaf[n], info["final_obs"]) if "final_obs" in info else None
         if row is None:
             raise EnvError(f'env {n} ended its episode, but info["final_obs"] holds no final observation of it')
+        # gymnasium's sync env keeps what its envs returned last: the first observation of the next episode.
+        kept = getattr(envs.unwrapped, "_env_obs", None)
+        if kept is not None and any(map(np.shares_memory, leaves(row), leaves(kept[n]))):
+            text = f"env {n} wrote the first observation of its next episode into the array of the final one"
+            raise EnvError(f"{text}: return copies (obs.copy()), or use another autoreset mode than SAME_STEP")
         memory.write_row(n, row)
 
 

@@ -105,7 +105,10 @@ class OfAllAgents(gym.Env[Any, Any]):
                 # An agent that leaves without a flag was not at an end of the task.
                 is_cut = self._flag("truncations", name, truncations)
                 self.truncated[i] = is_cut or (not listed[i] and not self.terminated[i])
-            self.here[i] = listed[i] and not (self.terminated[i] or self.truncated[i])
+            is_done = self.terminated[i] or self.truncated[i]
+            if not acted[i]:  # some envs keep who is done in their list
+                is_done = any(isinstance(flags, dict) and flags.get(name) for flags in (terminations, truncations))
+            self.here[i] = listed[i] and not is_done
         # The last observation of a terminated agent is not used, and not every env returns it.
         has_obs = [isinstance(obs, dict) and name in obs for name in self.agents]
         self._observe(self.here | self.truncated | (acted & has_obs), obs, infos)

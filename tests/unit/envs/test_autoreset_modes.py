@@ -62,6 +62,13 @@ def test_gymnasium_sync_with_envs_that_overwrite(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.parametrize("kind", ["box", "dict"])
+def test_a_final_observation_that_the_next_episode_overwrites(kind: str) -> None:
+    envs = gym_sync(kind, in_place=True, autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(EnvError, match="^env 0 wrote the first observation of its next episode into the array"):
+        record(adapter_of(envs), NUM_ROWS)
+
+
+@pytest.mark.parametrize("kind", ["box", "dict"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("object_info", [False, True])
 def test_a_native_env(kind: str, mode: AutoresetMode, object_info: bool) -> None:

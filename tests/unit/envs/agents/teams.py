@@ -85,6 +85,20 @@ class Visitors:
         return {"observation": obs, "action_mask": mask} if self.is_masked else obs
 
 
+class Lingering(Visitors):
+    """Keeps who has left in its list, and says at each step that it has."""
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.agents = self._present()
+        obs, rewards, terminations, truncations, infos = super().step({name: actions[name] for name in self.agents})
+        left = [name for name, (_, last) in self.spans.items() if last <= self.num_steps]
+        self.agents += left
+        obs |= {name: self._obs(name) for name in left}
+        terminations |= {name: name not in self.truncated for name in left}
+        truncations |= {name: name in self.truncated for name in left}
+        return obs, rewards, terminations, truncations, infos
+
+
 class Strangers(Visitors):
     """Takes numbers from where nobody can take them again, while `is_strange`."""
 
