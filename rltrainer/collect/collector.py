@@ -335,7 +335,7 @@ class Collector(Stateful[CollectorState]):
                         if not self._run_tensors(num_steps):
                             self._step_envs(num_steps)
                         self._checker.check_policy(self.policy)
-                    except Exception as error:
+                    except (Exception, SystemExit) as error:
                         self._checker.name_cause(self.rollout_buffer)
                         raise_named(error, self.num_rows)
                         raise
@@ -386,7 +386,7 @@ class Collector(Stateful[CollectorState]):
                     end = step.terminated, step.truncated
                     buffer.add(adapter.obs, sample, step.reward, step.next_obs, *end, step.valid)
                     EnvAdapter.advance(adapter)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 checker.name_cause(buffer)
                 raise_named(error, self.num_rows)
                 raise

@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.errors import SpaceError
+from rltrainer.processes.program import Failure
 from rltrainer.spaces import leaf_shape
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import is_int
@@ -22,7 +23,7 @@ class StepCheck:
         self._looks: Any = None  # of the last step that was checked
         self._reward_shape: tuple[int, ...] | None = None
 
-    def __call__(self, obs: Tree, reward: Any, terminated: Any, truncated: Any) -> None:
+    def __call__(self, obs: Tree, reward: Any, terminated: Any, truncated: Any, info: Any) -> None:
         """Raise a `SpaceError` that names what is wrong."""
         try:
             of_rest = reward.shape, reward.dtype, terminated.shape, terminated.dtype, truncated.shape, truncated.dtype
@@ -31,6 +32,7 @@ class StepCheck:
                 return
         except AttributeError:
             looks = None
+        check_info("vector env info", info)
         check_obs("vector env obs", self._space, obs, self._batch)
         check_reward("vector env reward", reward, self._batch)
         check_flag("vector env terminated", terminated, self._batch)
@@ -80,7 +82,8 @@ def check_flag(who: str, flag: Any, batch: tuple[int, ...] = ()) -> None:
 def check_info(who: str, info: Any) -> None:
     """Raise a `SpaceError` unless an info is a dict."""
     if not isinstance(info, dict):
-        raise SpaceError(f"{who}: expected a dict, got {describe(info)} (an empty one, {{}}, will do)")
+        hint = "leave out DictInfoToList" if isinstance(info, list) else "an empty one, {}, will do"
+        raise SpaceError(f"{who}: expected a dict, got {describe(info)} ({hint})")
 
 
 def check_reward(who: str, reward: Any, batch: tuple[int, ...] = ()) -> None:
@@ -109,8 +112,9 @@ def check_reward_shape(i: int, reward: Any, first: int, expected: tuple[int, ...
         raise SpaceError(f"env {i} reward: expected shape {expected}, as env {first} has, got {describe(reward)}")
 
 
-def failure_text(i: int, when: str, name: str, message: str) -> str:
-    """Say that env i raised an exception of this type name and message."""
+def failure_text(i: int, when: str, failure: Failure) -> str:
+    """Say that env i raised an exception."""
+    name, message = failure.type_name, failure.message
     hint = ""  # for envs that were written for gym, before gymnasium
     if "to unpack" in message or "cannot unpack" in message:
         of_step = "step returns (obs, reward, terminated, truncated, info)"

@@ -86,7 +86,7 @@ class StreamAdapter(EnvAdapter):
         self.num_sent -= len(rows)
         self.num_steps[rows] += 1
         if self._result is None:
-            self._check_step(obs, *outcome)
+            self._check_step(obs, outcome[0], outcome[1], outcome[2], {})
             self._result = EnvStep.like(*outcome)
         result = self._result
         after.write_rows(rows, take_rows(obs, rows))

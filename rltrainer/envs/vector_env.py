@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 import threading
 import traceback
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import gymnasium as gym
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
 from rltrainer.envs.checks import failure_text
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError
+from rltrainer.processes.program import Failure
 from rltrainer.processes.worker import GRACE
 from rltrainer.validation.field_rules import as_python, is_int
 
@@ -48,14 +50,15 @@ def frame_skip(envs: VectorEnv) -> int:
     return math.prod(skips) if all(is_int(skip) and skip > 0 for skip in skips) else 1
 
 
-_NUMBERS = {"SyncVectorEnv.step": "i", "SyncVectorEnv.reset": "i", "AsyncVectorEnv._raise_if_errors": "index"}
+_NUMBERS = {"SyncVectorEnv.step": "i", "SyncVectorEnv.reset": "i", "AsyncVectorEnv._raise_if_errors": "index",
+            "VectorEnv._add_info": "env_num"}  # fmt: skip
 """The variable that holds an env's number in each method of gymnasium's that its envs' exceptions come through."""
 
 
-def raise_named(error: Exception, num_steps: int | None) -> None:
+def raise_named(error: BaseException, num_steps: int | None) -> None:
     """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known."""
     # `num_steps` are the steps that each env has begun; None where envs are restored.
-    if isinstance(error, RLTrainerError):
+    if isinstance(error, RLTrainerError) or is_of_signal(error):
         return
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     frames = [f for f in frames if str(f.f_globals.get("__name__")).split(".")[:2] == ["gymnasium", "vector"]]
@@ -65,7 +68,13 @@ def raise_named(error: Exception, num_steps: int | None) -> None:
         is_reset = any(frame.f_code.co_name.startswith("reset") for frame in frames)
         when = f"reset after {num_steps} steps" if is_reset else f"step {num_steps}"
         when = "its return to a saved state" if num_steps is None else when
-        raise EnvError(failure_text(number, when, type(error).__name__, str(error))) from error
+        raise EnvError(failure_text(number, when, Failure.of(error))) from error
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """Return whether the program's own handler of a signal raised an exception, whatever ran at that time."""
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager
@@ -73,7 +82,7 @@ def env_named(num_steps: int | None) -> Iterator[None]:
     """Name the env whose exception a vector env lets through; see `raise_named`."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise_named(error, num_steps)
         raise
 

@@ -98,6 +98,7 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("collect(Longer)", SpaceError, "env 0 obs", "got float32 (4,)", "the space must be declared with the shape"),
     ("collect(NaN)", NonFiniteError, "env 0, reset", "obs = nan", "after 0 steps"),
     ("collect(NoReward)", SpaceError, "env 0 reward", "got NoneType None", "does the env compute one in every case?"),
+    ("rl.Collector(policy, gym.wrappers.vector.DictInfoToList(envs)).collect(num_steps=2)", SpaceError, "vector env info", "list [{}", "leave out"),
     # collectors and buffers
     ("rl.Collector(policy, envs, replay_buffer_class=rl.ReplayBuffer)", ArgumentError, "Collector", "'replay_buffer_class'", "Did you mean 'buffer'?"),
     ("rl.ReplayBuffer(buffer_size=9)", ArgumentError, "ReplayBuffer", "'buffer_size'", "Did you mean 'capacity'?"),

@@ -269,10 +269,7 @@ def test_a_copy_that_lost_its_episode_comes_back_in_the_next_resume(tmp_path: Pa
             Strangers.is_strange = True
 
 
-class DeclaredReward(NormalizeReward):
-    supports_masked_reset = True
-
-
+DeclaredReward = type("DeclaredReward", (NormalizeReward,), {"supports_masked_reset": True})
 TOGETHER = r"envs \[0, 1\] cannot be reset one by one, and do not save where they are \(SaveableEnv\)"
 
 

@@ -43,8 +43,8 @@ class EnvAdapter(Stateful[AdapterState]):
 
     Where single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
     env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
-    episode, and no step is lost. Other envs reset themselves and are seeded as a whole. So are envs in a layer with a
-    `reset` of its own, unless its class has `supports_masked_reset = True`: it then keeps to the mask.
+    episode, and no step is lost. Other envs reset themselves and are seeded as a whole, and so do envs in a layer with
+    a `reset` of its own, unless it has `supports_masked_reset = True`.
 
     gymnasium's vector envs in mode SAME_STEP lose the final observation of an env that writes all its observations into
     one array. With the sync one, that is an `EnvError`; the async one does not show it. Use another mode.
@@ -199,7 +199,7 @@ class EnvAdapter(Stateful[AdapterState]):
             self._history.add(env_action, self._clock)
         obs, reward, terminated, truncated, info = self.envs.step(lent(env_action))
         if self._must_check or self._result is None:
-            self._check_step(obs, reward, terminated, truncated)
+            self._check_step(obs, reward, terminated, truncated, info)
         result = self._result = self._result or EnvStep.like(reward, terminated, truncated)
         memory, autoreset = self._next, self._autoreset
         memory.write(obs)  # with the next step, envs may overwrite everything that they returned

@@ -33,10 +33,14 @@ class MaskedReset:
         self.resetting: Rows | None = None  # the envs that spend the next step on their reset
 
     def reset(self, clock: EpisodeClock) -> Tree:
-        """Reset all envs; return their observations."""
-        seeds: Any = clock.episode_seeds(np.arange(clock.num_envs))
+        """Reset all envs; return their observations. An env that keeps its pending reset begins after it."""
+        seeds: Any = clock.episode_seeds(np.arange(clock.num_envs)) if self.is_masked else clock.reset_seed()
         obs = self._envs.reset(seed=seeds)[0]
         self._check(obs)
+        if self.resetting is not None and _is_stubborn(self._envs):
+            clock.postpone(self.resetting)
+        else:
+            self.resetting = None
         return obs
 
     def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
@@ -72,13 +76,6 @@ class MaskedNextStep(MaskedReset):
 
     can_repeat, delay = False, 1
 
-    def reset(self, clock: EpisodeClock) -> Tree:
-        """Reset all envs; those with a pending reset begin this episode again after it."""
-        obs = super().reset(clock)
-        if self.resetting is not None:
-            clock.postpone(self.resetting)
-        return obs
-
 
 # gymnasium's modes. NEXT_STEP: the step after an episode's last one ignores its action and returns the first
 # observation of the next episode. SAME_STEP: the last step itself returns it, and its info the final observation.
@@ -86,16 +83,6 @@ class NextStep(MaskedReset):
     """Mode NEXT_STEP without masked resets: an env spends the step after its last one on a reset of its own."""
 
     is_masked, can_repeat, delay = False, False, 1
-
-    def reset(self, clock: EpisodeClock) -> Tree:
-        """Reset all envs with one seed."""
-        obs = self._envs.reset(seed=clock.reset_seed())[0]
-        self._check(obs)
-        if self.resetting is not None and _is_stubborn(self._envs):
-            clock.postpone(self.resetting)
-        else:
-            self.resetting = None
-        return obs
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
         """Do nothing: the step has returned the first observations."""
@@ -155,12 +142,11 @@ def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
     if layer is None:
         return MaskedSameStep if mode is AutoresetMode.SAME_STEP else MaskedReset
     if mode is AutoresetMode.DISABLED:
-        name, is_own = type(layer).__name__, type(layer).__module__.startswith("gymnasium.")
-        rule = 'nothing but reset(options={"reset_mask": mask}) starts an episode in autoreset mode DISABLED'
-        first = "" if is_own else f"If it does, write supports_masked_reset = True in the class {name}. Else "
-        hint = f"{first}{'W' if is_own else 'w'}rap the single envs, make_vec(..., wrappers=[...]), or use envs"
-        text = f"{name}.reset: {rule}, and it is not known to leave the other envs as they are"
-        raise EnvError(f"{text}. {hint} that reset themselves, as gymnasium.vector.SyncVectorEnv does by default.")
+        name, hint = type(layer).__name__, "Wrap the single envs, make_vec(..., wrappers=[...]), or use mode NEXT_STEP."
+        if not type(layer).__module__.startswith("gymnasium."):
+            hint = f"If it does, write supports_masked_reset = True in the class {name}. {hint}"
+        rule = 'in autoreset mode DISABLED it must start the envs of options["reset_mask"] alone, and is not known to'
+        raise EnvError(f"{name}.reset: {rule}. {hint}")
     return SameStep if mode is AutoresetMode.SAME_STEP else NextStep
 
 

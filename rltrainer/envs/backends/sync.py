@@ -20,7 +20,9 @@ from rltrainer.envs.checks import (
     describe,
     failure_text,
 )
+from rltrainer.envs.vector_env import is_of_signal
 from rltrainer.errors import EnvError, RankLostError, RLTrainerError, SpaceError
+from rltrainer.processes.program import Failure
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
 
@@ -149,9 +151,10 @@ class SyncVectorEnv(MaskedVectorEnv):
             env = factory()
         except RLTrainerError:
             raise
-        except Exception as error:
-            hint = ". A factory is called without arguments: lambda: MyEnv(...)" if "argument" in str(error) else ""
-            raise EnvError(f"env {number}: the factory raised {type(error).__name__}: {error}{hint}") from error
+        except (Exception, SystemExit) as error:
+            text = Failure.of(error).message
+            hint = ". A factory is called without arguments: lambda: MyEnv(...)" if "argument" in text else ""
+            raise EnvError(f"env {number}: the factory raised {type(error).__name__}: {text}{hint}") from error
         if not isinstance(env, gym.Env):
             has_agents = callable(getattr(env, "observation_space", None))
             hint = "rl.JointEnv or rl.AgentsAsEnvs takes several agents" if has_agents else "Does it lack a return?"
@@ -185,14 +188,17 @@ class SyncVectorEnv(MaskedVectorEnv):
         gathered: Info = {}
         for i, info in enumerate(infos):
             if info:
-                _gather(gathered, info, i, self.num_envs)
+                try:
+                    _gather(gathered, info, i, self.num_envs)
+                except RecursionError:
+                    raise SpaceError(f"env {self._first + i} info: its dicts are nested too deeply") from None
         return gathered
 
     def _fail(self, error: BaseException) -> NoReturn:
-        is_of_env = isinstance(error, Exception) and not isinstance(error, SpaceError | RankLostError)
-        if not is_of_env or not self._names_failures:
+        is_of_env = isinstance(error, Exception | SystemExit) and not isinstance(error, SpaceError | RankLostError)
+        if not is_of_env or not self._names_failures or is_of_signal(error):
             raise error
-        raise EnvError(failure_text(self._current[0], self._when, type(error).__name__, str(error))) from error
+        raise EnvError(failure_text(self._current[0], self._when, Failure.of(error))) from error
 
 
 def _gather(gathered: Info, info: Info, i: int, num_envs: int) -> None:

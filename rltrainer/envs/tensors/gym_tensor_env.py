@@ -107,6 +107,8 @@ def require(owner: str, env: Any, *names: str, field: str = "env") -> list[Any]:
 def _as_tree(obs: Any) -> Tree:
     if isinstance(obs, Mapping):
         return {name: _as_tree(part) for name, part in obs.items()}
+    if not isinstance(obs, Tensor):
+        raise SpaceError.about("GymTensorVectorEnv", "env", "must return tensors", obs, "rl.make_vec takes others.")
     return obs if obs.dtype == torch.uint8 else obs.float()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rltrainer.device import require_device
 from rltrainer.envs.checks import check_obs, describe
+from rltrainer.envs.tensors.gym_tensor_env import require
 from rltrainer.envs.tensors.tensor_env import TensorEnv
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from rltrainer.seeding import check_generator, derive_seed, draw_seed, make_generator, reseed, set_generator
@@ -78,6 +79,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         self.base_seed = checked(name, "seed", seed, NonNegativeInt | None)
         self.device = require_device(name, "cpu" if device is None else device)
         checked(type(env).__name__, "max_episode_steps", env.max_episode_steps, PositiveInt | None)
+        require(name, env, "observation_space", "action_space", "num_first_uniforms")
         self.num_uniforms = env.num_first_uniforms + env.num_step_uniforms
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self._spaces = leaf_spaces(env.observation_space)
@@ -175,7 +177,10 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
         action = torch.as_tensor(self.action_space.sample(), device=self.device)
         uniform = torch.zeros((self.num_envs, self.env.num_step_uniforms), device=self.device)
         before = map_tree(torch.clone, state)
-        after, reward, terminated = self.env.transition(state, action, uniform)
+        result = self.env.transition(state, action, uniform)
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise SpaceError(f"{name}.transition: must return (state, reward, terminated); got {describe(result)}")
+        after, reward, terminated = result
         if not all(((a == b) | (a != a)).all() for a, b in zip(leaves(before), leaves(state), strict=True)):
             raise SpaceError(f"{name}.transition: must return new tensors, but it changed the state in place")
         found = {**_described("state", after), **_described("reward", reward), **_described("terminated", terminated)}

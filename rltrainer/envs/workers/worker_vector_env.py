@@ -133,7 +133,7 @@ class EnvWorker(Worker):
             return failure.message
         if env < 0:
             return super()._failure_text(failure)
-        return failure_text(env, self.when, failure.type_name, failure.message)
+        return failure_text(env, self.when, failure)
 
 
 class WorkerVectorEnv(MaskedVectorEnv):

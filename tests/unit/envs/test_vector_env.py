@@ -1,5 +1,8 @@
 """Frames of a step, names of failing envs, and shared envs, of vector envs of every kind."""
 
+import functools
+import signal
+import sys
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -11,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import rltrainer as rl
+from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.vector_env import share_an_env
 from rltrainer.errors import EnvError, ParamsError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
@@ -161,6 +165,20 @@ def test_a_step_of_four_values_gets_a_hint() -> None:
     error = failure(step=1, result=(np.zeros(2, np.float32), 1.0, False, {}))
     assert str(error).startswith("env 1 failed during step 1: ValueError: not enough values to unpack (expected 5")
     assert "step returns (obs, reward, terminated, truncated, info) since gymnasium 0.26" in str(error)
+    deep = (np.zeros(2, np.float32), 1.0, False, False, functools.reduce(lambda info, _: {"": info}, range(5000), {}))
+    assert str(failure(step=1, result=deep)).startswith("env 1 failed during step 1: RecursionError")
+
+
+@pytest.mark.parametrize("cls", [gym.vector.SyncVectorEnv, SyncVectorEnv])
+@pytest.mark.parametrize(("number", "error"), [(None, EnvError), (signal.SIGUSR1, SystemExit)])
+def test_only_a_signal_ends_the_program(cls: Any, number: Any, error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountingEnv, "step", lambda *_: sys.exit() if number is None else signal.raise_signal(number))
+    envs, before = cls([CountingEnv] * 2), signal.signal(signal.SIGUSR1, lambda *_: sys.exit())
+    try:
+        with pytest.raises(error, match="env 0 failed during step 1: SystemExit" if number is None else None):
+            rl.Collector(tiny_actor_critic(envs), envs).collect(num_steps=2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.filterwarnings("ignore:.*ERROR", "ignore:.*WARN")  # gymnasium's log

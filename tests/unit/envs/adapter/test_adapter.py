@@ -335,10 +335,10 @@ def test_later_results_are_looked_at() -> None:
 def test_a_step_that_looks_otherwise_and_is_right_is_looked_at_wholly() -> None:
     check, flags = StepCheck(leaf_spaces(Discrete(3)), 2), np.zeros(2, np.bool_)
     for dtype in (np.int64, np.int32, np.uint8):
-        check(np.zeros(2, dtype), np.ones(2, dtype), flags, flags)
-    check(torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.zeros(2).bool(), torch.zeros(2).bool())
+        check(np.zeros(2, dtype), np.ones(2, dtype), flags, flags, {})
+    check(torch.zeros(2, dtype=torch.int64), torch.ones(2), torch.zeros(2).bool(), torch.zeros(2).bool(), {})
     with pytest.raises(SpaceError, match=r"vector env obs: expected int64 \(2,\), got float32 \(2,\)"):
-        check(torch.zeros(2), torch.ones(2), flags, flags)
+        check(torch.zeros(2), torch.ones(2), flags, flags, {})
 
 
 @pytest.mark.parametrize(

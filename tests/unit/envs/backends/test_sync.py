@@ -1,5 +1,6 @@
 """Our in-process vector env: gymnasium's interface, and errors that name the env."""
 
+import functools
 import logging
 import re
 from typing import Any
@@ -39,7 +40,7 @@ class FakeEnv(gym.Env[Any, Any]):
         self.step_count, self.is_closed = 0, False
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if isinstance(self.obs, Exception):
+        if isinstance(self.obs, BaseException):
             raise self.obs
         self.seeds.append(seed)
         self.options.append(options)
@@ -49,7 +50,7 @@ class FakeEnv(gym.Env[Any, Any]):
         self.step_count += 1
         if self.outcome is None or self.step_count < self.fails_at:
             return self.obs, 0.0, False, False, {}
-        if isinstance(self.outcome, Exception):
+        if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.obs, *self.outcome
 
@@ -191,6 +192,8 @@ def fail() -> Any:
 
 
 SAME = FakeEnv()
+DEEP = functools.reduce(lambda info, _: {"deeper": info}, range(5000), {"last": 1})
+Mute = type("Mute", (Exception,), {"__str__": lambda self: self.text})
 
 
 @pytest.mark.parametrize(
@@ -226,6 +229,8 @@ def test_a_space_that_is_not_supported() -> None:
          "env 1 failed during step 3: ZeroDivisionError: mass"),
         (FakeEnv(outcome=(1.0, False, {})), 1, ValueError,
          "env 1 failed during step 1: ValueError: not enough values to unpack"),
+        (FakeEnv(outcome=Mute()), 1, Mute, "env 1 failed during step 1: Mute: (the exception's __str__ failed)"),
+        (FakeEnv(SystemExit(0)), None, SystemExit, "env 1 failed during reset after 0 steps: SystemExit: 0"),
         (FakeEnv(), 0, None, "env 0 must be reset before it is stepped"),
     ],
 )  # fmt: skip
@@ -292,6 +297,7 @@ def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, num_steps
         ((0.0, "no", False), "env 1 terminated: expected bool, got str 'no'"),
         ((0.0, False, np.float64(0)), "env 1 truncated: expected bool, got float64 ()"),
         ((0.0, False, False, None), "env 1 info: expected a dict, got NoneType None"),
+        ((0.0, False, False, DEEP), "env 1 info: its dicts are nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("at", [1, 3])

@@ -224,5 +224,7 @@ def test_envs_of_another_kind() -> None:
         rl.RslRlVectorEnv(single, final_obs="last")
     with pytest.raises(ParamsError, match="GymTensorVectorEnv.env: must have num_envs, step; got .*no attribute"):
         rl.GymTensorVectorEnv(single)
+    with pytest.raises(SpaceError, match=r"GymTensorVectorEnv.env: must return tensors; got .* rl.make_vec takes"):
+        rl.GymTensorVectorEnv(gym.make_vec("CartPole-v1", 2))
     with pytest.raises(ParamsError, match=r"RslRlVectorEnv.clip_actions: must be a positive finite number.*got -1"):
         rl.RslRlVectorEnv(MjlabEnv(), final_obs="last", clip_actions=-1)

@@ -204,6 +204,8 @@ def test_states_of_other_envs_are_refused() -> None:
             lambda: rl.TensorVectorEnv(type("Wrong", (Count,), {"max_episode_steps": 0})(), 2),
             "Wrong.max_episode_steps: must be a positive integer or None; got 0 (int)",
         ),
+        (lambda: rl.TensorVectorEnv(type("Bare", (rl.TensorEnv,), {"first_state": None, "transition": None})(), 2),
+         "TensorVectorEnv.env: must have observation_space, action_space, num_first_uniforms; got <"),
         (lambda: rl.TensorVectorEnv(Count(), 2, seed=-1), "TensorVectorEnv.seed: must be a non-negative integer"),
         (
             lambda: rl.TensorVectorEnv(Count(), 2, "cudo"),
@@ -267,6 +269,8 @@ WRONG_RULES: dict[str, tuple[dict[str, Any], str]] = {
         {"transition": lambda self, state, action, uniform: (changed(state, action), action.float(), action == 1)},
         "Wrong.transition: must return new tensors, but it changed the state in place",
     ),
+    "two values": ({"transition": lambda *args: args[:2]}, "Wrong.transition: must return (state, reward, termin"),
+    "four values": ({"transition": lambda *args: args[:4]}, "Wrong.transition: must return (state, reward, termin"),
     "actions": (
         {"action_space": gym.spaces.Dict({"a": gym.spaces.Discrete(2)})},
         "Wrong.action_space: must be no Dict or Tuple; got Dict('a': Discrete(2)) (Dict)",
