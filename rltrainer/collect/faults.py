@@ -43,7 +43,7 @@ class FaultChecker:
     """
 
     def __init__(
-        self, adapter: EnvAdapter, episodes: EpisodeCounter, time_limit: str = "Collector(..., max_episode_steps=...)"
+        self, adapter: EnvAdapter, episodes: EpisodeCounter, time_limit: str = "max_episode_steps=..."
     ) -> None:
         self._adapter, self._episodes, self._time_limit = adapter, episodes, time_limit
         self._actions = ValueRange(adapter.action_space)

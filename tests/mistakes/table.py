@@ -172,7 +172,6 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.CheckpointParams('c', every='10 minutes')", ParamsError, "CheckpointParams.every", "'10 minutes'", "rl.Every("),
     # recipes, evaluation, video, export
     ("rl.train('CartPole-v1', 'PP0')", ParamsError, "train.algorithm", "'PP0'", "Did you mean 'ppo'?"),
-    ("rl.train('CartPole-v1', rl.PPO)", ParamsError, "train.algorithm", "PPO'> (type)", "Write its name, 'ppo'"),
     ("rl.train('CartPole-v1', total_timesteps=9)", ParamsError, "Recipe", "'total_timesteps'", "mean 'num_env_steps'?"),
     ("rl.train('CartPole-v1', leraning_rate=9)", ParamsError, "Recipe", "'leraning_rate'", "Did you mean 'lr'?"),
     ("rl.train('CartPole-v1', steps=9)", ParamsError, "Recipe", "'steps'", "Did you mean 'num_env_steps'?"),

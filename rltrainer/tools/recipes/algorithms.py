@@ -24,9 +24,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }  # fmt: skip
 
 
-def policy_of(name: str) -> type[Policy]:
-    """Return the class of the policy that an algorithm of this name is given."""
-    return Actor if name == "bc" else ALGORITHMS[name].policy_class
+def policy_of(algorithm: str | type[Algorithm]) -> type[Policy]:
+    """Return the class of the policy that an algorithm is given."""
+    cls = algorithm_named("recipes", algorithm)
+    return Actor if issubclass(cls, known.BC) else cls.policy_class
 
 
 def algorithms_for(observation_space: Space, action_space: Space) -> list[str]:
@@ -45,7 +46,9 @@ def takes(name: str, observation_space: Space, action_space: Space) -> bool:
 
 
 def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
-    """Return an algorithm by its name; a `ParamsError` of this owner says which one may be meant."""
+    """Return an algorithm by its name, or the class itself; a `ParamsError` of this owner says which may be meant."""
+    if isinstance(name, type) and issubclass(name, Algorithm):
+        return name
     if isinstance(name, str) and name in ALGORITHMS:
         return ALGORITHMS[name]
     hint = did_you_mean(name.lower(), ALGORITHMS).strip() if isinstance(name, str) else ""
@@ -53,15 +56,10 @@ def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
         hint = "A saved algorithm continues by start=..., --start of a command."
     if owner == "train" and isinstance(name, str) and name in gym.registry:
         hint = "The env comes first: rl.train(env, algorithm)."
-    hint = next((f"Write its name, {each!r}." for each, cls in ALGORITHMS.items() if cls is name), hint)
     raise ParamsError.about(owner, "algorithm", f"must be one of {', '.join(ALGORITHMS)}", name, hint)
 
 
-def name_of(algorithm: str | Algorithm | None) -> str | None:
-    """Return the name of an algorithm that was made; a name, or None, as it is."""
-    if not isinstance(algorithm, Algorithm):
-        return algorithm
-    if (name := next((name for name, cls in ALGORITHMS.items() if type(algorithm) is cls), None)) is not None:
-        return name
-    rule, hint = f"must be one of {', '.join(ALGORITHMS)}, or made by their classes", "Train yours by run_training."
-    raise ParamsError.about("train", "algorithm", rule, algorithm, hint)
+def name_of(algorithm: Any) -> Any:
+    """Return the name of an algorithm or class, or the class if it is a user's; everything else as it is."""
+    cls = type(algorithm) if isinstance(algorithm, Algorithm) else algorithm
+    return next((name for name, each in ALGORITHMS.items() if each is cls), cls)

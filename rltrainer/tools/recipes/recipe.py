@@ -15,11 +15,11 @@ import torch
 from rltrainer.algorithms import Algorithm, AlgorithmParams, OffPolicyAlgorithm, OnPolicyAlgorithm, load
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import Keys, checked_keys
-from rltrainer.data import ReplayBuffer
+from rltrainer.data import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from rltrainer.data.memory_forecast import device_for_data
 from rltrainer.device import AnyDevice, require_device, resolve_device
 from rltrainer.envs import TensorEnv
-from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env
+from rltrainer.envs.make_vec import Backend, env_remedy, make_vec, single_env, spec_of
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from rltrainer.loggers import RunFolder
@@ -27,7 +27,7 @@ from rltrainer.nets import Policy
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.state.params import Params
 from rltrainer.tools.datasets import load as load_data
-from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, algorithms_for, policy_of
+from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, algorithms_for, name_of, policy_of
 from rltrainer.tools.runs import open_run
 from rltrainer.trainers import (
     OfflineTrainerParams,
@@ -50,11 +50,12 @@ from rltrainer.validation.field_rules import (
 )
 from rltrainer.validation.suggestions import argument_names, did_you_mean, nearest
 
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 AnyEnv = Annotated[
-    str | Callable[[], gym.Env[Any, Any] | TensorEnv],
+    str | VectorEnv | Callable[[], gym.Env[Any, Any] | TensorEnv | VectorEnv],
     Rule(
-        "a gymnasium id or a factory of envs",
-        lambda v: callable(v) or (isinstance(v, str) and v.strip() != ""),
+        "a gymnasium id, a factory of envs, or a vector env",
+        lambda v: callable(v) or isinstance(v, gym.vector.VectorEnv) or (isinstance(v, str) and v.strip() != ""),
         lambda v: env_remedy(v),
     ),
 ]
@@ -76,10 +77,10 @@ Wrappers = Annotated[
 class AnyRecipe(Params):
     """All settings of a training as data: `recipe.make_trainer().run()`; in an env or from logged data."""
 
-    algorithm: str
-    """Name of the algorithm, such as "ppo"."""
+    algorithm: str | type[Algorithm]
+    """Name of the algorithm, such as "ppo"; or a class of your own."""
     env: AnyEnv | None
-    """The env: a gymnasium id, or a factory."""
+    """The env: a gymnasium id, a factory, or a vector env or its factory."""
     env_kwargs: Options = dataclasses.field(default_factory=dict)
     """Arguments of the env; only with an id."""
     backend: Backend = "auto"
@@ -91,6 +92,9 @@ class AnyRecipe(Params):
     """Wrappers of each env, by name: `["FlattenObservation", {"wrapper": "TimeLimit", "max_episode_steps": 100}]`."""
     test_wrappers: Wrappers | None = None
     """Wrappers of the envs of test steps, in place of `wrappers`; None takes those too."""
+    max_episode_steps: PositiveInt | None = None
+    """Steps after which an episode is truncated. Where this and the env set no limit, test episodes have one of 10,000
+    steps."""
     info_keys: Keys | AnyText = ()
     """Keys of the infos with which episodes end, whose means are logged beside returns, such as `("is_success",)`."""
     max_epochs: PositiveInt = 20
@@ -119,7 +123,8 @@ class AnyRecipe(Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        cls = self._algorithm_class
+        object.__setattr__(self, "algorithm", name_of(self.algorithm))
+        cls = self.algorithm_class
         # A frozen field is set by `object`; as tuples and text they equal those of a file.
         for field in ("wrappers", "test_wrappers"):
             if (data := getattr(self, field)) is not None:
@@ -158,7 +163,12 @@ class AnyRecipe(Params):
     @property
     def name(self) -> str:
         """The name of the recipe, such as "ppo/CartPole-v1"."""
-        return f"{self.algorithm}/{self.env_name}"
+        return f"{self.algorithm_name}/{self.env_name}"
+
+    @property
+    def algorithm_name(self) -> str:
+        """The name of the algorithm, or of its class."""
+        return self.algorithm if isinstance(self.algorithm, str) else self.algorithm.__name__
 
     @property
     def env_name(self) -> str:
@@ -179,7 +189,8 @@ class AnyRecipe(Params):
         return f"{epochs['max_epochs'] * per_epoch:,} {unit}"
 
     @property
-    def _algorithm_class(self) -> type[Algorithm]:
+    def algorithm_class(self) -> type[Algorithm]:
+        """The class of the algorithm."""
         return algorithm_named(type(self).__name__, self.algorithm)
 
     def with_fields(self, **fields: Any) -> Self:
@@ -221,7 +232,7 @@ class AnyRecipe(Params):
         shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
         shared["initial_test"] = self.start is not None  # an untrained network is never the best
         params: Any = self.trainer_params_class(**{**fields, **shared, **self.trainer, **live})
-        algorithm: Algorithm = cast(Any, self._algorithm_class)(policy, self.params)
+        algorithm: Algorithm = cast(Any, self.algorithm_class)(policy, self.params)
         if self.start is not None:
             algorithm.load_state_dict(self._saved(self.start).state_dict())
         return params.create_trainer(algorithm)  # type: ignore[no-any-return]  # of params that may be any
@@ -257,7 +268,7 @@ class AnyRecipe(Params):
         if self.start is not None:
             return self._saved(self.start).policy
         try:
-            options = {**self._algorithm_class.policy_options, **self.policy}
+            options = {**self.algorithm_class.policy_options, **self.policy}
             return policy_of(self.algorithm).for_spaces(observation_space, action_space, **options)
         except SpaceError as error:
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
@@ -265,7 +276,8 @@ class AnyRecipe(Params):
             raise SpaceError(f"{problem}. Of the algorithms, these spaces are taken by: {others}.") from error
 
     def _saved(self, path: str | os.PathLike[str]) -> Algorithm:
-        saved, cls = load(Path(path)), self._algorithm_class
+        cls = self.algorithm_class
+        saved = load(Path(path), classes=[cls])
         if not isinstance(saved, cls):
             self.raise_invalid(
                 "start", f"must be a saved {cls.__name__}", f"It is a {type(saved).__name__}: name that."
@@ -277,7 +289,7 @@ class AnyRecipe(Params):
         options: Any = {"seed": seed, "wrappers": self._wrappers(for_tests), **self.env_kwargs}
         if self.backend == "tensor" and self.device != "auto":
             options["device"] = self.device
-        return make_vec(cast(Any, self.env), num_envs, backend=self.backend, **options)
+        return vector_env(type(self).__name__, self.env, num_envs, backend=self.backend, **options)
 
     def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:
         """Return one env as those of test steps are, with further arguments, such as `render_mode="rgb_array"`."""
@@ -285,7 +297,18 @@ class AnyRecipe(Params):
 
     def _wrappers(self, for_tests: bool) -> list[Any]:
         data = self.wrappers if self.test_wrappers is None or not for_tests else self.test_wrappers
+        limit = {"wrapper": "TimeLimit", "max_episode_steps": self.max_episode_steps}
+        data = [*data, *([] if self.max_episode_steps is None else [limit])]
         return wrappers_named(type(self).__name__, "wrappers", data)
+
+    def _test_collector(self, policy: Policy, envs: VectorEnv) -> Collector:
+        """Return the collector of test steps, in which all episodes end."""
+        knows_limit = self.max_episode_steps is not None or self.backend in ("tensor", "envpool")
+        if isinstance(self.env, str) and not knows_limit:
+            spec = spec_of(self.env)
+            knows_limit = bool(spec.max_episode_steps or spec.kwargs.get("max_num_frames_per_episode"))  # Atari's
+        limit = None if knows_limit or envs.num_envs < self.test_step_num_episodes else MAX_TEST_STEPS
+        return Collector(policy, envs, info_keys=self.info_keys, max_episode_steps=limit)
 
     def fields_by_owner(self) -> dict[str, list[str]]:
         """Return the names that `with_fields` takes, of the recipe (""), and of its `params`, `trainer`, `policy`."""
@@ -330,9 +353,37 @@ def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
     return {"max_epochs": count, "epoch_num_steps": size * unit}
 
 
+def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv:
+    """Return the vector env that is given, or that a factory makes, as it is; else one by `make_vec`."""
+    made = env
+    if callable(env) and (not isinstance(env, type) or issubclass(env, gym.vector.VectorEnv)):
+        made = env()
+    if not isinstance(made, gym.vector.VectorEnv):
+        if made is not env and hasattr(made, "close"):
+            made.close()
+        return make_vec(env, num_envs, **options)
+    if options.get("wrappers"):
+        hint = "Wrap it yourself; a time limit is a wrapper, too."
+        raise ParamsError.about(owner, "wrappers", "must be none for a vector env", options["wrappers"], hint)
+    return made
+
+
 MAX_CAPACITY = 1_000_000
 # Field of the trainer's params: the env steps of all envs in a rollout.
 SIZE = "collection_step_num_env_steps"
+
+
+# Steps after which the episodes of tests are truncated where nothing else limits them.
+MAX_TEST_STEPS = 10_000
+BUFFERS = {None: ReplayBuffer, "hindsight": HindsightReplayBuffer, "prioritized": PrioritizedReplayBuffer}
+AnyBuffer = Annotated[
+    str | type[ReplayBuffer] | ReplayBuffer,
+    Rule(
+        "'hindsight', 'prioritized', or a ReplayBuffer or its class",
+        lambda v: (isinstance(v, str) and v in BUFFERS) or isinstance(v, ReplayBuffer)
+        or (isinstance(v, type) and issubclass(v, ReplayBuffer)),
+    ),
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -345,6 +396,8 @@ class Recipe(AnyRecipe):
     """Env steps of the whole run, rounded up to whole collections and whole epochs."""
     num_envs: PositiveInt = 1
     """Copies of the env that are stepped together. On policy, `with_fields` keeps the steps of each in a rollout."""
+    buffer: AnyBuffer | None = None
+    """The replay buffer, off policy: "hindsight", "prioritized", a class, or a buffer; None draws uniformly."""
     capacity: PositiveInt | None = None
     """Transitions in the replay buffer, off policy; None takes all of the run, up to a million."""
     frame_stack: PositiveInt | None = None
@@ -356,11 +409,13 @@ class Recipe(AnyRecipe):
         if self.algorithm in OFFLINE and (self.start is None or self.algorithm == "bc"):
             hint = 'Give it data: rl.train(..., data="logged.safetensors"), rltrainer train ... --data FILE.'
             self.raise_invalid("algorithm", "must be one that trains in an env", hint)
+        if self.buffer is not None and self.trainer_params_class is OnPolicyTrainerParams:
+            self.raise_invalid("buffer", "must be None on policy")
 
     @property
     def trainer_params_class(self) -> type[OnlineTrainerParams]:
         """The class of the trainer's params."""
-        is_on_policy = issubclass(self._algorithm_class, OnPolicyAlgorithm)
+        is_on_policy = issubclass(self.algorithm_class, OnPolicyAlgorithm)
         return OnPolicyTrainerParams if is_on_policy else OffPolicyTrainerParams
 
     @property
@@ -382,20 +437,29 @@ class Recipe(AnyRecipe):
 
     def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
         envs = self.make_envs(self.num_envs)
-        test_envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
+        if envs.num_envs != self.num_envs:
+            self.raise_invalid("num_envs", f"must be {envs.num_envs}, as the vector env has")
         spaces = envs.single_observation_space, envs.single_action_space
         policy, buffer = self._place(self._make_policy(*spaces), earlier), None
         if self.trainer_params_class is OffPolicyTrainerParams:
-            size = max(self.capacity or min(self.num_env_steps, MAX_CAPACITY), self.num_envs)
-            options: Any = {"num_envs": self.num_envs, "frame_stack": self.frame_stack}
-            nbytes = ReplayBuffer.forecast_nbytes(size, *spaces, **options)
-            device = self._device_of_buffer(nbytes, policy, earlier)
-            buffer = ReplayBuffer(size, *spaces, device=device, **options)
-        collectors = {
-            "training_collector": Collector(policy, envs, buffer, info_keys=self.info_keys),
-            "test_collector": Collector(policy, test_envs, info_keys=self.info_keys),
-        }
-        return policy, {**collectors, **self._epochs()}
+            buffer = self._make_buffer(spaces, policy, earlier)
+        fields = {"training_collector": Collector(policy, envs, buffer, info_keys=self.info_keys), **self._epochs()}
+        if envs is not self.env:  # tests need envs of their own
+            test_envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
+            fields["test_collector"] = self._test_collector(policy, test_envs)
+        return policy, fields
+
+    def _make_buffer(self, spaces: Any, policy: Policy, earlier: Mapping[str, str]) -> Any:
+        if isinstance(self.buffer, ReplayBuffer):
+            return self.buffer
+        cls: Any = BUFFERS.get(cast(Any, self.buffer), self.buffer)
+        size = max(self.capacity or min(self.num_env_steps, MAX_CAPACITY), self.num_envs)
+        options: Any = {"num_envs": self.num_envs, "frame_stack": self.frame_stack}
+        options["device"] = self._device_of_buffer(cls.forecast_nbytes(size, *spaces, **options), policy, earlier)
+        if issubclass(cls, HindsightReplayBuffer):
+            one = single_env(cast(Any, self.env), self._wrappers(for_tests=False), **self.env_kwargs)
+            return cls.for_env(one, size, **options)
+        return cls(size, *spaces, **options)
 
     def _steps(self) -> tuple[int, int, str]:
         num_steps = self.trainer.get(SIZE, getattr(self.trainer_params_class, SIZE))
@@ -429,7 +493,7 @@ class OfflineRecipe(AnyRecipe):
         super().__post_init__()
         if isinstance(self.data, os.PathLike):
             object.__setattr__(self, "data", os.fspath(self.data))
-        if not issubclass(self._algorithm_class, OffPolicyAlgorithm):
+        if not issubclass(self.algorithm_class, OffPolicyAlgorithm):
             hint = "It learns from its own steps only. Take sac, td3bc, iql, discrete_cql or another off-policy one."
             self.raise_invalid("algorithm", "must be one that learns from data", hint)
 
@@ -450,7 +514,7 @@ class OfflineRecipe(AnyRecipe):
         policy = self._place(self._make_policy(buffer.observation_space, buffer.action_space), earlier)
         if buffer is not self.data:  # a buffer of the user's lies where the user wants it
             buffer = buffer.to(self._device_of_buffer(buffer.nbytes, policy, earlier))
-        tests = {} if envs is None else {"test_collector": Collector(policy, envs, info_keys=self.info_keys)}
+        tests = {} if envs is None else {"test_collector": self._test_collector(policy, envs)}
         return policy, {"buffer": buffer, **tests, **self._epochs()}
 
     def _steps(self) -> tuple[int, int, str]:

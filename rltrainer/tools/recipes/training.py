@@ -19,7 +19,6 @@ from rltrainer.algorithms import load as load_algorithm
 from rltrainer.algorithms.recommended import a_step_per_sample, offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.device import choose_device
-from rltrainer.envs import make_vec
 from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import CheckpointError, ParamsError
@@ -29,7 +28,7 @@ from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, name_of
 from rltrainer.tools.recipes.cookbook import START, epochs_of, recipe_of, write_recipe
-from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe
+from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe, VectorEnv, vector_env
 from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.processes import check_travels
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
@@ -55,8 +54,8 @@ class Training(SuggestsAttributes):
 
 
 def train(
-    env: str | Callable[[], gym.Env[Any, Any]] | None = None,
-    algorithm: str | Algorithm | None = None,
+    env: str | VectorEnv | Callable[[], gym.Env[Any, Any] | VectorEnv] | None = None,
+    algorithm: str | type[Algorithm] | Algorithm | None = None,
     *,
     data: str | os.PathLike[str] | ReplayBuffer | None = None,
     folder: str | os.PathLike[str] = "runs",
@@ -69,9 +68,11 @@ def train(
     TD3+BC, or of discrete CQL for discrete actions. It prints its choice and writes it to the folder.
 
     Args:
-        env: a gymnasium id, or a factory of envs. With `data`, the env of test steps; None makes none.
-        algorithm: its name, "ppo", "sac", ...; None takes the recipe's. Or an algorithm whose networks, optimizers and
-            params continue, such as `result.algorithm` of a run on data; the object itself does not change.
+        env: a gymnasium id, a factory of envs or vector envs, or a vector env, which trains without test steps as those
+            need envs of their own. With `data`, the env of test steps; None makes none.
+        algorithm: its name, "ppo", "sac", ..., or a class of your own; None takes the recipe's. Or an algorithm whose
+            networks, optimizers and params continue, such as `result.algorithm` of a run on data; the object itself
+            does not change.
         data: train offline from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
             buffer.
         folder: where the folder is made.
@@ -97,7 +98,7 @@ def train(
     recipe, words = choose_recipe(env, name_of(algorithm), shape, data)
     if start is not None:
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
-        words = f"{recipe.algorithm} continues; {words}"
+        words = f"{recipe.algorithm_name} continues; {words}"
     # Callbacks, hooks and loggers are no data: the trainer gets them, and the recipe in the folder lacks them.
     live = {name: fields.pop(name) for name in recipe.live_fields() & fields.keys()}
     found, recipe = recipe, recipe.with_fields(**fields)
@@ -110,22 +111,21 @@ def train(
         return run_recipe(recipe, run_folder, start, **live)
 
 
-def resume(folder: str | os.PathLike[str], *, env: Any = None, data: Any = None, **fields: Any) -> Training:
+def resume(folder: str | os.PathLike[str], **fields: Any) -> Training:
     """Resume a run of `rl.train` where it ended, bit for bit; one that had come to its end takes more `max_epochs`.
 
     Args:
         folder: of the run.
-        env: the factory of envs, if the run was given one.
-        data: the buffer, if the run was given one.
-        fields: changes by name, such as `max_epochs` and `device`; and once more the callbacks, hooks and loggers.
+        fields: once more the `env`, `algorithm`, `data` or `buffer` that the run was given as an object or class, and
+            callbacks, hooks and loggers; and changes by name, such as `max_epochs` and `device`.
 
     Raises:
         CheckpointError: the folder holds no run of `rl.train`, its checkpoints are gone or damaged, or it must be given
-            `env` or `data`.
+            one of these.
         ParamsError: a field breaks its rule, or is none.
     """
-    run_folder, given = open_run(folder).folder, {"env": env, "data": data}
-    recipe = recipe_of(run_folder, **{name: each for name, each in given.items() if each is not None})
+    run_folder, given = open_run(folder).folder, {"env", "algorithm", "data", "buffer"} & fields.keys()
+    recipe = recipe_of(run_folder, **{name: fields.pop(name) for name in given})
     live = {name: fields.pop(name) for name in recipe.live_fields() & fields.keys()}
     with saying_what_is_saved("rl.resume", [run_folder], "rl.resume({!r})"):
         return run_recipe(recipe.with_fields(**fields), run_folder, **live)
@@ -148,7 +148,8 @@ def train_in_ranks(num_ranks: int, **arguments: Any) -> Training:
     for name, value in arguments.items():
         check_travels("train", name, value)
     path, info, recipe = run_ranks("train", num_ranks, partial(_train_rank, arguments))
-    return Training(load_algorithm((folder := RunFolder(path)).best), folder, info, recipe)
+    best = load_algorithm((folder := RunFolder(path)).best, classes=[recipe.algorithm_class])
+    return Training(best, folder, info, recipe)
 
 
 def _train_rank(arguments: dict[str, Any]) -> tuple[Path, InfoStats, AnyRecipe]:
@@ -196,7 +197,8 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
         info = trainer.run()
     finally:
         for collector in trainer.params.collectors().values():
-            collector.close()
+            if getattr(collector, "envs", None) is not recipe.env:  # a vector env of the user's stays open
+                collector.close()
     if trainer.params.test_collector is None:
         if trainer.ranks.rank == 0:
             trainer.algorithm.save(folder.best)  # the last is the best that is known
@@ -235,37 +237,39 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
     return cast(Recipe, choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})[0])
 
 
-def choose_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
+def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
     """Return the recipe for an env or for data, and a description of the choice; `shape` has fields of `SHAPES`."""
     if algorithm is not None:
         algorithm_named("train", algorithm)
     if data is not None:
         recipe = recommended_recipe(env, algorithm, shape, data)
-        return recipe, f"the recommended settings of {recipe.algorithm} on data"
+        return recipe, f"the recommended settings of {recipe.algorithm_name} on data"
     env = newest_version(env) if isinstance(env, str) else env
     # The name of a recipe where an id is meant, such as ppo/CartPole-v1.
     if env in cookbook.names():
         meant, _, of = env.partition("/")
         hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."
         raise ParamsError.about("train", "env", "must be the id of an env", env, hint)
-    found = cookbook.find(env, algorithm) if isinstance(env, str) else None
+    has_name = isinstance(env, str) and not isinstance(algorithm, type)
+    found = cookbook.find(env, algorithm) if has_name else None
     if found is None:
         recipe = recommended_recipe(env, algorithm, shape, None)
-        return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm}"
+        return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm_name}"
     words = f"recipe {found.name} ({found.source})"
     return found.with_fields(env=env), words if found.env == env else f"{words}, as there is none for {env}"
 
 
-def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], data: Any) -> AnyRecipe:
+def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any) -> AnyRecipe:
     """Return a recipe of recommended settings, of an algorithm that suits the actions if none is named."""
     kwargs, wrappers, num_envs = shape.get("env_kwargs") or {}, shape.get("wrappers", ()), shape.get("num_envs")
     owner = (Recipe if data is None else OfflineRecipe).__name__
     options: Any = {"wrappers": wrappers_named(owner, "wrappers", wrappers), **kwargs}
     if shape.get("backend") == "tensor":  # the others make the same spaces
         options["backend"] = "tensor"
+    opened: Any = contextlib.nullcontext if isinstance(env, gym.vector.VectorEnv) else contextlib.closing
     if algorithm is None:
         if env is not None:  # data may say less, and take long to read
-            with contextlib.closing(make_vec(env, 1, **options)) as one:
+            with opened(vector_env(owner, env, 1, **options)) as one:
                 space = one.single_action_space
         else:
             space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
@@ -277,10 +281,11 @@ def recommended_recipe(env: Any, algorithm: str | None, shape: dict[str, Any], d
     shared["source"] = f"{cls.__name__}.recommended"
     if data is not None:
         return OfflineRecipe(data=data, trainer=dict(offline_fields(cls)), **shared)
-    is_on_policy, of_online = issubclass(cls, OnPolicyAlgorithm), cls.recommended
+    is_on_policy = issubclass(cls, OnPolicyAlgorithm)
+    of_online: Any = getattr(cls, "recommended", lambda envs: {})
     if algorithm in OFFLINE:  # it was trained on data, and continues
         of_online, shared["start"] = partial(a_step_per_sample, cls), shape.get("start")
-    with contextlib.closing(make_vec(env, num_envs or (8 if is_on_policy else 1), **options)) as envs:
+    with opened(vector_env(owner, env, num_envs or (8 if is_on_policy else 1), **options)) as envs:
         return Recipe(
             env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs, trainer=dict(of_online(envs)),
             num_env_steps=1_000_000 if is_on_policy else 200_000, **shared,

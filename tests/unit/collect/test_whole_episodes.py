@@ -236,7 +236,7 @@ def test_a_long_wait_is_said_once_and_the_collection_goes_on(
             assert one.collect(num_episodes=2).lengths.tolist() == [3, 25]
     assert caplog.messages == [
         f"collect(num_episodes=...): env 1 is {num_steps} steps and {num_steps * step:.0f} seconds into an "
-        "episode and still waits for its end. Give it a time limit: Collector(..., max_episode_steps=...), or "
+        "episode and still waits for its end. Give it a time limit: max_episode_steps=..., or "
         "gymnasium.wrappers.TimeLimit."
     ]
 

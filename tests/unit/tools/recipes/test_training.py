@@ -186,7 +186,7 @@ def test_ctrl_c_says_what_resumes_the_run(env: Any, tmp_path: Path, capsys: pyte
     (("CartPole-v1",), {"info_keys": ["return"]}, "Recipe.info_keys: must be none of return, length, "),
     (("CartPole-v1",), {"info_keys": [3]}, "Recipe.info_keys: must be "),
     (("CartPole-v1",), {"num_envs": 0}, "Recipe.num_envs: must be a positive integer; got 0 (int)"),
-    ((3,), {}, "train.env: must be a gymnasium id or a factory of envs; got 3 (int)"),
+    ((3,), {}, "train.env: must be a gymnasium id, a factory of envs, or a vector env; got 3 (int)"),
     (("CartPole-v3",), {}, "make_vec.env: "),
     (("CartPole-v1",), {"folder": 3}, "train.folder: must be a path; got 3 (int)"),
 ])  # fmt: skip
