@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from PIL import Image, ImageSequence
+from PIL import Image, ImageDraw, ImageFont, ImageSequence
 
 import rltrainer as rl
 
@@ -64,6 +64,14 @@ def beside(films: Sequence[Sequence[Image.Image]]) -> list[Image.Image]:
             left += each.width + GAP
         frames.append(frame)
     return frames
+
+
+def labelled(frames: Sequence[Image.Image], text: str) -> list[Image.Image]:
+    """Return the frames with a text in their upper left corner."""
+    font, made = ImageFont.load_default(size=16), [frame.copy() for frame in frames]
+    for frame in made:
+        ImageDraw.Draw(frame).text((8, 6), text, "white", font, stroke_width=1, stroke_fill="black")
+    return made
 
 
 def write(path: Path, frames: Sequence[Image.Image], milliseconds: float) -> None:

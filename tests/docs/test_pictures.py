@@ -31,6 +31,13 @@ def test_every_film_of_the_docs_moves() -> None:
         assert sum(milliseconds) <= 15_000, path
 
 
+def test_the_film_of_readme_is_smooth_and_its_still_shows_the_end() -> None:
+    frames, milliseconds = films.read(ROOT / "docs" / "images" / "lander.gif")
+    assert set(milliseconds[:-1]) == {40}  # 25 frames a second
+    assert milliseconds[-1] >= 1000
+    assert frames[0].tobytes() == frames[-1].tobytes() != frames[1].tobytes()
+
+
 def test_a_film_keeps_its_pace_with_fewer_frames_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbered = [Image.new("RGB", (8, 8), (50 * number, 0, 0)) for number in range(5)]
     films.write(tmp_path / "film.gif", numbered[:3], 66.7)
