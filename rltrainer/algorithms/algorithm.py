@@ -249,30 +249,23 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def take_from_first_rank(self) -> None:
         """Take the tensors of the plan's first rank, at the start, and where a callback may have changed them."""
         if self.num_ranks > 1:
-            if self.accumulation is not None:
-                self.accumulation.num_steps = self.plan.ranks.from_first(self.accumulation.num_steps)
-            found = self._shared_tensors()
-            for name, optimizer in self.optimizers_by_loss().items():
-                found |= {x: f"{name} optimizer" for x in optimizer.shared_tensors if x not in found}
-            make_equal(found, self.plan.ranks)
+            of_optimizers = {x: "" for each in self._optimizers() for x in each.shared_tensors}
+            make_equal(of_optimizers | self._shared_tensors(), self.plan.ranks)
 
     def require_equal_ranks(self) -> None:
         """Raise a `RanksDifferError` if networks, targets or their statistics differ between the plan's ranks."""
         if self.num_ranks > 1:
-            processor = torch.backends.cpu.get_cpu_capability()
-            gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
-            make_equal(self._shared_tensors(), self.plan.ranks, f"{processor} {gpu} {self.plan.runtime}")
+            gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+            machine = f"{torch.backends.cpu.get_cpu_capability()} {gpu} {self.plan.runtime}"
+            make_equal(self._shared_tensors(), self.plan.ranks, machine)
 
     def _shared_tensors(self) -> dict[Tensor, str]:
         """Return the tensors of networks, which are equal in all ranks, and their names."""
-        found: dict[Tensor, str] = {}
+        found = {part: name for name, part in self._parts().items() if isinstance(part, Tensor)}
         for name, part in self._parts().items():
-            if isinstance(part, Tensor):
-                found[part] = name
-            elif isinstance(part, nn.Module):
-                # Without buffers that are not saved, and without extra states: the returns of a rank's own envs.
-                saved = part.state_dict(prefix=f"{name}.", keep_vars=True).items()
-                found |= {x: key for key, x in saved if isinstance(x, Tensor) and not key.endswith("_extra_state")}
+            # Without buffers that are not saved, and without extra states: the returns of a rank's own envs.
+            saved = part.state_dict(prefix=f"{name}.", keep_vars=True) if isinstance(part, nn.Module) else {}
+            found |= {x: key for key, x in saved.items() if isinstance(x, Tensor) and not key.endswith("_extra_state")}
         return found
 
     def snapshot(self) -> Load:

@@ -181,11 +181,16 @@ class OnPolicyAlgorithm(Algorithm):
     def _parts_in_all(self, advantage: Tensor, weight: Tensor) -> Tensor:
         """Return [K, 4] of minibatches [K, B]: what each counts in the mean over ranks, and the moments [3] of all."""
         of_all = self._moments_of_all(advantage, weight)
-        share = weight.count_nonzero(-1) * self.num_ranks / of_all[0]
+        share = weight.double().sum(-1) * self.num_ranks / of_all[0]
         return torch.cat([share.unsqueeze(0), of_all]).T.contiguous()
 
     def _with_parts(self, batches: Iterator[OnPolicyBatch]) -> Iterator[tuple[OnPolicyBatch, Tensor]]:
-        """Yield each minibatch with the numbers [4] of `_parts_in_all`, by few exchanges."""
+        """Yield each minibatch with the numbers [4] of `_parts_in_all`, by few exchanges.
+
+        Where a callback may replace it, with none: its step makes them of what it gets.
+        """
+        if self.plan.callbacks.replaces:
+            yield from ((batch, batch.weight.new_empty(0)) for batch in batches)
         while some := list(itertools.islice(batches, MINIBATCHES_PER_EXCHANGE)):
             advantage, weight = (
                 pad_sequence([getattr(each, name).flatten() for each in some], batch_first=True)
@@ -200,6 +205,8 @@ class OnPolicyAlgorithm(Algorithm):
     def _step(self, batch: OnPolicyBatch, part: Tensor | None = None) -> UpdateResult:
         if part is None:
             return self.gradient_step(batch)
+        if len(part) == 0:
+            part = self._parts_in_all(batch.advantage.view(1, -1), batch.weight.view(1, -1)).squeeze(0)
         share, of_all = part[0].to(batch.weight.dtype), part[1:]
         # A part that counts nothing must have means that are numbers, too.
         batch = dataclasses.replace(batch, weight=torch.where(share > 0, batch.weight, 1.0))

@@ -120,7 +120,13 @@ class CollectStats:
             returns, lengths = np.array(found["returns"], np.float64), np.array(found["lengths"], np.int64)
             arrays = {name: np.array(values, np.float64) for name, values in found["infos"].items()}
             parts.append(CollectStats(**found | {"returns": returns, "lengths": lengths, "infos": arrays}))
-        return replace(CollectStats.merge(parts), collect_time=max(part.collect_time for part in parts))
+        # Episodes in turn, in proportion to each rank's number, so that the last ones are of all ranks.
+        turns = [np.linspace(1, 0, len(part.lengths), endpoint=False)[::-1] for part in parts]
+        order = np.argsort(np.concatenate(turns), kind="stable")
+        merged, longest = CollectStats.merge(parts), max(part.collect_time for part in parts)
+        infos = {name: values[order] for name, values in merged.infos.items()}
+        returns, lengths = merged.returns[order], merged.lengths[order]
+        return replace(merged, returns=returns, lengths=lengths, infos=infos, collect_time=longest)
 
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
         """Return the stats with one return per episode, reduced from [E, A] to [E] where there are several agents."""

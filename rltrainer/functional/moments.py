@@ -5,10 +5,10 @@ from torch import Tensor
 
 
 def moments(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the moments [3, ...] of `x` [..., B] in float64, under weights [..., B] or [B] of 0 or 1."""
+    """Return the moments [3, ...] of `x` [..., B] in float64, under weights [..., B] or [B]."""
     x, weight = x.double(), weight.double().expand(x.shape)
     count = weight.sum(-1)
-    mean = (x * weight).sum(-1) / count.clamp(min=1)
+    mean = (x * weight).sum(-1) / count.where(count > 0, 1.0)
     return torch.stack([count, mean, ((x - mean.unsqueeze(-1)).square() * weight).sum(-1)])
 
 
@@ -16,7 +16,7 @@ def pooled(parts: Tensor) -> Tensor:
     """Return the moments [3, ...] of a sample from those of its parts [S, 3, ...] (Chan et al. 1979)."""
     count, mean, deviations = parts.unbind(1)
     total = count.sum(0)
-    whole = (count * mean).sum(0) / total.clamp(min=1)
+    whole = (count * mean).sum(0) / total.where(total > 0, 1.0)
     return torch.stack([total, whole, (deviations + count * (mean - whole).square()).sum(0)])
 
 

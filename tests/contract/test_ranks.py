@@ -221,6 +221,14 @@ def with_larger_returns(batch: Any) -> Any:
     return dataclasses.replace(batch, return_=2 * batch.return_)
 
 
+def with_other_advantages(batch: Any) -> Any:
+    return dataclasses.replace(batch, advantage=batch.advantage * batch.return_)
+
+
+def with_other_weights(batch: Any) -> Any:
+    return dataclasses.replace(batch, weight=batch.weight * (0.01 + 0.1 * batch.return_.sigmoid()))
+
+
 VARIANTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "of normalised rewards": (ppo(), {"batch_size": 5}),
     "a limit of the norm": (ppo(), {"batch_size": 5, "update": CLIPPED}),
@@ -249,6 +257,9 @@ VARIANTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     ),
     "rollouts of any length": (ppo(), {"batch_size": 5, "varies_in_length": True}),
     "a callback": (ppo(), {"batch_size": 5, "callbacks": UpdateCallbacks(before=with_larger_returns)}),
+    "other advantages": (ppo(), {"batch_size": 5, "callbacks": UpdateCallbacks(before=with_other_advantages)}),
+    "other weights": (ppo(), {"batch_size": 5, "callbacks": UpdateCallbacks(before=with_other_weights)}),
+    "other weights of a trust region": (ALL["trpo"], {"callbacks": UpdateCallbacks(before=with_other_weights)}),
 }  # fmt: skip
 
 

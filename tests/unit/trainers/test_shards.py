@@ -106,6 +106,12 @@ def test_statistics_of_a_rank_without_an_episode() -> None:
         np.testing.assert_array_equal(found.infos["x"], [1.0, np.nan])
 
 
+def test_the_last_episodes_are_of_all_ranks() -> None:
+    own = [CollectStats(n, n, np.full(n, 1.0 * i), np.full(n, 1), 0.5) for i, n in enumerate((4, 2, 0))]
+    found = run_in_threads([each.of_all for each in own])
+    assert [each.returns.tolist() for each in found] == [[0.0, 0.0, 1.0, 0.0, 0.0, 1.0]] * 3
+
+
 def test_callbacks_are_called_once_in_a_process() -> None:
     calls: list[str] = []
 
