@@ -84,6 +84,9 @@ def from_lerobot(path: str | Path, *, keys: Sequence[str] = (STATE,), **options:
     if "next.reward" not in frames:
         logging.getLogger("rltrainer").warning("%s: there is no column 'next.reward': rewards are 0", origin)
     episode, frame = frames["episode_index"], frames["frame_index"]
+    for row in np.flatnonzero((episode[1:] == episode[:-1]) & (frame[1:] == frame[:-1]))[:1]:
+        text = f"expected each frame once, found episode_index {episode[row]} with frame_index {frame[row]} twice"
+        raise ReplayBufferError(f"{origin}: {text}. Read each data set by itself, and join them by `buffer.extend`.")
     is_last = np.ones(len(frame), np.bool_)
     is_last[:-1] = (episode[1:] != episode[:-1]) | (frame[1:] != frame[:-1] + 1)
     done = frames.get("next.done", np.zeros(len(frame))) != 0

@@ -108,6 +108,10 @@ def test_frames_in_any_order_and_with_gaps(tmp_path: Path) -> None:
     gap = {name.replace(".", "_"): column[rows] for name, column in COLUMNS.items()}
     buffer = from_lerobot(written(tmp_path / "b", "v3.0", **gap))
     assert sorted(buffer.sample(60).obs[:, 0].unique().tolist()) == [0, 1, 2]
+    joined = {name.replace(".", "_"): np.concatenate([column, column[3:]]) for name, column in COLUMNS.items()}
+    text = r"expected each frame once, found episode_index \d+ with frame_index 0 twice\. Read each data set by itself"
+    with pytest.raises(ReplayBufferError, match=text):
+        from_lerobot(written(tmp_path / "c", "v3.0", **joined))
 
 
 def test_several_features_are_a_dict(tmp_path: Path) -> None:
