@@ -150,8 +150,10 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     def _ask(self, name: str, achieved: Tensor, goal: Tensor) -> Tensor:
         """Return the values [M] of a function of goals [M, ...]; a `ReplayBufferError` if it returns something else."""
-        found = np.asarray(getattr(self, name)(to_array(achieved), to_array(goal), {}))
-        if found.shape == () and name == "compute_terminated":  # the robots' returns one False for all goals
+        ask, goals = getattr(self, name), to_array(goal)
+        found = np.asarray(ask(to_array(achieved), goals, {}))
+        # The robots' returns one False for all goals. Another flag for all is of none of them: a distance to the batch.
+        if found.shape == () and name == "compute_terminated" and not found and not np.any(ask(goals, goals, {})):
             found = np.full(len(goal), found)
         if found.shape != (len(goal),) or found.dtype.kind not in "fiub" or not np.isfinite(found).all():
             rule = f"must return one finite number per goal, of shape {(len(goal),)}"

@@ -233,7 +233,7 @@ def test_envs_that_have_no_functions() -> None:
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        (lambda n: 0.0, "got shape () of float64"),
+        (lambda n: 1.0, "got shape () of float64"),
         (lambda n: np.zeros((n, 1)), "1) of float64"),
         (lambda n: np.zeros(n + 1), "of float64"),
         (lambda n: np.full(n, np.nan), "of float64"),
@@ -243,13 +243,19 @@ def test_envs_that_have_no_functions() -> None:
 )
 def test_rewards_of_the_wrong_shape(found: Any, text: str) -> None:
     for name in ("compute_reward", "compute_terminated"):
-        if name == "compute_terminated" and "()" in text:
-            continue  # one flag for all is accepted
         buffer = make(**{name: lambda achieved, desired, info: found(len(achieved))})
         walk(buffer, [0, 1, 2], truncated=True)
         rule = rf"HindsightReplayBuffer.{name}: must return one finite number per goal, of shape \("
         with pytest.raises(ReplayBufferError, match=f"{rule}.*{re.escape(text)}.* It gets many goals in one call, and"):
             buffer.sample(50)
+
+
+def test_one_flag_of_a_batch_of_goals_is_refused() -> None:
+    """It is that of the distance between two tables of goals, which is 0 where each goal is reached."""
+    buffer = make(compute_terminated=lambda achieved, desired, info: np.linalg.norm(achieved - desired) < 0.5)
+    walk(buffer, [0, 1, 2], truncated=True)
+    with raises(ReplayBufferError, "compute_terminated: must return one finite number per goal, of shape"):
+        buffer.sample(50)
 
 
 def test_one_flag_for_all_says_whether_any_episode_ends() -> None:
