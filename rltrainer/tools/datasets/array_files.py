@@ -1,12 +1,11 @@
 """Reads data sets from `.npz` and HDF5 files: arrays, never pickles, links to other files or loaded plugins."""
 
-import io
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import IO, Any, NoReturn, TypedDict, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +22,8 @@ from rltrainer.validation.suggestions import did_you_mean
 
 # Compressions and checksums that HDF5 and h5py bring; for any other number HDF5 would load a library.
 BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
+# Bytes of a member that are read at once.
+CHUNK_SIZE = 1 << 20
 
 
 class ReadOptions(TypedDict, total=False):
@@ -72,13 +73,14 @@ def from_npz(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
         for name, member in wanted:
             if name in arrays:
                 raise ReplayBufferError(f"{origin}: member {readable(name)}: expected one, found two")
-            arrays[name] = _read_array(origin, name, members.read(member))
+            with members.open(member) as stream:
+                arrays[name] = _read_array(origin, name, stream, member.file_size)
     return to_buffer(origin, columns_of(origin, arrays), path.stat().st_size, **options)
 
 
-def _read_array(origin: str, name: str, data: bytes) -> Array:
-    # By hand, as `np.load` would allocate the claimed shape before it compares it with the data.
-    file = io.BytesIO(data)
+def _read_array(origin: str, name: str, file: IO[bytes], num_bytes: int) -> Array:
+    # By hand, as `np.load` would allocate the claimed shape before it compares it with the data, and in parts, as a
+    # member that is read whole takes its memory twice.
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
@@ -86,11 +88,15 @@ def _read_array(origin: str, name: str, data: bytes) -> Array:
     shape, is_fortran, dtype = readers[version](file)
     if dtype.kind not in "biuf":
         raise ReplayBufferError(f"{origin}: member {readable(name)}: expected numbers, found {dtype}")
-    size, found = prod(shape) * dtype.itemsize, len(data) - file.tell()
+    size, found = prod(shape) * dtype.itemsize, num_bytes - file.tell()
     if min(shape, default=0) < 0 or size != found:
         text = f"expected {size:,} bytes for {dtype} of shape {shape}, found {found:,}"
         raise ReplayBufferError(f"{origin}: member {readable(name)}: {text}")
-    return np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order="F" if is_fortran else "C")
+    data = np.empty(size, np.uint8)
+    for part in np.split(data, range(CHUNK_SIZE, size, CHUNK_SIZE)):
+        if (read := file.readinto(part)) != len(part):  # type: ignore[attr-defined]  # a member has it
+            raise ReplayBufferError(f"{origin}: member {readable(name)}: expected {len(part):,} bytes, found {read:,}")
+    return data.view(dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 def from_hdf5(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
@@ -152,6 +158,8 @@ def members_of(origin: str, file: Any, names: Iterable[str]) -> Iterator[tuple[s
             waiting += [(member, part, f"{name}/{part}", depth + 1) for part in member]
             continue
         if isinstance(member, h5py.Dataset):
+            if member.shape is None:
+                refuse(name, "numbers", "a null set")
             if member.external or member.is_virtual:
                 refuse(name, "data in this file", "a reference to other files")
             plan = member.id.get_create_plist()

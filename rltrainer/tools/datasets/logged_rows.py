@@ -223,4 +223,6 @@ def infer_space(name: str, values: Tree, num_bytes: int) -> gym.Space[Any]:
     if array.dtype.kind not in "iu" or not is_one or not array.size or array.min() < 0:
         text = f"expected floats or single integers from 0 on, found {array.dtype} of shape {array.shape}"
         raise SpaceError(f"{name}s: {text}. Pass {name}_space.")
+    if int(array.max()) >= 2**63 - 1:  # no Discrete holds it
+        raise SpaceError(f"{name}s: expected integers below 2**63 - 1, found {array.max()}")
     return gym.spaces.Discrete(int(array.max()) + 1)

@@ -1,6 +1,7 @@
 """`.npz` files and HDF5 files in D4RL's layout: columns, spaces, claims of size, links to other files."""
 
 import io
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def test_ends_of_episodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     ({"rewards": np.full(8, np.nan)}, ReplayBufferError, "ReplayBuffer.from_arrays: rewards: must be finite; row 0"),
     ({"rewards": np.array(list("abcdefgh"))}, ReplayBufferError, "member 'rewards': expected numbers, found <U1"),
     ({"rewards": np.array([None] * 8)}, ReplayBufferError, "member 'rewards': expected numbers, found object"),
+    ({"actions": np.full(8, 2**63 - 1)}, SpaceError, "actions: expected integers below 2**63 - 1, found 922337203685"),
+    ({"actions": np.full(8, 2**64 - 1)}, SpaceError, "actions: expected integers below 2**63 - 1, found 184467440737"),
     ({"actions": np.full(8, -1)}, SpaceError, "actions: expected floats or single integers from 0 on, found int64 of"),
     ({"actions": np.zeros((8, 2), int)}, SpaceError,
      "actions: expected floats or single integers from 0 on, found int64 of shape (8, 2). Pass action_space."),
@@ -139,6 +142,15 @@ def test_members_that_are_bombs_damaged_or_there_twice(tmp_path: Path) -> None:
     refuses(ReplayBufferError, "member 'rewards': expected one, found two", from_npz, path)
 
 
+def test_a_member_takes_its_memory_once(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "log.npz", observations=np.zeros(5_000_000))
+    tracemalloc.start()
+    refuses(ReplayBufferError, "expected the member 'actions'", from_npz, tmp_path / "log.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
 def external(file: Any, folder: Path) -> None:
     (folder / "secret").write_bytes(bytes(64))
     file.create_dataset("rewards", (8,), "f8", external=[(str(folder / "secret"), 0, 64)])
@@ -185,6 +197,7 @@ NUMBERS, IN_THIS_FILE = "'rewards': expected numbers, found", "'rewards': expect
     (plugin, "'rewards': expected a compression that HDF5 brings, found the filters"),
     (cycle, "'observations/x/again': expected data of its own, found a second name"),
     (value(np.array([b"a"] * 8, object)), f"{NUMBERS} object"),
+    (value(h5py.Empty("f4")), f"{NUMBERS} a null set"),
     (value(np.zeros(8, [("x", "f4")])), f"{NUMBERS} [('x', '<f4')]"), (value(np.dtype("f8")), f"{NUMBERS} Datatype"),
 ])  # fmt: skip
 def test_hdf5_that_refers_elsewhere_or_holds_no_numbers(write: Any, text: str, tmp_path: Path) -> None:
