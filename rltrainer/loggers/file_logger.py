@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Unpack
 from rltrainer.errors import ParamsError
 from rltrainer.loggers.log_state import LoggerState, LogPosition
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, Row
+from rltrainer.validation.field_rules import AnyPath, checked
 
 Test = Callable[[Path], bool]
 
@@ -216,6 +217,7 @@ class LineLogger(FileLogger):
         owner = type(self).__name__
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise ParamsError.about(owner, "path", "must be the path of a file", path)
+        checked(owner, "path", path, AnyPath)
         super().__init__(Path(path), Path(path).suffix, **options)
         if self.path.is_dir() or self.path.is_fifo() or self.path.is_socket():
             kind = "folder" if self.path.is_dir() else "pipe"

@@ -27,8 +27,13 @@ from rltrainer.validation.suggestions import check_arguments, did_you_mean
 FolderName = Annotated[
     str,
     Rule(
-        "a name for a folder, without / and \\",
-        lambda v: isinstance(v, str) and v not in ("", ".", "..") and not re.search(r"[/\\\0]", v),
+        "a name for a folder, without / and \\, of at most 240 bytes",
+        lambda v: (
+            isinstance(v, str)
+            and v not in ("", ".", "..")
+            and not re.search(r"[/\\\0]", v)
+            and len(os.fsencode(v)) <= 240
+        ),
     ),
 ]
 LoggerName = Literal["tensorboard", "csv", "jsonl", "console", "wandb", "mlflow"]

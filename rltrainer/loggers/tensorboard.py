@@ -17,6 +17,7 @@ from typing import Any, Unpack
 from rltrainer.errors import ParamsError
 from rltrainer.loggers.file_logger import AppendedFile, FileLogger
 from rltrainer.loggers.logger import Kind, LoggerOptions, Row
+from rltrainer.validation.field_rules import AnyPath, checked
 
 EVENT_FILES = "events.out.tfevents."
 # The first event file of a run: the same name in all processes, so that only one of them can make it.
@@ -36,6 +37,7 @@ class TensorBoardLogger(FileLogger):
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise ParamsError.about("TensorBoardLogger", "folder", "must be the path of a folder", folder)
+        checked("TensorBoardLogger", "folder", folder, AnyPath)
         if Path(folder).is_file():
             raise ParamsError.about("TensorBoardLogger", "folder", "must be a folder, not a file", folder)
         super().__init__(Path(folder), "", **options)

@@ -57,7 +57,14 @@ Sizes = Annotated[
     ),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
-AnyPath = Annotated[str | os.PathLike[str], Rule("a path", lambda v: isinstance(v, str | os.PathLike))]
+AnyPath = Annotated[
+    str | os.PathLike[str],
+    Rule(
+        "a path",
+        lambda v: _is_path(v),
+        lambda v: "Each name in it has at most 255 bytes, none of them 0." if isinstance(v, str | os.PathLike) else "",
+    ),
+]
 AnyText = Annotated[str, Rule("a text that is not empty", lambda v: isinstance(v, str) and v.strip() != "")]
 Scheduled = Annotated[
     Callable[[float], float],
@@ -131,6 +138,13 @@ def _meant_number(value: Any) -> int | float | None:
             with contextlib.suppress(ValueError):
                 return read(value)
     return None
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a file system takes a path, which `Path.exists` and others raise about."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
+        return False
+    return "\0" not in text and all(len(name) <= 255 for name in os.fsencode(text).split(os.sep.encode()))
 
 
 def _takes(value: object, num_args: int) -> bool:

@@ -196,6 +196,12 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.evaluate_policy('empty', envs)", CheckpointError, "empty", "found neither", "once it made a test step"),
     ("rl.evaluate_policy(envs, ppo)", ParamsError, "evaluate_policy.policy", "SyncVectorEnv", "The policy comes first"),
     ("rl.record('CartPole-v1', ppo, 'a.mp4')", ParamsError, "record.policy", "'CartPole-v1'", "the policy comes first"),
+    *((f"rl.{call.format(repr('n' * 256))}", ParamsError, owner, "'nnn", "Each name in it has at most 255 bytes") for call, owner in [
+        ("load({})", "load.path"), ("ReplayBuffer.load({})", "ReplayBuffer.load.path"), ("open_run({})", "open_run.folder"),
+        ("train('CartPole-v1', folder={})", "train.folder"), ("CSVLogger({})", "CSVLogger.path"), ("RunFolder({})", "RunFolder.folder"),
+        ("TensorBoardLogger({})", "TensorBoardLogger.folder"), ("replay_episode({}, 0, 0, Walk)", "replay_episode.run"),
+        ("datasets.from_parquet({})", "from_parquet.path"), ("sweep('CartPole-v1', folder={})", "sweep.folder"),
+    ]),
     ("rl.record(ppo, Walk, 'a.avi')", ParamsError, "record.path", "'a.avi'", "must end in .mp4 or .gif"),
     ("rl.record(ppo, Walk, 'a.mp4')", ParamsError, "record.env", "render_mode=None", 'Make it with render_mode="rgb_array"'),
     ("rl.export_torch(envs, 'a.pt2')", ParamsError, "export_torch.policy", "SyncVectorEnv", "a policy, an algorithm"),

@@ -114,7 +114,7 @@ def test_a_folder_changes_no_bit_and_costs_no_row(tmp_path: Path) -> None:
 def test_a_name_is_that_of_a_folder(name: Any, tmp_path: Path) -> None:
     with pytest.raises(ParamsError) as caught:
         rl.RunFolder.new(name, tmp_path)
-    rule = "must be a name for a folder, without / and \\"
+    rule = "must be a name for a folder, without / and \\, of at most 240 bytes"
     assert str(caught.value) == f"RunFolder.new.name: {rule}; got {name!r} ({type(name).__name__})"
     assert list(tmp_path.iterdir()) == []
 
