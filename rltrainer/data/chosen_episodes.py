@@ -81,7 +81,8 @@ def _with(owner: str, buffer: ReplayBuffer, episodes: StoredEpisodes, chosen: Ar
         raise ReplayBufferError(f"{owner}.buffer: must hold an episode that is chosen; {found}. {hint}")
     is_kept = np.repeat(np.isin(np.arange(len(episodes.length)), chosen), episodes.length)
     slots = episodes.slots[is_kept]
-    made = ReplayBuffer(len(slots), **buffer._layout.arguments(), device=buffer.device)
+    layout = buffer._layout
+    made = ReplayBuffer(max(len(slots), layout.frame_stack or 1), **layout.arguments(), device=buffer.device)
     env = np.zeros(len(slots), np.int64)
     copy_transitions(buffer._ring, made._ring, slots, env, episodes.last[is_kept])
     return made

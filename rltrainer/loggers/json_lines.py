@@ -122,7 +122,8 @@ def _row(line: str, where: str) -> LogRow | None:
         case {"kind": "params"}:
             return None
         case {"kind": str(kind), "step": int(step), **numbers} if all(
-            value is None or is_int(value) or isinstance(value, float) for value in (step, *numbers.values())
+            value is None or isinstance(value, float) or (is_int(value) and abs(value) < 2**63)
+            for value in (step, *numbers.values())
         ):
             # Interned: a log repeats a few names in millions of rows, and pictures hold all of them.
             values: Any = {sys.intern(str(name).removeprefix(f"{kind}/")): value for name, value in numbers.items()}

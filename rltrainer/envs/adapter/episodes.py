@@ -14,8 +14,8 @@ import numpy as np
 from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 from rltrainer.envs.adapter.observations import EnvStep
-from rltrainer.errors import CheckpointError, EnvError, ParamsError
-from rltrainer.spaces import leaf_spaces, numpy_dtype
+from rltrainer.errors import CheckpointError, EnvError, ParamsError, readable
+from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, numpy_dtype
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
@@ -217,6 +217,9 @@ def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[
 def _steps(episode: Episode, make_env: Callable[[], Env]) -> Iterator[ReplayedStep]:
     env = make_env()
     try:
+        space = env.action_space
+        if episode.actions.shape[1:] != leaf_shape(space) or not ValueRange(space).holds(episode.actions):
+            raise _failure(episode, f"has actions outside {space}: {readable(episode.actions.tolist())},")
         obs = copy.deepcopy(env.reset(seed=episode.seed)[0])  # some envs write all observations into one array
         for number, action in enumerate(episode.actions, 1):
             next_obs, reward, terminated, truncated, _ = env.step(copy.copy(action))

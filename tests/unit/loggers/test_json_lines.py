@@ -50,7 +50,8 @@ def test_every_cut_in_the_last_row_is_skipped_in_reading(tmp_path: Path) -> None
     "line",
     [
         "{]", "3", "[]", '{"step": 3}', '{"kind": "epoch"}', '{"kind": "epoch", "epoch/epoch": "code"}', "[" * 10**5,
-        "\udcff", '{"kind": "test", "step": 1, "step": 2}',
+        "\udcff", '{"kind": "test", "step": 1, "step": 2}', f'{{"kind": "test", "step": {2**70}}}',
+        f'{{"kind": "test", "step": 1, "x": {10**400}}}',
     ],
 )  # fmt: skip
 def test_damaged_lines_are_errors(line: str, tmp_path: Path) -> None:

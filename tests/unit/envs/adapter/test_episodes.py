@@ -262,6 +262,12 @@ def test_another_env(run: Path) -> None:
         list(rl.replay_episode(run, 0, 0, Stranger))
     with pytest.raises(EnvError, match="ended after 1 steps instead of"):
         list(rl.replay_episode(run, 0, 0, lambda: TimeLimit(Wanderer(), 1)))
+    for space in (gym.spaces.Discrete(2), gym.spaces.Box(2, 3, Wanderer.action_space.shape)):
+        another = type("Another", (Wanderer,), {"action_space": space})
+        with pytest.raises(
+            EnvError, match=r"^env 0, episode 0 has actions outside .*: \[.* must make the env of the run"
+        ):
+            list(rl.replay_episode(run, 0, 0, another))
 
 
 def test_the_env_is_closed(run: Path) -> None:
