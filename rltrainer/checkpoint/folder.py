@@ -39,6 +39,8 @@ from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule
 MANIFEST = "manifest.json"
 # 3: rows of buffers in files that are named by their numbers.
 FORMAT_VERSION = 3
+# Bytes that a manifest may have in any case, and for each file that is there: it is read in proportion to them.
+FREE_SIZE, ENTRY_SIZE = 1 << 20, 1000
 # The folder beside a run's checkpoints for the rows of its buffers, the kind of a file in it, the key in a state.
 ROWS = "rows"
 ROW_FILE = re.compile(r"\w+-\d+-\d+(?:-\d+)?\.safetensors", re.ASCII)
@@ -293,6 +295,12 @@ def read_manifest(folder: Path) -> Manifest:
         no_such = f"there is no such checkpoint{neighbours_hint(folder)}"
         problem = "is no checkpoint: it has no manifest" if folder.is_dir() else no_such
         raise CheckpointError(f"{folder}: {problem}") from None
+    if len(text) > FREE_SIZE:
+        num_files = sum(len(os.listdir(each)) for each in (folder, rows_folder(folder)) if each.is_dir())
+        limit = FREE_SIZE + ENTRY_SIZE * num_files
+        if len(text) > limit:
+            problem = f"expected at most {limit:,} bytes for the {num_files} files there, found {len(text):,}"
+            raise CheckpointError(f"{file}: damaged: {problem}")
     try:
         plain = read_json(text, allows_nan=True)
         version = plain["version"]

@@ -431,6 +431,18 @@ def test_a_manifest_that_is_no_manifest(text: str, tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "c")
 
 
+def test_a_manifest_of_more_files_than_there_are_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "c", 1)
+    manifest = tmp_path / "c" / "manifest.json"
+    size = manifest.stat().st_size
+    monkeypatch.setattr("rltrainer.checkpoint.folder.FREE_SIZE", 100)
+    read_checkpoint(tmp_path / "c")
+    manifest.write_text(manifest.read_text() + " " * 4000)
+    text = rf"manifest.json: damaged: expected at most \d,100 bytes for the \d files there, found {size + 4000:,}$"
+    with pytest.raises(CheckpointError, match=text):
+        read_checkpoint(tmp_path / "c")
+
+
 def test_a_member_whose_size_or_contents_lie_is_refused_even_if_it_is_signed(tmp_path: Path) -> None:
     write(tmp_path / "c", 1)
     member = tmp_path / "c" / "a.safetensors"
