@@ -72,9 +72,9 @@ def raise_named(error: BaseException, num_steps: int | None) -> None:
 
 
 def is_of_signal(error: BaseException) -> bool:
-    """Return whether the program's own handler of a signal raised an exception, whatever ran at that time."""
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
-    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Return whether the program's own handler of a signal has exited, whatever ran at that time."""
+    codes = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    return isinstance(error, SystemExit) and any(f.f_code in codes for f, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager

@@ -119,8 +119,8 @@ def write_final_obs(envs: VectorEnv, rows: Rows, info: dict[str, Any], memory: O
         # gymnasium's sync env keeps what its envs returned last: the first observation of the next episode.
         kept = getattr(envs.unwrapped, "_env_obs", None)
         if kept is not None and any(map(np.shares_memory, leaves(row), leaves(kept[n]))):
-            text = f"env {n} wrote the first observation of its next episode into the array of the final one"
-            raise EnvError(f"{text}: return copies (obs.copy()), or use another autoreset mode than SAME_STEP")
+            text = f"env {n} wrote the first observation of its next episode into the array of its final one"
+            raise EnvError(f"{text}. Return obs.copy(), or use another autoreset mode than SAME_STEP.")
         memory.write_row(n, row)
 
 
@@ -181,8 +181,7 @@ def _unsafe_layer(envs: VectorEnv, is_disabled: bool) -> VectorEnv | None:
 
 def _is_stubborn(envs: VectorEnv) -> bool:
     """Return whether resets do not take back a pending autoreset, as in gymnasium's workers without shared memory."""
-    inner = envs.unwrapped
-    return isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
+    return isinstance(envs.unwrapped, gym.vector.AsyncVectorEnv) and not envs.unwrapped.shared_memory
 
 
 def layers(envs: VectorEnv) -> Iterator[VectorEnv]:

@@ -25,15 +25,18 @@ class Visitors:
         truncated: who leaves by truncation.
         silent: who leaves without a flag.
         is_masked: whether observations have a mask: all is allowed, and nothing in the last one.
+        lingers: whether who has left stays in the list, with the same flags at each step.
     """
 
     metadata = {"name": "visitors"}  # noqa: RUF012
     render_mode = "rgb_array"
 
     def __init__(
-        self, spans: Any = None, truncated: Any = (), silent: Any = (), is_masked: bool = False, num_choices: int = 2
-    ) -> None:
+        self, spans: Any = None, truncated: Any = (), silent: Any = (), is_masked: bool = False, num_choices: int = 2,
+        lingers: bool = False,
+    ) -> None:  # fmt: skip
         self.spans, self.truncated, self.silent, self.is_masked = spans or BOTH, truncated, silent, is_masked
+        self.lingers = lingers
         self.possible_agents, self.agents = list(self.spans), list[str]()
         self.choices = gym.spaces.Discrete(num_choices)
         self.seeds: list[Any] = []
@@ -53,17 +56,20 @@ class Visitors:
         return {name: self._obs(name) for name in self.agents}, {name: {} for name in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        acted = list(self.agents)
-        assert sorted(actions) == sorted(acted), "who is there acts, and nobody else"
+        acted = self._present()
+        assert sorted(actions) == sorted(self.agents), "who is there acts, and nobody else"
         self.num_steps += 1
         for name in acted:
             self.place[name] = 0.5 * self.place[name] + actions[name] + self.noise()
         self.agents = self._present()
         gone = [name for name in acted if name not in self.agents and name not in self.silent]
+        if self.lingers:
+            gone = [name for name, (_, last) in self.spans.items() if last <= self.num_steps]
+            self.agents += gone
         obs = {name: self._obs(name) for name in {*acted, *self.agents}}
         rewards = {name: (self.possible_agents.index(name) + 1.0) * (1 + actions[name]) for name in acted}
-        terminations = {name: name in gone and name not in self.truncated for name in acted}
-        truncations = {name: name in gone and name in self.truncated for name in acted}
+        terminations = {name: name in gone and name not in self.truncated for name in [*acted, *gone]}
+        truncations = {name: name in gone and name in self.truncated for name in [*acted, *gone]}
         infos: dict[str, Any] = {name: {"count": self.num_steps} if name in gone else {} for name in acted}
         return obs, rewards, terminations, truncations, infos
 
@@ -83,20 +89,6 @@ class Visitors:
         obs = np.array([self.possible_agents.index(name), self.num_steps, self.place[name]], np.float32)
         mask = np.full(int(self.choices.n), self.num_steps < self.spans[name][1], np.int8)
         return {"observation": obs, "action_mask": mask} if self.is_masked else obs
-
-
-class Lingering(Visitors):
-    """Keeps who has left in its list, and says at each step that it has."""
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        self.agents = self._present()
-        obs, rewards, terminations, truncations, infos = super().step({name: actions[name] for name in self.agents})
-        left = [name for name, (_, last) in self.spans.items() if last <= self.num_steps]
-        self.agents += left
-        obs |= {name: self._obs(name) for name in left}
-        terminations |= {name: name not in self.truncated for name in left}
-        truncations |= {name: name in self.truncated for name in left}
-        return obs, rewards, terminations, truncations, infos
 
 
 class Strangers(Visitors):

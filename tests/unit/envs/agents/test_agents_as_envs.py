@@ -14,7 +14,7 @@ import torch
 import rltrainer as rl
 from rltrainer.envs import EnvAdapter
 from rltrainer.seeding import derive_seed
-from tests.unit.envs.agents.teams import BOTH, BOX, Failing, Lingering, Visitors, choice, episode, joined
+from tests.unit.envs.agents.teams import BOTH, BOX, Failing, Visitors, choice, episode, joined
 
 SEED, NUM_STEPS = 3, 40
 SPANS = {
@@ -56,9 +56,9 @@ def check(envs: rl.AgentsAsEnvs, make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("spans", SPANS.values(), ids=SPANS)
 @pytest.mark.parametrize("truncated", [(), ("a",), ("a", "b", "c")])
-@pytest.mark.parametrize("kind", [Visitors, Lingering])
-def test_rows_are_what_agents_go_through(spans: Any, truncated: Any, kind: Any) -> None:
-    check(rl.AgentsAsEnvs(partial(kind, spans, truncated), 2), partial(Visitors, spans, truncated))
+@pytest.mark.parametrize("lingers", [False, True])
+def test_rows_are_what_agents_go_through(spans: Any, truncated: Any, lingers: bool) -> None:
+    check(rl.AgentsAsEnvs(partial(Visitors, spans, truncated, lingers=lingers), 2), partial(Visitors, spans, truncated))
 
 
 def test_who_leaves_without_a_word_was_truncated() -> None:

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError, SpaceError
-from tests.unit.envs.agents.teams import BOX, Lingering, Visitors
+from tests.unit.envs.agents.teams import BOX, Visitors
 
 
 class Unequal(Visitors):
@@ -59,9 +59,9 @@ def test_what_all_observe_and_do() -> None:
 
 
 @pytest.mark.parametrize(("truncated", "end"), [((), (True, False)), (("a",), (True, False)), (("b",), (False, True))])
-@pytest.mark.parametrize("kind", [Visitors, Lingering])
-def test_the_last_ones_decide_how_it_ends(kind: Any, truncated: Any, end: tuple[bool, bool]) -> None:
-    env = rl.JointEnv(kind(truncated=truncated))
+@pytest.mark.parametrize("lingers", [False, True])
+def test_the_last_ones_decide_how_it_ends(lingers: bool, truncated: Any, end: tuple[bool, bool]) -> None:
+    env = rl.JointEnv(Visitors(truncated=truncated, lingers=lingers))
     env.reset(seed=1)
     ends = [env.step(np.array([0, 0]))[2:4] for _ in range(5)]
     assert ends == [(False, False)] * 4 + [end]
