@@ -258,9 +258,9 @@ class ProgressBar:
 
     def __init__(self, total: int | None, unit: str, verbose: bool, initial: int = 0) -> None:
         self._bar: Any = None
+        self._unit = f" {unit.replace('_', ' ')}s"
         if total is not None:
-            options: dict[str, Any] = {"initial": initial, "unit_scale": True, "dynamic_ncols": True}
-            self._bar = make_bar(total=total, unit=f" {unit.replace('_', ' ')}s", **options)
+            self._bar = make_bar(total=total, initial=initial, unit=self._unit, unit_scale=True, dynamic_ncols=True)
         self._verbose = verbose
         self._values: dict[str, str] = {}
         self._close = ExitStack()
@@ -300,18 +300,15 @@ class ProgressBar:
         else:
             print(line)
 
-    def end_epoch(
-        self, stats: EpochStats, score: float | None, best: Best, recent_return: float | None, step: int
-    ) -> None:
-        """Print the epoch's line; `step` counts the steps of the bar's unit so far."""
-        so_far, collected = f" ({step:,} so far)", stats.collect_stats
+    def end_epoch(self, stats: EpochStats, score: float | None, best: Best, recent: float | None, step: int) -> None:
+        """Print the epoch's line, with the `recent` return and the number of the `step`."""
         parts = [f"epoch {stats.epoch}"]
         parts += [] if score is None else [f"score {score:.4g}"]
         parts += [] if best.score is None else [f"best {best.score:.4g} (epoch {best.epoch})"]
-        parts += [] if collected is None else [f"{collected.num_env_steps:,} env steps{so_far}"]
-        offline = so_far if collected is None else ""
-        parts.append(f"{stats.update.num_gradient_steps:,} gradient steps{offline} in {stats.timing.total:.1f} s")
-        parts += [] if recent_return is None else [f"return {recent_return:.4g}"]
+        parts += [] if stats.collect_stats is None else [f"{stats.collect_stats.num_env_steps:,} env steps"]
+        parts.append(f"{stats.update.num_gradient_steps:,} gradient steps in {stats.timing.total:.1f} s")
+        parts += [f"{step:,}{self._unit} so far"]
+        parts += [] if recent is None else [f"return {recent:.4g}"]
         self.say(", ".join(parts))
 
     def close(self) -> None:

@@ -105,13 +105,7 @@ def check_arguments(
     owner: str, function: Callable[..., Any], args: Sequence[Any], values: Mapping[str, Any], what: str,
     hint_of: Callable[[str], str] = lambda name: "",
 ) -> None:  # fmt: skip
-    """Raise an `ArgumentError` if arguments, with its `self`, do not fit a function.
-
-    Args:
-        owner: the name in the text.
-        what: the word for an argument.
-        hint_of: returns advice on a name that is near to none.
-    """
+    """Raise an `ArgumentError` if arguments, with `self`, do not fit a function; `what` is the word for one."""
     signature = inspect.signature(function)
     known, takes_any = argument_names(function)
     for name in values:

@@ -29,13 +29,8 @@ def test_every_film_of_the_docs_moves() -> None:
         assert 20 <= statistics.median(milliseconds) <= 150, path  # 7 to 50 frames a second
         assert max(milliseconds[:-1]) <= 500, path  # equal frames are one frame that is shown for longer
         assert sum(milliseconds) <= 15_000, path
-
-
-def test_the_film_of_readme_is_smooth_and_its_still_shows_the_end() -> None:
-    frames, milliseconds = films.read(ROOT / "docs" / "images" / "lander.gif")
-    assert set(milliseconds[:-1]) == {40}  # 25 frames a second
-    assert milliseconds[-1] >= 1000
-    assert frames[0].tobytes() == frames[-1].tobytes() != frames[1].tobytes()
+        if path.name == "lander.gif":  # smooth, and its still is the end
+            assert (set(milliseconds[:-1]), frames[0].tobytes()) == ({40}, frames[-1].tobytes())
 
 
 def test_a_film_keeps_its_pace_with_fewer_frames_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

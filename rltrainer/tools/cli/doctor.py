@@ -41,10 +41,8 @@ EXTRAS = {
 NO_MATTER = re.compile(
     "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
 )
-MARKS = {True: "ok", False: "BAD", None: "HINT"}
-"""Marks of lines: fit, unfit, and probably a mistake."""
-# Values beyond which rewards and observations are no numbers around 1, which networks expect.
-LARGE_REWARD, LARGE_OBS = 1e4, 100.0
+MARKS = {True: "ok", False: "BAD", None: "HINT"}  # the last for what is probably a mistake
+LARGE_REWARD, LARGE_OBS = 1e4, 100.0  # networks expect numbers around 1
 _ANSI = re.compile(r"\x1b\[\d+m")
 # Env steps that an env is looked at for.
 NUM_STEPS = 1000
@@ -181,11 +179,7 @@ def _hints(rollout: Rollout, lengths: Any) -> Iterator[tuple[str, None, str]]:
         yield "rewards", None, f"as large as {peak:.3g}: bring them to about 1, or train with normalize_reward=True"
     numbers = [leaf.abs().max().item() for leaf in leaves(rollout.obs) if leaf.is_floating_point()]
     if (peak := max(numbers, default=0.0)) > LARGE_OBS:
-        yield (
-            "scale",
-            None,
-            f"observations as large as {peak:.3g}: train with normalize_obs=True, or change their units",
-        )
+        yield "scale", None, f"observations as large as {peak:.3g}: change units, or train with normalize_obs=True"
 
 
 def _walk(env: Any) -> list[Any]:

@@ -35,9 +35,7 @@ class SweepCommand(TrainCommand):
 @click.option("--seed", default=0, show_default=True, metavar="SEED", help="Seed of the first run and of the draws.")
 @click.option("--processes", type=int, metavar="N", help="Trials at a time; one per core by default.")
 @click.option("--executor", metavar="NAME", default="processes", help="processes, or ray (a cluster).")
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="Folder of the sweep; sweeps/<algorithm>_<env> by default."
-)
+@click.option("--folder", type=click.Path(path_type=Path), help="sweeps/<algorithm>_<env> by default.")
 @click.pass_context
 def sweep(
     ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None, trials: int,

@@ -31,11 +31,7 @@ from rltrainer.validation.suggestions import did_you_mean
 
 # The env whose recipe `--help` shows where no env is named.
 DEFAULT_ENV = "CartPole-v1"
-# Fields that `--help` shows.
-EXAMPLES = {
-    "--num-env-steps": "200000", "--num-gradient-steps": "200000", "--lr": "1e-3", "--device": "cuda",
-    "--start": "RUN (train its best algorithm further)",
-}  # fmt: skip
+EXAMPLES = "--lr 1e-3, --device cuda, --start RUN (train its best algorithm further): --help-all lists them"
 # The name for `--help` where none is given.
 NO_DATA = "data"
 # The command for a run in a folder.
@@ -86,10 +82,9 @@ class TrainCommand(click.Command):
         fields: list[FieldOption] = ctx.meta["fields"]
         formatter.write_paragraph()
         if "all" not in ctx.meta:
-            flags = {field.flag for field in fields if field.group in ("run", "algorithm")}
-            examples = ", ".join(f"{flag} {value}" for flag, value in EXAMPLES.items() if flag in flags)
-            words = f"Each field of {ctx.meta['recipe'].name} is an option too, such as {examples}"
-            formatter.write_text(f"{words}: --help-all lists them.")
+            recipe = ctx.meta["recipe"]
+            steps = f"--num-{'gradient' if isinstance(recipe, OfflineRecipe) else 'env'}-steps 200000"
+            formatter.write_text(f"Each field of {recipe.name} is an option too, such as {steps}, {EXAMPLES}.")
             return
         formatter.write_text(f"Options for the fields of {ctx.meta['recipe'].name}; --explain NAME explains one:")
         named: dict[str, list[str]] = {}

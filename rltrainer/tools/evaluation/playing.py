@@ -131,7 +131,6 @@ def record(
         raise
 
 
-@explains_arguments
 def watch(
     policy: Player,
     env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
