@@ -214,13 +214,8 @@ class UpdateCallbacks:
     for a step that is known to be left out: by `PPOParams.target_kl`, or for a loss that is not finite."""
     after: Callable[[Any, UpdateResult], None] | None = None
     """Given the batch and the result of each gradient step of which no optimizer left its step out."""
-    only_reads: bool = False
-    """True if `before` never returns another batch, so that ranks need no exchange after it."""
-
-    @property
-    def replaces(self) -> bool:
-        """Return whether a gradient step may get another batch."""
-        return self.before is not None and not self.only_reads
+    replaces: bool = True
+    """False if `before` never returns another batch, so that ranks need no exchange after it."""
 
     def replace_batch(self, batch: Any) -> Any:
         """Call `before`, and return the batch of the gradient step; a `TypeError` if it is of another class."""

@@ -264,8 +264,9 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         found = {part: name for name, part in self._parts().items() if isinstance(part, Tensor)}
         for name, part in self._parts().items():
             # Without buffers that are not saved, and without extra states: the returns of a rank's own envs.
-            saved = part.state_dict(prefix=f"{name}.", keep_vars=True) if isinstance(part, nn.Module) else {}
-            found |= {x: key for key, x in saved.items() if isinstance(x, Tensor) and not key.endswith("_extra_state")}
+            saved = part.state_dict() if isinstance(part, nn.Module) else {}
+            saved = {key: x for key, x in saved.items() if isinstance(x, Tensor) and not key.endswith("_extra_state")}
+            found |= {x: f"{name}.{key}" for key, x in saved.items()}
         return found
 
     def snapshot(self) -> Load:

@@ -189,7 +189,7 @@ class OnPolicyAlgorithm(Algorithm):
 
         Where a callback may replace it, with none: its step makes them of what it gets.
         """
-        if self.plan.callbacks.replaces:
+        if self.plan.callbacks.before is not None and self.plan.callbacks.replaces:
             yield from ((batch, batch.weight.new_empty(0)) for batch in batches)
         while some := list(itertools.islice(batches, MINIBATCHES_PER_EXCHANGE)):
             advantage, weight = (

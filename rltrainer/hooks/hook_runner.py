@@ -142,7 +142,7 @@ class HookRunner:
         if not any(map(self.has, INSIDE)):
             return UpdateCallbacks()
         on_loss = self._on_loss if self.has("post_loss") or self.has("optimizer") else None
-        return UpdateCallbacks(self._before_step, on_loss, self._after_step, not self.has("process_optim_batch"))
+        return UpdateCallbacks(self._before_step, on_loss, self._after_step, self.has("process_optim_batch"))
 
     def changing(self) -> dict[str, TrainerHook]:
         """Return the hooks that may change what is learned, by name."""

@@ -20,6 +20,8 @@ def make_equal(named: Mapping[Tensor, str], ranks: Ranks, machine: str | None = 
     With a `machine`, on which rounding depends, a difference is a `RanksDifferError` on all ranks, unless machines
     differ and it is small.
     """
+    if not named:
+        return
     device = next(iter(named)).device
     bits = (x.reshape(-1).view(INTEGERS.get(x.element_size(), torch.int64)) for x in named)
     of_all = torch.stack(ranks.gather(torch.stack([x.sum(dtype=torch.int64).to(device) for x in bits]), is_equal=True))

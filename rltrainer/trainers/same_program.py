@@ -20,8 +20,6 @@ from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 PROGRESS = [k / 8 for k in range(9)]
 """Where schedules are compared."""
-OF_RUNTIME = ("parallel", "detect_anomaly")
-"""Fields of `RuntimeParams` that may differ on a resume, and not between processes."""
 
 
 def require_same_program(processes: Ranks, algorithm: Algorithm, params: TrainerParams) -> None:
@@ -47,12 +45,14 @@ def _description(algorithm: Algorithm, params: TrainerParams) -> Iterator[tuple[
     yield from ((f"version of {name}", str(sys.modules[name].__version__)) for name in ("rltrainer", "torch"))
     yield "algorithm", type(algorithm).__name__
     settings = sorted(settings_of(params, algorithm).items())
-    settings += [(f"{owner}.{name}", to_plain(getattr(params, name))) for name in ("max_epochs", "checkpoint")]
-    settings += [(f"{owner}.runtime.{name}", to_plain(getattr(params.runtime, name))) for name in OF_RUNTIME]
+    # These may differ on a resume only.
+    more = {"max_epochs": params.max_epochs, "checkpoint": params.checkpoint}
+    more |= {f"runtime.{name}": getattr(params.runtime, name) for name in ("parallel", "detect_anomaly")}
+    settings += [(f"{owner}.{name}", to_plain(value)) for name, value in more.items()]
     for name, value in [*settings, ("policy.exploration", to_plain(policy.exploration))]:
         yield from _by_field(name, value)
-    for name in ("observation_space", "action_space"):
-        yield f"policy.{name}", str(getattr(policy, name))
+    yield "policy.observation_space", str(policy.observation_space)
+    yield "policy.action_space", str(policy.action_space)
     for name, collector in params.collectors().items():
         spec = getattr(getattr(collector, "envs", None), "spec", None)
         yield f"{owner}.{name}.envs", f"{collector.num_envs} of {getattr(spec, 'id', None)}"

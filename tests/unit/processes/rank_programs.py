@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import rltrainer as rl
-from rltrainer.errors import ParamsError, RankLostError
+from rltrainer.errors import RankLostError
 from rltrainer.loggers import RunFolder
 from rltrainer.processes.ranks import Meeting, Ranks
 from rltrainer.processes.torch_ranks import process_ranks
@@ -90,21 +89,6 @@ def draw_in_runs(folder: Path) -> list[Any]:
         found.append([*drawn, draw()])
     with ranks.reporting():
         return ranks.from_all(found)
-
-
-def train_with_seeds_of_their_own() -> list[str]:
-    """Return the text of the error in each of two processes that train with other seeds."""
-    envs = rl.make_vec("CartPole-v1", num_envs=2)
-    algorithm, text = rl.PPO(rl.ActorCritic.for_envs(envs)), ""
-    params = rl.OnPolicyTrainerParams(
-        training_collector=rl.Collector(algorithm.policy, envs), seed=int(os.environ["RANK"])
-    )
-    try:
-        algorithm.run_training(params)
-    except ParamsError as error:
-        text = str(error)
-    with (ranks := process_ranks()).reporting():
-        return ranks.from_all(text)
 
 
 def fail() -> None:

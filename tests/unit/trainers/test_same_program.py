@@ -11,10 +11,10 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.tools.runs.ranked import run_ranks
 from rltrainer.trainers.same_program import require_same_program
 from tests.fakes import counting_envs
-from tests.unit.processes.rank_programs import train_with_seeds_of_their_own
 from tests.unit.tools.refusals import error_text
 
 
@@ -115,8 +115,14 @@ def test_what_the_first_rank_alone_follows_may_differ() -> None:
     run_in_threads([lambda ranks, each=each: require_same_program(ranks, *each) for each in programs])
 
 
+def compare_seeds() -> list[str]:
+    """Return the text of the error in each of two processes."""
+    text = refusal(made({"seed": process_ranks().rank}), process_ranks())
+    with (ranks := process_ranks()).reporting():
+        return ranks.from_all(text)
+
+
 @pytest.mark.full
 def test_processes_that_differ_name_the_difference() -> None:
     text = r"OnPolicyTrainerParams.seed: must be the same in all processes of a run; got 0 in rank 0 and 1 in rank 1. "
-    found = run_ranks("test", 2, train_with_seeds_of_their_own)
-    assert [each.startswith(text) for each in found] == [True, True], found
+    assert [each.startswith(text) for each in run_ranks("test", 2, compare_seeds)] == [True, True]

@@ -408,21 +408,14 @@ class Restarts(rl.TrainerHook):
             restart(ctx.algorithm)
 
 
-CALLBACKS: dict[str, Callable[[Any], Callable[..., Any]]] = {
-    "training_fn": lambda algorithm: lambda *_: restart(algorithm),
-    "test_fn": lambda algorithm: lambda *_: restart(algorithm),
-    "stop_fn": lambda algorithm: lambda _: restart(algorithm) is not None,
-    "compute_score_fn": lambda algorithm: lambda _: restart(algorithm) or 1.0,
-    "save_best_fn": lambda algorithm: lambda _: restart(algorithm),
-    "save_checkpoint_fn": lambda algorithm: lambda *_: restart(algorithm) or "",
-}
+RETURNS = {"stop_fn": False, "compute_score_fn": 1.0, "save_checkpoint_fn": ""}
 
 
-@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("name", ["training_fn", "test_fn", "save_best_fn", *RETURNS])
 def test_all_shards_get_the_weights_that_a_callback_leaves(name: str) -> None:
     trainer = scripted()
-    algorithm, params = trainer.algorithm, trainer.params
-    object.__setattr__(params, name, CALLBACKS[name](algorithm))
+    algorithm = trainer.algorithm
+    object.__setattr__(trainer.params, name, lambda *_: restart(algorithm) or RETURNS.get(name))
     before = next(algorithm.policy.parameters()).clone()
     trainer.run()
     for p, q in zip(*(each.algorithm.policy.parameters() for each in all_of(trainer)), strict=True):
