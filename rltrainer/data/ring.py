@@ -17,18 +17,9 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import (
-    Array,
-    FinalObservations,
-    FrameStack,
-    PackedRows,
-    RowWriter,
-    Storage,
-    outside_text,
-    to_array,
-)
+from rltrainer.data.storage import FinalObservations, FrameStack, PackedRows, RowWriter, Storage, outside_text, to_array
 from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError
-from rltrainer.spaces import ValueRange
+from rltrainer.spaces import Array, ValueRange
 from rltrainer.tree import Tree, is_on_host, leaves, map_tree
 from rltrainer.types import Rollout, Sequences, Transitions, to_device
 

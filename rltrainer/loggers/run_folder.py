@@ -24,16 +24,12 @@ from rltrainer.processes.torch_ranks import process_ranks
 from rltrainer.validation.field_rules import AnyPath, AnyText, Rule, checked
 from rltrainer.validation.suggestions import check_arguments, did_you_mean
 
+_NAME = re.compile(rb"[^/\\\0]{1,240}")
 FolderName = Annotated[
     str,
     Rule(
         "a name for a folder, without / and \\, of at most 240 bytes",
-        lambda v: (
-            isinstance(v, str)
-            and v not in ("", ".", "..")
-            and not re.search(r"[/\\\0]", v)
-            and len(os.fsencode(v)) <= 240
-        ),
+        lambda v: isinstance(v, str) and v not in (".", "..") and bool(_NAME.fullmatch(v.encode(errors="replace"))),
     ),
 ]
 LoggerName = Literal["tensorboard", "csv", "jsonl", "console", "wandb", "mlflow"]

@@ -231,8 +231,7 @@ class PlainReader:
         users: a user's objects by their names.
         remedy: (place, name) -> the advice how to pass the object of a name that is none of these.
         build: (class, arguments, options) -> an object; None where the data may hold none.
-        placed: a user's objects by their places, which go before names: two lambdas have one name.
-        place: the fields down to what is read, such as `policy.net.encoder`.
+        placed: the same by their places, such as `policy.net.encoder`, before their names: two lambdas have one name.
     """
 
     def __init__(
@@ -241,9 +240,8 @@ class PlainReader:
         remedy: Callable[[str, str], str],
         build: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None,
         placed: Mapping[str, Any] = types.MappingProxyType({}),
-        place: str = "",
     ) -> None:
-        self._users, self._remedy, self._build, self._placed, self._place = users, remedy, build, placed, place
+        self._users, self._remedy, self._build, self._placed, self._place = users, remedy, build, placed, ""
 
     def inside(self, field: object) -> Self:
         """Return a reader of what a field holds, or of an item."""

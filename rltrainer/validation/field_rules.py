@@ -57,11 +57,12 @@ Sizes = Annotated[
     ),
 ]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
+_NO_PATH = re.compile(rb"\0|[^/]{256}")
 AnyPath = Annotated[
     str | os.PathLike[str],
     Rule(
         "a path",
-        lambda v: _is_path(v),
+        lambda v: isinstance(v, str | os.PathLike) and not _NO_PATH.search(str(v).encode(errors="replace")),
         lambda v: "Each name in it has at most 255 bytes, none of them 0." if isinstance(v, str | os.PathLike) else "",
     ),
 ]
@@ -138,13 +139,6 @@ def _meant_number(value: Any) -> int | float | None:
             with contextlib.suppress(ValueError):
                 return read(value)
     return None
-
-
-def _is_path(value: Any) -> bool:
-    """Return whether a file system takes a path, which `Path.exists` and others raise about."""
-    if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
-        return False
-    return "\0" not in text and all(len(name) <= 255 for name in os.fsencode(text).split(os.sep.encode()))
 
 
 def _takes(value: object, num_args: int) -> bool:
