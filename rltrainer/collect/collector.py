@@ -174,10 +174,11 @@ class Collector(Stateful[CollectorState]):
                 self.buffer.take_part(0, 1)
             self._open(self.envs.env)
 
-    def let_go(self, owner: str) -> None:
+    def let_go(self, owner: str, world: int) -> None:
         """Close the envs and free the memory of the buffer, until they are needed again; copies are cheap then.
 
-        Envs that `make_vec` did not make are a `ParamsError` about `owner`, data in the buffer a `ReplayBufferError`.
+        Envs that `make_vec` did not make, or that `world` shards cannot share out, are a `ParamsError` about `owner`,
+        data in the buffer a `ReplayBufferError`.
         """
         held: Any = require_collector(owner, self).envs
         if self._is_open and self._info_keys:
@@ -185,6 +186,11 @@ class Collector(Stateful[CollectorState]):
         if (sharded := vars(held).get("recipe") if self._is_open else held) is None:
             rule, hint = "must be made by make_vec in a run of several shards", "wrap single envs by its wrappers=."
             raise ParamsError.about(owner, "envs", rule, held, f"Make it with rl.make_vec, and {hint}")
+        if (num_envs := sharded.num_envs) % world:
+            least = num_envs // world * world
+            hint = f"Take {least} or {least + world}." if least else f"Take {world}."
+            rule = f"must be a multiple of the number of shards, {world}"
+            raise ParamsError.about(owner, "num_envs", rule, num_envs, hint)
         if isinstance(self.buffer, ReplayBuffer):
             self.buffer.let_go()
             self.rollout_buffer = None
@@ -196,13 +202,8 @@ class Collector(Stateful[CollectorState]):
 
     def take_part(self, owner: str, rank: int, world: int) -> None:
         """Take the part of a shard among `world`: its envs, and its share of the buffer; for errors see `let_go`."""
-        self.let_go(owner)
-        sharded, num_envs = cast(ShardedEnvs, self.envs), self.num_envs
-        if num_envs % world:
-            rule = f"must be a multiple of the number of shards, {world}"
-            least = num_envs // world * world
-            hint = f"Take {least} or {least + world}." if least else f"Take {world}."
-            raise ParamsError.about(owner, "num_envs", rule, num_envs, hint)
+        self.let_go(owner, world)
+        sharded = cast(ShardedEnvs, self.envs)
         # A rank must not move torch's generator further than others do, whichever they share a process with.
         with torch.random.fork_rng(devices=[]):
             if self.buffer is not None:

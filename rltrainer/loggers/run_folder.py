@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Unpack, get_args
 
 from rltrainer.errors import CheckpointError, ParamsError
-from rltrainer.files.atomic_write import refuse_links
+from rltrainer.files.atomic_write import refuse_links, write_errors
 from rltrainer.loggers.file_logger import CSVLogger, NumberedPath, write_new
 from rltrainer.loggers.json_lines import JSONLinesLogger
 from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, MultiLogger, Row
@@ -98,7 +98,7 @@ class RunFolder:
         """
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
-        with (ranks := process_ranks()).reporting():
+        with (ranks := process_ranks()).reporting(), write_errors(Path(root) / name, CheckpointError):
             path = NumberedPath(Path(root) / name, "").claim() if ranks.rank == 0 else None
             return cls(ranks.from_first(str(path)))
 

@@ -73,7 +73,7 @@ def split(trainer: type[Any], algorithm: Algorithm, params: TParams, meeting: Me
         params.raise_invalid("resume_from_log", "must be False in a run of several shards", "Resume from a checkpoint.")
     for field, collector in params.collectors().items():
         owner = f"{type(params).__name__}.{field}"
-        require_collector(owner, collector).let_go(owner)
+        require_collector(owner, collector).let_go(owner, first.world)
     copies = [copy.deepcopy((algorithm, params.of_rank(ranks))) for ranks in others]
     params = params.of_rank(first)
     params.take_parts()

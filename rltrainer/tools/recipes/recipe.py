@@ -274,6 +274,11 @@ class AnyRecipe(Params):
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
             problem = str(error).removesuffix(".")
             raise SpaceError(f"{problem}. Of the algorithms, these spaces are taken by: {others}.") from error
+        except RuntimeError as error:  # of PyTorch, which has no class for it on the CPU
+            if "alloc" not in str(error) and "memory" not in str(error):
+                raise
+            rule = "must make networks that fit into memory"
+            raise ParamsError.about(type(self).__name__, "policy", rule, self.policy, str(error)) from error
 
     def _saved(self, path: str | os.PathLike[str]) -> Algorithm:
         cls = self.algorithm_class

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.processes.channel import dumps, loads
@@ -35,7 +35,7 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
     """Call a function in each of several new processes, and return the first one's result; only that one prints.
 
     Raises:
-        ParamsError: the function cannot be sent to a process.
+        ParamsError: the function cannot be sent to a process, or raised one.
         RLTrainerError: a rank failed; the text has its traceback.
     """
     # Only here, as they take half a second.
@@ -64,8 +64,9 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
         except SignalException as error:  # the ranks have ended by it
             ends_by: BaseException = SystemExit(128 + error.sigval)
             raise (KeyboardInterrupt if error.sigval == signal.SIGINT else ends_by) from None
-    found: T = loads(results[0])
-    return found
+    if isinstance(found := loads(results[0]), ParamsError):
+        raise found
+    return cast(T, found)
 
 
 def _call_in_rank(pickled: bytes, command: list[str]) -> bytes:
@@ -75,7 +76,10 @@ def _call_in_rank(pickled: bytes, command: list[str]) -> bytes:
     with contextlib.ExitStack() as opened:
         if os.environ["RANK"] != "0":
             opened.enter_context(contextlib.redirect_stdout(opened.enter_context(open(os.devnull, "w"))))
-        return dumps(loads(pickled)())
+        try:
+            return dumps(loads(pickled)())
+        except ParamsError as error:  # a mistake of the user's, not a fault of the rank
+            return dumps(error)
 
 
 @contextlib.contextmanager

@@ -184,23 +184,23 @@ def test_envs_are_closed_and_made_again() -> None:
     collector = made(buffer=replay(), info_keys=("x",))
     collector.collect(8)
     collector.buffer.clear()  # type: ignore[union-attr]
-    collector.let_go(OWNER)
+    collector.let_go(OWNER, 2)
     assert Counted.num_open == 0
     assert (collector.num_envs, collector.num_rows, collector.needs_reset) == (4, 0, True)
-    collector.let_go(OWNER)
+    collector.let_go(OWNER, 2)
     assert isinstance(collector.envs, ShardedEnvs)
     stats = collector.collect(num_episodes=8)
     assert (Counted.num_open, stats.info_means) == (4, {"x": 1.0})
     collector.buffer.clear()  # type: ignore[union-attr]
     collector.take_part(OWNER, 0, 4)
     assert (Counted.num_open, collector.num_envs, collector.envs.num_envs) == (1, 1, 1)
-    collector.let_go(OWNER)
+    collector.let_go(OWNER, 2)
     assert (Counted.num_open, collector.num_envs, collector.shard) == (0, 4, None)
 
 
 def test_a_copy_of_a_collector_without_envs_is_cheap() -> None:
     collector = made(buffer=ReplayBuffer(10**6, Counted.observation_space, Counted.action_space, 4))
-    collector.let_go(OWNER)
+    collector.let_go(OWNER, 2)
     policy, buffer, copied = copy.deepcopy((collector.policy, collector.buffer, collector))
     assert Counted.num_open == 0
     assert buffer is not None

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from tests.unit.processes.rank_programs import fail, set_variables
@@ -22,6 +24,14 @@ def test_a_number_of_ranks_is_started_but_not_by_a_rank(monkeypatch: pytest.Monk
 
 def test_a_function_that_cannot_travel_is_refused() -> None:
     assert "must travel to another process" in error_text(ParamsError, run_ranks, "train", 2, lambda: None)
+
+
+@pytest.mark.full
+def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
+    text = error_text(ParamsError, rl.train, "CartPole-v1", num_ranks=3, num_env_steps=256, folder=tmp_path)
+    owner = "OnPolicyTrainerParams.training_collector.num_envs"
+    assert text == f"{owner}: must be a multiple of the number of shards, 3; got 8 (int). Take 6 or 9."
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.full
