@@ -202,7 +202,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     if filmed_env is not None:
         for run in runs:
             film(run, filmed_env, device=made.device)
-    # After the films, which the page shows.
+    # After the videos, which the page shows.
     if is_drawn:
         draw(runs, picture)
 

@@ -1,4 +1,4 @@
-"""Trained policies at work: evaluated, filmed, watched."""
+"""Trained policies at work: evaluated, recorded, watched."""
 
 from rltrainer.tools.evaluation.playing import evaluate_policy, record, watch
 from rltrainer.tools.evaluation.video_recorder import VideoRecorder

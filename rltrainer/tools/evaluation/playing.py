@@ -1,4 +1,4 @@
-"""Trained policies at work in envs of the user's: evaluated, filmed, or watched in a window."""
+"""Trained policies at work in envs of the user's: evaluated, recorded, or watched in a window."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +85,7 @@ def record(
     explore: bool = False,
     fps: float | None = None,
 ) -> CollectStats:
-    """Film whole episodes of a policy, one after the other in one file: an MP4, or a GIF.
+    """Record whole episodes of a policy, one after the other in one file: an MP4, or a GIF.
 
     No display is needed. Frames go to ffmpeg one by one, so long episodes take no more memory.
 

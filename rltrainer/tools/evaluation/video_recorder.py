@@ -23,9 +23,9 @@ EnvOrFactory = Annotated[
 
 
 class VideoRecorder(TrainerHook):
-    """Films whole episodes of the policy, without exploration, at the end of a training step, each as an MP4 file.
+    """Records whole episodes of the policy, without exploration, at the end of a training step, each as an MP4 file.
 
-    The file `step_000020480_episode_1.mp4` is of env step 20480, offline of that gradient step. What is filmed is
+    The file `step_000020480_episode_1.mp4` is of env step 20480, offline of that gradient step. What is recorded is
     neither trained on nor counted, and changes no random number of the run. The episodes are the first ones of a test
     step, if envs or run have a seed, or those of an env of its own, the same at each interval. Frames go to ffmpeg one
     by one as they are drawn: how long an episode is makes no difference to the memory that it takes. Of an
@@ -34,7 +34,7 @@ class VideoRecorder(TrainerHook):
     Args:
         folder: for the files; made where it is missing.
         every: the interval; an int counts training steps.
-        env: a gymnasium id, or a factory of an env that renders with `"rgb_array"`; None films the test envs, which
+        env: a gymnasium id, or a factory of an env that renders with `"rgb_array"`; None records the test envs, which
             must be made with `render_mode="rgb_array"`.
         num_episodes: how many, each time.
         fps: frames a second; None takes the env's own, or 30.
@@ -42,7 +42,7 @@ class VideoRecorder(TrainerHook):
         seed: of the env of its own; None leaves it to the trainer's.
 
     Raises:
-        ParamsError: an argument breaks its rule; or, when the run begins, there is nothing to film.
+        ParamsError: an argument breaks its rule; or, when the run begins, there is nothing to record.
         MissingExtraError: there is no ffmpeg; the extra `video` brings one.
     """
 
@@ -89,7 +89,7 @@ class VideoRecorder(TrainerHook):
         self._collector.seed(seed)
 
     def post_steps(self, ctx: TrainerContext) -> None:
-        """Film, if that is due."""
+        """Record, if that is due."""
         is_due = ctx.crossed(self.every) and ctx.params.ranks.rank == 0
         if self._envs is None or self._collector is None or not is_due:
             return

@@ -103,7 +103,7 @@ class Run:
 
     @property
     def videos(self) -> list[Path]:
-        """The films of the run, by name."""
+        """The videos of the run, by name."""
         return sorted(path for path in self.folder.videos.glob("*") if path.suffix in (".mp4", ".webm", ".gif"))
 
     @property
