@@ -26,7 +26,7 @@ from rltrainer.envs.workers.worker_vector_env import WorkerOptions, WorkerVector
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, install_extra
 from rltrainer.processes.torch_ranks import torchrun_place
 from rltrainer.processes.worker import num_cores
-from rltrainer.seeding import derive_seed
+from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -125,11 +125,16 @@ def make_vec(
         name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__qualname__)
         logging.getLogger("rltrainer").info("make_vec: %s with num_envs=%d runs on backend=%r", name, num_envs, chosen)
 
+    # Drawn here and only once, also for envs that torchrun's processes make later: the program continues alike.
+    root = draw_seed() if seed is None and chosen == "tensor" else seed
+
     def make(num_envs: int, first: int, count: int) -> VectorEnv:
         # Single envs are seeded by their global index; envs that are seeded as a whole need another seed in each part.
-        of_part = seed if seed is None or not first else derive_seed(seed, "part", first)
+        of_part = root if root is None or not first else derive_seed(root, "part", first)
         if chosen == "tensor":
-            return _make_tensor(env, num_envs, device, of_part)
+            tensors = _make_tensor(env, num_envs, device, of_part)
+            tensors.base_seed = None if seed is None else of_part
+            return tensors
         if chosen == "envpool":
             return NativeVectorEnv(EnvPoolVectorEnv(str(env), num_envs, env_kwargs), of_part)
         if chosen == "native":
@@ -244,7 +249,7 @@ def _make_native(spec: Any, num_envs: int, env_kwargs: dict[str, Any], wrappers:
             raise EnvError(f"make_vec.env: {spec.id} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _make_tensor(env: Any, num_envs: int, device: torch.device | str | None, seed: int | None) -> VectorEnv:
+def _make_tensor(env: Any, num_envs: int, device: torch.device | str | None, seed: int | None) -> TensorVectorEnv:
     if callable(env):
         return TensorVectorEnv(env(), num_envs, device, seed)
     if (env_id := newest_version(env)) not in TENSOR_ENVS:

@@ -136,6 +136,17 @@ def test_the_generators_of_envs_of_tensors_differ_by_part() -> None:
     assert len({state.numpy().tobytes() for state in generators}) == 4
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_envs_of_tensors_move_torchs_generator_alike_under_torchrun(seed: Any, request: Any) -> None:
+    found = []
+    for _ in range(2):
+        rl.seed(1)
+        envs = rl.make_vec("CartPole-v1", 8, backend="tensor", seed=seed)
+        found.append([float(torch.rand(())), envs.single_action_space, float(torch.rand(()))])
+        request.getfixturevalue("under_torchrun")
+    assert found[0] == found[1]
+
+
 def test_the_backend_does_not_depend_on_the_size_of_a_part() -> None:
     whole = rl.make_vec("CartPole-v1", 8)
     assert type(recipe_of(whole).part(0, 8).unwrapped) is type(whole.unwrapped)
