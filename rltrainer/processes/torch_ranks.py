@@ -9,18 +9,20 @@ import json
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -33,9 +35,12 @@ from rltrainer.processes.board import Board
 from rltrainer.processes.ranks import Alone, Ranks
 from rltrainer.processes.worker import num_cores
 
+T = TypeVar("T")
 dist: Any = torch.distributed  # not all names of its documentation are typed, and some builds have none
 SECONDS_TO_JOIN = 120.0
 """For all processes to be started, as their imports take the time that they take."""
+SECONDS_TO_ANSWER = 5.0
+"""For the process that holds the store to answer, beyond the time limit of a call. PyTorch waits for it for ever."""
 SECONDS_TO_NAME = 1.0
 """For ranks to agree on the one that is lost."""
 SECONDS_FOR_OTHERS = 2.0
@@ -91,7 +96,42 @@ def process_ranks(timeout: float = 60.0, is_exact: bool = False) -> Ranks:
         is_exact: see `Ranks`.
     """
     place = torchrun_place()
-    return Alone(is_exact=is_exact) if place is None else TorchRanks(_team(*place), timeout, is_exact)
+    if place is None:
+        return Alone(is_exact=is_exact)
+    return TorchRanks(_answered(SECONDS_TO_JOIN, _team, *place), timeout, is_exact)
+
+
+def _answered(limit: float, call: Callable[..., T], *args: Any) -> T:
+    """Return the result of a call to the store, or raise a `RankLostError` if no answer comes."""
+    future = Future[T]()
+
+    def work() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    # The thread of a call without an answer is left behind: nothing ends it but the end of the process.
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return future.result(limit + SECONDS_TO_ANSWER)
+    except TimeoutError:  # not of PyTorch, whose errors are of other classes
+        raise RankLostError(_store_text("does not answer")) from None
+
+
+def _await_store() -> None:
+    """Wait until a process listens at the store's address, and answers as a store does."""
+    address, until = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), time.monotonic() + SECONDS_TO_JOIN
+    while time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(address, SECONDS_TO_ANSWER):
+            _answered(0.0, partial(dist.TCPStore, *address, is_master=False, wait_for_workers=False))
+            return
+        time.sleep(0.1)
+
+
+def _store_text(fault: str) -> str:
+    store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return f"the process at {store}, through which all ranks are connected, {fault}"
 
 
 @dataclass
@@ -122,6 +162,8 @@ class Team:
         self.rank, self.world = rank, world
         limit = timedelta(seconds=SECONDS_TO_JOIN)
         path = os.environ.get(STORE)
+        if rank and not path:
+            _await_store()
         store = dist.FileStore(path, world) if path else next(dist.rendezvous("env://", timeout=limit))[0]
         # torchrun's store outlives the processes that it starts again.
         run, start = (os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
@@ -154,7 +196,7 @@ class Team:
         """Return memory for exchanges if every rank has opened it, else None on all."""
 
         def check(waited: float) -> None:
-            if waited > timeout or notes.check(["cause"]) or self.dead():
+            if waited > timeout or _answered(timeout, notes.check, ["cause"]) or self.dead():
                 raise RuntimeError("a rank does not come to an exchange")
 
         if any(host != self._host for _, _, host, _ in self._members):
@@ -201,7 +243,7 @@ class TorchRanks(Ranks):
     def __init__(self, team: Team, timeout: float, is_exact: bool = False) -> None:
         super().__init__(team.rank, team.world, is_exact)
         self._team, self._timeout = team, timeout
-        self._connections = team.connect(timeout)
+        self._connections = _answered(timeout, team.connect, timeout)
         self._failed: float | None = None  # when an exception has left `reporting`
         self._outer: BaseException | None = None  # that is being handled around it
 
@@ -233,7 +275,7 @@ class TorchRanks(Ranks):
     @contextmanager
     def reporting(self) -> Iterator[None]:
         """Tell the others of an exception that leaves this block, and in it, let SIGTERM name a rank that is lost."""
-        self._connections = self._team.connect(self._timeout)
+        self._connections = _answered(self._timeout, self._team.connect, self._timeout)
         self._failed, self._outer = None, sys.exception()
         is_main = threading.current_thread() is threading.main_thread()
         handles = is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # else the program does
@@ -244,7 +286,7 @@ class TorchRanks(Ranks):
         except BaseException as error:
             self._failed = time.monotonic()
             if not isinstance(error, RankLostError):
-                with suppress(RuntimeError):  # the store may be gone
+                with suppress(RuntimeError, RankLostError):  # the store may be gone
                     self._agreed(f"rank {self.rank} of {self.world}: {''.join(traceback.format_exception(error))}")
             self._connections.close()
             raise
@@ -267,8 +309,7 @@ class TorchRanks(Ranks):
                 time.sleep(0.02)
             return self._agreed(team.text(missing, fault))
         except RuntimeError:  # the store itself
-            store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            return f"the process at {store}, through which all ranks are connected, is gone"
+            return _store_text("is gone")
 
     def _call(self, collective: Callable[..., Any], *args: Any) -> None:
         began, connections = time.monotonic(), self._connections
@@ -280,7 +321,7 @@ class TorchRanks(Ranks):
             is_late = time.monotonic() - began >= self._timeout
             traceback.clear_frames(error.__traceback__)  # they hold the connections open
             with suppress(RuntimeError):
-                connections.notes.set(f"waits {self.rank}", "")
+                _answered(0.0, connections.notes.set, f"waits {self.rank}", "")
             connections.close()
             late = f"did not come to a collective operation within {self._timeout:g} s"
             if (cause := self.cause_of_end(late if is_late else "is gone")) is None:
@@ -289,12 +330,15 @@ class TorchRanks(Ranks):
 
     def _missing(self) -> list[int]:
         # Those in which no operation has failed.
-        return [rank for rank in range(self.world) if not self._connections.notes.check([f"waits {rank}"])]
+        check = self._connections.notes.check
+        return [rank for rank in range(self.world) if not _answered(0.0, check, [f"waits {rank}"])]
 
     def _agreed(self, cause: str) -> str | None:
         # The first rank's cause is that of all: the others fail in its wake.
         notes = self._connections.notes
-        return str(notes.compare_set("cause", "", cause), "utf-8") if cause or notes.check(["cause"]) else None
+        if not cause and not _answered(0.0, notes.check, ["cause"]):
+            return None
+        return str(_answered(0.0, notes.compare_set, "cause", "", cause), "utf-8")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # torchrun ends the others when a rank fails, perhaps before a collective operation has failed here.

@@ -24,12 +24,14 @@ def fail(fault: str) -> None:
             raise ValueError("of rank 1")
         case "hang":
             time.sleep(60)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "term":
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(folder: Path, fault: str) -> None:
-    """Sum for ever, and fail in rank 1."""
+    """Sum for ever, and fail in rank 1, or stop in rank 0."""
     if fault == "elsewhere":
         torch_ranks.host_id = lambda: os.environ["RANK"]
     ranks = torch_ranks.process_ranks(timeout=3.0)
@@ -39,7 +41,7 @@ def main(folder: Path, fault: str) -> None:
         with ranks.reporting():
             for i in range(10**9):
                 began = time.monotonic()
-                if i == 100 and ranks.rank == 1:
+                if i == 100 and ranks.rank == (fault != "stop"):
                     (folder / "at_work").touch()
                     fail(fault)
                 ranks.sum(x)

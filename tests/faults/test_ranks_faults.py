@@ -1,7 +1,10 @@
 """Ranks under torchrun that die, fail, hang or are ended: the others name them within the time limit, and all end."""
 
+import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,3 +57,33 @@ def test_a_signal_that_is_meant_for_all_names_none(tmp_path: Path) -> None:
     assert run.returncode != 0
     assert "SignalException" in errors
     assert not list(tmp_path.glob("*.lost")), errors
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_store_that_does_not_answer_is_named(is_foreign: bool, tmp_path: Path) -> None:
+    """Without torchrun rank 0 holds it, which is stopped here, or another program has its port."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        if is_foreign:
+            server.listen()
+        else:
+            server.close()
+        settings = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": os.getcwd()}
+        command, file = [sys.executable, str(PROGRAM), str(tmp_path), "stop"], tmp_path / "errors"
+        with file.open("w") as errors:
+            runs = [
+                subprocess.Popen(command, env=os.environ | settings | {"RANK": rank}, stderr=errors)
+                for rank in ("1" if is_foreign else "01")
+            ]
+            try:
+                runs[-1].wait(SECONDS / 2)
+            finally:
+                for run in runs:
+                    run.kill()
+                    run.wait()
+    place = f"the process at 127.0.0.1:{port}, through which all ranks are connected,"
+    assert f"RankLostError: {place} does not answer" in file.read_text()
+    for lost in tmp_path.glob("*.lost"):
+        assert float(lost.read_text().partition("\n")[0]) < 3 + 10
