@@ -222,11 +222,9 @@ class Policy(nn.Module, metaclass=Constructed):
 
     def with_open_masks(self, next_obs: Tree, terminated: Tensor) -> Tree:
         """Allow all choices [B, ...] where a mask allows none and a target bootstraps: an env may say so at a limit."""
-        if not self.has_mask:
+        if (mask := self.mask_of(next_obs)) is None:
             return next_obs
-        parts = torch.split(self.mask_of(next_obs), num_choices(self.action_space) or 0, -1)  # type: ignore[arg-type]
-        counts = ~terminated.unsqueeze(-1)
-        mask = torch.cat([part | (counts & ~part.any(-1, keepdim=True)) for part in parts], -1)
+        mask = mask | (~terminated.unsqueeze(-1) & ~mask.any(-1, keepdim=True))
         return {**next_obs, ACTION_MASK: mask}
 
     def select_action(
