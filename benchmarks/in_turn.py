@@ -2,6 +2,7 @@
 
     git worktree add ../before ae1a9f6
     python benchmarks/in_turn.py ../before --write
+    python benchmarks/in_turn.py . --python ../.venv-other/bin/python    # this checkout with another PyTorch
 
 Each run is a new process of `ours.py`, on one thread and one core; the figure is the median.
 """
@@ -28,13 +29,13 @@ CASES = {
 """Env steps of the warm-up and of the measurement."""
 
 
-def speed(checkout: Path, case: str, compile_: str, cache: Path) -> float:
+def speed(python: str, checkout: Path, case: str, compile_: str) -> float:
     """Return the env steps per second of a new process in a checkout, which keeps its compiled graphs for itself."""
     warmup, steps = CASES[case]
-    command = [sys.executable, "benchmarks/ours.py", case, "--compile", compile_]
+    command = [python, "benchmarks/ours.py", case, "--compile", compile_]
     command += ["--warmup", str(warmup), "--steps", str(steps)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(checkout / ".inductor" / "in_turn")
     run = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
     if run.returncode:
         raise SystemExit(f"{case} in {checkout} failed:\n{run.stderr[-2000:]}")
@@ -42,20 +43,21 @@ def speed(checkout: Path, case: str, compile_: str, cache: Path) -> float:
     return float(result["steps"] / result["seconds"])
 
 
-def measured(other: Path, case: str, compile_: str, num_runs: int) -> tuple[list[float], list[float]]:
+def measured(python: str, other: Path, case: str, compile_: str, num_runs: int) -> tuple[list[float], list[float]]:
     """Return the speeds of the other checkout and of this one; the first runs of compiled programs fill their cache."""
-    speeds: dict[Path, list[float]] = {other: [], HERE: []}
+    speeds: dict[tuple[str, Path], list[float]] = {(python, other): [], (sys.executable, HERE): []}
     for i in range(-1 if compile_ == "true" else 0, num_runs):
-        for checkout in sorted(speeds, reverse=bool(i % 2)):
-            found = speed(checkout, case, compile_, checkout / ".inductor" / "in_turn")
+        for program in sorted(speeds, reverse=bool(i % 2)):
+            found = speed(*program, case, compile_)
             if i >= 0:
-                speeds[checkout].append(found)
-    return speeds[other], speeds[HERE]
+                speeds[program].append(found)
+    return speeds[python, other], speeds[sys.executable, HERE]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the folder of the other checkout")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of the other checkout")
     parser.add_argument("--case", action="append", choices=CASES, help="only these")
     parser.add_argument("--compile", choices=("true", "false"), help="only so")
     parser.add_argument("--runs", type=int, default=4)
@@ -67,7 +69,7 @@ def main() -> None:
     rows = []
     for case in args.case or CASES:
         for compile_ in [args.compile] if args.compile else ["false", "true"]:
-            there, here = measured(other, case, compile_, args.runs)
+            there, here = measured(args.python, other, case, compile_, args.runs)
             ratio = statistics.median(here) / statistics.median(there)
             how = f"{case}, {'compiled' if compile_ == 'true' else 'uncompiled'}"
             ranges = [f"{statistics.median(x):,.0f} ({min(x):,.0f} to {max(x):,.0f})" for x in (there, here)]

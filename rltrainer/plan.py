@@ -73,6 +73,10 @@ class RuntimeParams(Params):
     kernels. Off policy with a buffer on the device, a graph holds the sampling too. "auto" does so on CUDA, except with
     an optimizer or a function of yours between the operations. Unless this is False, acting on CUDA is a graph, too, if
     it can be."""
+    loop: Literal["auto"] | Flag = "auto"
+    """On the CPU, run all compiled gradient steps of an on-policy update as one compiled loop, where they can be one.
+    "auto" does so; with a version of PyTorch that was not tested, only if the loop's first four steps equal separate
+    ones to 1e-6 in the first update."""
     overlap: Flag = False
     """Off policy, step the envs while the last update runs: a copy of the policy acts, with weights that are always one
     update old. For a `Collector` whose policy acts on CUDA: there an update is only launched, and no action waits for

@@ -180,7 +180,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         self.num_ranks = plan.ranks.world
 
     def _resolved(self, runtime: RuntimeParams) -> RuntimeParams:
-        return dataclasses.replace(runtime, compile=self.is_compiled, cuda_graph=self.has_cuda_graph)
+        step = self._compiled_step
+        return dataclasses.replace(runtime, compile=step.is_compiled, cuda_graph=self.has_cuda_graph, loop=step.loop)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy unattached: the plan leads to a trainer, with envs, buffers and callbacks."""

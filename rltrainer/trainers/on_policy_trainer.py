@@ -109,4 +109,7 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
         if self._collected.num_collected_steps == 0:
             return None
         self._hooks.act("pre_optim_steps")
-        return self.algorithm.update(batch, self.params.own_batch_size, self.params.update_step_num_repetitions)
+        params, algorithm = self.params, self.algorithm
+        result = algorithm.update(batch, params.own_batch_size, params.update_step_num_repetitions)
+        self.state.runtime = algorithm.plan.runtime  # the first update may decide whether it is a loop
+        return result

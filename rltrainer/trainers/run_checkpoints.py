@@ -124,7 +124,7 @@ def _check_settings(state: RunState, params: TrainerParams, algorithm: Algorithm
             text = f"{name} was {readable(saved)} when it was saved and is {current.get(name)!r} now"
             raise CheckpointError(f"{text}. A resumed run keeps its settings; only {', '.join(MAY_DIFFER)} may change.")
     # A checkpoint decides only the settings of the runtime that are "auto".
-    for name in ("compile", "num_threads", "matrix_library", "deterministic"):
+    for name in ("compile", "loop", "num_threads", "matrix_library", "deterministic"):
         expected, found = getattr(params.runtime, name), getattr(state.runtime, name)
         if expected != "auto" and found not in (expected, "auto") and not params.runtime.detect_anomaly:
             text = f"expected {expected!r}, as RuntimeParams say, found {found!r}"

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rltrainer.updates.loop_graph import SPAN, compile_loop
 
-LOOPS_TESTED = "2.13."
-"""Version of torch whose loops were tested; with another one, there is none."""
+LOOPS_TESTED = ("2.13.", "2.14.")
+"""Versions of torch whose loops were tested; with another one, there are only those that are checked first."""
 STEPS_PER_CALL = 256
 """Largest number of steps of a loop in one call: the process is deaf to Ctrl-C for so long."""
 OPTIONS: dict[str, Any] = {
@@ -57,16 +57,15 @@ class CompiledLoop:
     The function changes tensors in place, and no other objects; it returns a dict of scalar tensors, or an empty one.
     """
 
-    def __init__(self, name: str, function: Callable[..., dict[str, Tensor]]) -> None:
+    def __init__(self, name: str, function: Callable[..., dict[str, Tensor]], is_checked: bool = False) -> None:
         def run(span: Tensor, *args: Any) -> dict[str, Tensor]:
             if torch.compiler.is_compiling():
                 return function(span[:1].long(), *args)
-            found = [function(torch.tensor([index]), *args) for index in range(*span.tolist())]
-            return functools.reduce(_add, found)  # where the user has switched the compiler off
+            return self.uncompiled(span, *args)  # where the user has switched the compiler off
 
-        self._name = name
+        self._name, self._function = name, function
         self._compiled: Callable[..., Any] | None = None
-        if torch.__version__.startswith(LOOPS_TESTED):
+        if is_checked or loops_are_tested():
             step = with_code_of_its_own(run)
             self._compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compile_loop, options=_OF_CPU)
 
@@ -93,6 +92,16 @@ class CompiledLoop:
                 return None
             sums = _add(sums, found) if first else found
         return sums
+
+    def uncompiled(self, span: Tensor, *args: Any) -> dict[str, Tensor]:
+        """Return the sums of what the function returns for the indexes from the first number of a span to the other."""
+        found = [self._function(torch.tensor([index]), *args) for index in range(*span.tolist())]
+        return functools.reduce(_add, found)
+
+
+def loops_are_tested() -> bool:
+    """Return whether loops were tested with this version of torch."""
+    return torch.__version__.startswith(LOOPS_TESTED)
 
 
 def _add(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,23 +9,27 @@ import platform
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter, is_not
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rltrainer.nets.linear import ModuleTree
+from rltrainer.nets.normalizer import warn_once
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.plan import UpdateCallbacks, UpdatePlan
 from rltrainer.types import UpdateResult
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.compiled_function import (
+    LOOPS_TESTED,
     OPTIONS,
     CompiledFunction,
     CompiledLoop,
     compilers_reason,
+    loops_are_tested,
     tracing_gradients,
     with_code_of_its_own,
 )
@@ -39,8 +43,12 @@ from rltrainer.updates.optimizer import Optimizer
 LONG_RUN, LONG_RUN_OF_LARGE, LARGE, LONG_RUN_OF_RECORDED = 50_000, 20_000, 50_000, 100_000
 STEPS_PER_CUDA_GRAPH = 32
 """Largest number of gradient steps in one CUDA graph: a longer one gains nothing and takes memory."""
-TESTED = ("2.11.", "2.12.", "2.13.")
+TESTED = ("2.11.", "2.12.", "2.13.", "2.14.")
 """Versions of torch whose guards this file knows; with another one, a graph looks at everything again at each call."""
+
+COMPARED_STEPS, TOLERANCE = 4, 1e-6
+"""Steps of a loop that are compared with separate ones, if its version of torch was not tested. After hundreds of steps
+the rounding of one would have grown."""
 
 Step = Callable[..., Any]
 
@@ -66,6 +74,7 @@ class CompiledStep:
         self._recorder: CudaRecorder | None = None
         self._functions: dict[str, CompiledFunction] = {}
         self._loop: CompiledLoop | None = None
+        self.loop: Literal["auto"] | bool = "auto"
         self._is_one_graph = False
         self.is_compiled = False
 
@@ -110,7 +119,7 @@ class CompiledStep:
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
-        self._is_one_graph = is_ours and not plan.leaves_graph
+        self._is_one_graph, self.loop = is_ours and not plan.leaves_graph, plan.runtime.loop
         self._record_with(CudaRecorder(device) if is_recorded else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
@@ -179,7 +188,7 @@ class CompiledStep:
     @property
     def can_loop(self) -> bool:
         """True if the steps of an update may be one compiled loop on the CPU: no callback is called between them."""
-        return self.compiles_functions and self._is_one_graph and not self.has_callbacks
+        return self.compiles_functions and self._is_one_graph and self.loop is not False and not self.has_callbacks
 
     def run_loop(self, num_steps: int, args_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
         """Take the gradient steps of `args_at(index, *args)` for each index [1] below `num_steps` in compiled code.
@@ -197,11 +206,36 @@ class CompiledStep:
                 owner._measure(results)
                 return {name: torch.as_tensor(x) for name, x in results[0].metrics.items()}
 
-            self._loop = CompiledLoop("an update", metrics_at)
+            self._loop = CompiledLoop("an update", metrics_at, is_checked=True)
         is_traced = torch._dynamo.config.trace_autograd_ops
         with contextlib.nullcontext() if is_traced else tracing_gradients(), self._owner.plan.ranks.in_graphs():
-            sums = self._loop(self._fingerprint(), num_steps, *args)
+            if self.loop == "auto" and not loops_are_tested():
+                self.loop = self._is_right(self._loop, min(num_steps, COMPARED_STEPS), args)
+                plan: UpdatePlan = self._owner.plan
+                self._owner.plan = dataclasses.replace(plan, runtime=dataclasses.replace(plan.runtime, loop=self.loop))
+            sums = self._loop(self._fingerprint(), num_steps, *args) if self.loop else None
         return None if sums is None else UpdateResult({k: x / num_steps for k, x in sums.items()}, num_steps)
+
+    def _is_right(self, loop: CompiledLoop, num_steps: int, args: Sequence[Any]) -> bool:
+        """Return whether a loop's steps equal separate ones, on all ranks; leave everything as it was."""
+        assert self._fingerprint is not None, "made with what is compiled"
+        state, ranks = [tensor.detach() for tensor in self._owner._tensors()], self._owner.plan.ranks
+        before, span = [tensor.clone() for tensor in state], torch.tensor([0, num_steps])
+        found = [loop(self._fingerprint(), num_steps, *args)]
+        is_compiled, results = found[0] is not None, list[list[Tensor]]()
+        for sums in (found[0], None):
+            # Steps also stand for a loop that cannot be compiled, as other ranks wait for its exchanges.
+            taken = loop.uncompiled(span, *args) if sums is None else sums
+            results.append([x.detach().to(torch.float64, copy=True) for x in (*taken.values(), *state)])
+            for x, y in zip(state, before, strict=True):
+                x.copy_(y)
+        near = partial(torch.allclose, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+        is_right = is_compiled and all(map(near, *results))
+        num_right = int(ranks.sum(torch.tensor([int(is_right)])))
+        if num_right < ranks.world:
+            text = f"torch {torch.__version__}: the steps of an update run one by one, as a compiled loop of them"
+            warn_once(f"{text} {'gave other numbers' if is_compiled else 'could not be made'}")
+        return bool(num_right == ranks.world)
 
     def compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a pure function of the owner as a compiled one, the same at each call."""
@@ -278,11 +312,26 @@ def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int, is_reco
         text = "compile='auto': %s (%s gradient steps planned, %d parameters on %s; compiled from %d steps on)"
         how = "each gradient step is one compiled graph" if choice else "gradient steps run uncompiled"
         logging.getLogger("rltrainer").info(text, how, num_steps, num_parameters, device.type, long_run)
+    if choice:
+        _warn_of_untested(device)
     if choice and not _can_trace_gradients():
         text = f"torch {torch.__version__} cannot trace torch.autograd.grad (torch._dynamo.config.trace_autograd_ops)"
         warnings.warn(f"{text}: gradient steps run uncompiled", stacklevel=4)
         return False
     return choice
+
+
+def _warn_of_untested(device: torch.device) -> None:
+    """Say once what is off with a version of torch that was not tested."""
+    off = []
+    if not torch.__version__.startswith(TESTED):
+        off.append("each compiled step checks again all that it has read")
+    if device.type == "cpu" and not loops_are_tested():
+        off.append("rollouts of envs of tensors run row by row")
+        off.append("the steps of an update are one loop only if its first steps equal separate ones")
+    if off:
+        text = f"rltrainer was not tested with torch {torch.__version__}, so compiled runs may be slower:"
+        warn_once(f"{text} {'; '.join(off)}. Tested: {LOOPS_TESTED[0]}x to {LOOPS_TESTED[-1]}x")
 
 
 def _can_trace_gradients() -> bool:
