@@ -13,7 +13,7 @@ import torch
 
 from rltrainer.envs.adapter.action_history import ActionHistory, as_array
 from rltrainer.envs.adapter.actions import ActionConverter, lent
-from rltrainer.envs.adapter.autoreset import find_autoreset, layers
+from rltrainer.envs.adapter.autoreset import Autoreset, find_autoreset, layers
 from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvState
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.episodes import EpisodeRecorder
@@ -72,7 +72,7 @@ class EnvAdapter(Stateful[AdapterState]):
         self._space = leaf_spaces(self.observation_space)
         self.to_env = ActionConverter(self.action_space, self.num_envs)
         self._env_device: torch.device | None = None
-        self._autoreset = find_autoreset(envs)(envs, self._check_obs)
+        self._autoreset = Autoreset(envs, *find_autoreset(envs), self._check_obs)
         self._env_state = EnvState(envs, self._autoreset.can_repeat, self.history_class(self.num_envs))
         self._history = self._env_state.history
         self._loaded: AdapterState | None = None  # what `resume` restores

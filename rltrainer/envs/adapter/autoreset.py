@@ -1,9 +1,9 @@
-"""Autoreset modes: a class for each way in which a vector env starts the next episode of an env."""
+"""Autoreset modes: the ways in which a vector env starts the next episode of an env."""
 
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,25 +19,41 @@ from rltrainer.tree import Tree, leaves, map_tree
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 
-# An adapter asks its mode at four points: `reset` of all envs, `finish` and `starting` after a step in which episodes
-# ended, and `begin` where the next ones start.
-class MaskedReset:
-    """Reset a finished env at once, by `options={"reset_mask": mask}`, with its episode's seed; no step is lost."""
+class Autoreset:
+    """Starts the next episodes of finished envs, as their mode says, by masked resets where these are safe.
 
-    is_masked: ClassVar[bool] = True  # single envs can be reset, each with its seed
-    can_repeat: ClassVar[bool] = True  # an env begins the episode of its seed as soon as it is reset
-    delay: ClassVar[int] = 0  # steps from the end of an episode to the beginning of the next
+    A masked reset starts a finished env at once, by `options={"reset_mask": mask}`, with its episode's seed; no step is
+    lost. Without them, in gymnasium's mode NEXT_STEP the step after an episode's last one ignores its action and
+    returns the first observation of the next episode. In SAME_STEP the last step itself returns it, and its info the
+    final observation. In either mode a masked reset replaces the episode that an env has started by itself.
 
-    def __init__(self, envs: VectorEnv, check: Callable[[Tree], None]) -> None:
+    An adapter asks at four points: `reset` of all envs, `finish` and `starting` after a step in which episodes ended,
+    and `begin` where the next ones start.
+
+    Attributes:
+        is_masked: whether single envs can be reset, each with its seed.
+        can_repeat: whether an env begins the episode of its seed as soon as it is reset.
+        delay: steps from the end of an episode to the beginning of the next.
+        resetting: the envs that spend the next step on their reset [K], or None.
+    """
+
+    def __init__(self, envs: VectorEnv, mode: AutoresetMode, is_masked: bool, check: Callable[[Tree], None]) -> None:
         self._envs, self._check = envs, check  # `check` raises if the observations of all envs do not fit their space
-        self.resetting: Rows | None = None  # the envs that spend the next step on their reset
+        self._is_same_step, inner = mode is AutoresetMode.SAME_STEP, envs.unwrapped
+        # A reset does not take back a pending one in gymnasium's workers without shared memory.
+        self._is_stubborn = isinstance(inner, gym.vector.AsyncVectorEnv) and not inner.shared_memory
+        self.is_masked = is_masked
+        self.delay = int(mode is AutoresetMode.NEXT_STEP and (self._is_stubborn or not is_masked))
+        self.can_repeat = is_masked and not self.delay
+        self.resetting: Rows | None = None
+        self._first_obs: Tree = None
 
     def reset(self, clock: EpisodeClock) -> Tree:
         """Reset all envs; return their observations. An env that keeps its pending reset begins after it."""
         seeds: Any = clock.episode_seeds(np.arange(clock.num_envs)) if self.is_masked else clock.reset_seed()
         obs = self._envs.reset(seed=seeds)[0]
         self._check(obs)
-        if self.resetting is not None and _is_stubborn(self._envs):
+        if self.resetting is not None and self._is_stubborn:
             clock.postpone(self.resetting)
         else:
             self.resetting = None
@@ -45,6 +61,10 @@ class MaskedReset:
 
     def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
         """Make sure that `memory`, which holds what `step` returned, has the final observations of these envs."""
+        if self._is_same_step:
+            # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
+            self._first_obs = take_rows(memory.obs, rows)
+            write_final_obs(self._envs, rows, info, memory)
 
     def starting(self, finished: Rows | None) -> Rows | None:
         """Return the envs whose next episode begins now, after a step in which these have finished."""
@@ -55,54 +75,15 @@ class MaskedReset:
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
         """Write the first observations of these envs' next episodes."""
-        mask = np.zeros(clock.num_envs, np.bool_)
-        mask[rows] = True
-        seeds: Any = clock.episode_seeds(rows)
-        obs = self._envs.reset(seed=seeds, options={"reset_mask": mask})[0]
-        self._check(obs)
-        memory.write_rows(rows, take_rows(obs, rows))
-
-
-class MaskedSameStep(MaskedReset):
-    """Mode SAME_STEP with masked resets: an env that has reset itself is reset again with a seed."""
-
-    def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
-        """Take the final observations from the info."""
-        write_final_obs(self._envs, rows, info, memory)
-
-
-class MaskedNextStep(MaskedReset):
-    """Mode NEXT_STEP where a reset does not take back a pending one: the step is lost, then the env is reset again."""
-
-    can_repeat, delay = False, 1
-
-
-# gymnasium's modes. NEXT_STEP: the step after an episode's last one ignores its action and returns the first
-# observation of the next episode. SAME_STEP: the last step itself returns it, and its info the final observation.
-class NextStep(MaskedReset):
-    """Mode NEXT_STEP without masked resets: an env spends the step after its last one on a reset of its own."""
-
-    is_masked, can_repeat, delay = False, False, 1
-
-    def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
-        """Do nothing: the step has returned the first observations."""
-
-
-class SameStep(NextStep):
-    """Mode SAME_STEP without masked resets: `step` returns the next first observation, its info the final one."""
-
-    delay = 0
-    _first_obs: Tree = None
-
-    def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
-        """Keep the first observations, and take the final ones from the info."""
-        # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
-        self._first_obs = take_rows(memory.obs, rows)
-        write_final_obs(self._envs, rows, info, memory)
-
-    def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
-        """Write the first observations that `finish` kept."""
-        memory.write_rows(rows, self._first_obs)
+        if self.is_masked:
+            mask = np.zeros(clock.num_envs, np.bool_)
+            mask[rows] = True
+            seeds: Any = clock.episode_seeds(rows)
+            obs = self._envs.reset(seed=seeds, options={"reset_mask": mask})[0]
+            self._check(obs)
+            memory.write_rows(rows, take_rows(obs, rows))
+        elif self._is_same_step:
+            memory.write_rows(rows, self._first_obs)
 
 
 def write_final_obs(envs: VectorEnv, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
@@ -124,8 +105,8 @@ def write_final_obs(envs: VectorEnv, rows: Rows, info: dict[str, Any], memory: O
         memory.write_row(n, row)
 
 
-def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
-    """Find the mode by the metadata, with masked resets if all layers support them; an `EnvError` if there is none."""
+def find_autoreset(envs: VectorEnv) -> tuple[AutoresetMode, bool]:
+    """Return the mode in the metadata, and whether masked resets are safe; raise an `EnvError` if nothing resets."""
     mode = envs.metadata.get("autoreset_mode")
     if mode is None:
         mode = AutoresetMode.NEXT_STEP
@@ -137,17 +118,13 @@ def find_autoreset(envs: VectorEnv) -> type[MaskedReset]:
         text = f"{envs}: metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode; got {mode!r}"
         raise EnvError(text) from error
     layer = _unsafe_layer(envs, mode is AutoresetMode.DISABLED)
-    if layer is None and mode is AutoresetMode.NEXT_STEP and _is_stubborn(envs):
-        return MaskedNextStep
-    if layer is None:
-        return MaskedSameStep if mode is AutoresetMode.SAME_STEP else MaskedReset
-    if mode is AutoresetMode.DISABLED:
+    if layer is not None and mode is AutoresetMode.DISABLED:
         name, hint = type(layer).__name__, "Wrap the single envs, make_vec(..., wrappers=[...]), or use mode NEXT_STEP."
         if not type(layer).__module__.startswith("gymnasium."):
             hint = f"If it does, write supports_masked_reset = True in the class {name}. {hint}"
         rule = 'in autoreset mode DISABLED it must start the envs of options["reset_mask"] alone, and is not known to'
         raise EnvError(f"{name}.reset: {rule}. {hint}")
-    return SameStep if mode is AutoresetMode.SAME_STEP else NextStep
+    return mode, layer is None
 
 
 _SAFE = {
@@ -177,11 +154,6 @@ def _unsafe_layer(envs: VectorEnv, is_disabled: bool) -> VectorEnv | None:
         if not is_safe:
             return layer
     return None
-
-
-def _is_stubborn(envs: VectorEnv) -> bool:
-    """Return whether resets do not take back a pending autoreset, as in gymnasium's workers without shared memory."""
-    return isinstance(envs.unwrapped, gym.vector.AsyncVectorEnv) and not envs.unwrapped.shared_memory
 
 
 def layers(envs: VectorEnv) -> Iterator[VectorEnv]:

@@ -6,9 +6,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 from rltrainer.envs import EnvAdapter, make_vec
-from rltrainer.envs.adapter.autoreset import NextStep, find_autoreset
+from rltrainer.envs.adapter.autoreset import find_autoreset
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 
 
@@ -34,7 +35,7 @@ def test_what_it_declares() -> None:
     assert envs.single_observation_space.shape == (4,)
     assert envs.observation_space.shape == (3, 4)
     assert envs.action_space == gym.spaces.MultiDiscrete([2, 2, 2])
-    assert find_autoreset(envs) is NextStep
+    assert find_autoreset(envs) == (AutoresetMode.NEXT_STEP, False)
 
 
 @pytest.mark.usefixtures("envpool")

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 import rltrainer as rl
 from rltrainer.envs import EnvAdapter, make_vec
-from rltrainer.envs.adapter.autoreset import MaskedReset, find_autoreset
+from rltrainer.envs.adapter.autoreset import find_autoreset
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.workers.worker_vector_env import WorkerVectorEnv
 from rltrainer.errors import EnvError, ParamsError, SpaceError
@@ -282,7 +282,7 @@ def test_what_it_declares() -> None:
     sync, envs = pair(TenFlags, 2, 1)
     with closing(envs):
         assert envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
-        assert find_autoreset(envs) is MaskedReset
+        assert find_autoreset(envs) == (AutoresetMode.DISABLED, True)
         for name in ("num_envs", "render_mode", "observation_space", "action_space", "single_observation_space"):
             assert getattr(envs, name) == getattr(sync, name)
 
