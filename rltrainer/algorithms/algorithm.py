@@ -171,7 +171,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             if isinstance(module, TargetNetwork):
                 module.accumulation = self.accumulation
             elif isinstance(module, Dropout):
-                module.shard = plan.ranks.rank
+                module.shard.fill_(plan.ranks.rank)
         self._compiled_step.attach(plan, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.attach(name or "loss", plan, self.is_compiled)

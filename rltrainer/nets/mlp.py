@@ -154,13 +154,15 @@ class Dropout(nn.Module):
     # by one with every mask. So compiled and uncompiled steps drop the same units, and a resumed run continues with the
     # next mask. Shards count alike, each from its own offset. Source: Srivastava et al. 2014, Dropout.
     num_masks: Tensor
-    shard = 0
+    shard: Tensor
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
         # A random start: the masks of one layer differ from those of another.
         self.register_buffer("num_masks", torch.randint(2**31, ()))
+        # A tensor, so that all shards of a process run the same compiled code; not saved.
+        self.register_buffer("shard", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, ...] to the same."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from rltrainer.errors import ParamsError
@@ -171,12 +172,22 @@ def test_masks_differ_between_calls_layers_shards_rows_and_columns() -> None:
     torch.manual_seed(1)
     one, other = Dropout(0.5), Dropout(0.5)
     of_shard = copy.deepcopy(one)
-    of_shard.shard = 1
+    of_shard.shard.fill_(1)
     first, *others = (dropped(each, 500, 400) for each in (one, one, other, of_shard))
     for a, b in (*((first, each) for each in others), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):
         assert (a == b).float().mean().item() == pytest.approx(0.5, abs=0.006)
     for axis in (0, 1):  # no row or column is favoured: 500 coins have a deviation of 0.022
         assert (first.float().mean(axis) - 0.5).abs().max() < 0.12
+
+
+def test_shards_share_compiled_code() -> None:
+    counter, shards = CompileCounter(), [Dropout(0.5) for _ in range(3)]
+    run = torch.compile(lambda dropout, x: dropout(x), backend=counter)
+    for number, dropout in enumerate(shards):
+        dropout.shard.fill_(number)
+        run(dropout, torch.ones(2))
+    assert counter.frame_count == 1
+    assert dropout.state_dict().keys() == {"num_masks"}
 
 
 def test_only_units_in_train_mode_are_dropped_and_without_torchs_random_numbers() -> None:
