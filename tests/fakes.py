@@ -1,7 +1,8 @@
 """Small envs and algorithms that tests share: everything in them can be worked out by hand."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
+from rltrainer.processes.ranks import ALONE, Meeting, Ranks
+
+T = TypeVar("T")
 
 OBS_SPACE = gym.spaces.Box(-10.0, 1000.0, (2,), np.float32)
 
@@ -111,3 +115,9 @@ class ScriptedOffPolicy(rl.OffPolicyAlgorithm):
         self.num_steps += 1
         self.batches.append(batch)
         return rl.UpdateResult({"loss": self.num_steps.float()})
+
+
+def run_in_threads(functions: Sequence[Callable[[Ranks], T]], outer: Ranks = ALONE) -> list[T]:
+    """Call each function with its rank, in a thread each, and return their results; see `Meeting.run`."""
+    meeting = Meeting(len(functions), outer)
+    return meeting.run([partial(function, rank) for function, rank in zip(functions, meeting.ranks, strict=True)])

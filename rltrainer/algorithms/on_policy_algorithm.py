@@ -179,10 +179,10 @@ class OnPolicyAlgorithm(Algorithm):
         return batch
 
     def _parts_in_all(self, advantage: Tensor, weight: Tensor) -> Tensor:
-        """Return [K, 4] of minibatches [K, B]: what each counts in the mean over ranks, and the moments [3] of all."""
+        """Return [K, 4] of minibatches [K, B], or [4] of one: the share in means over ranks, and the moments of all."""
         of_all = self._moments_of_all(advantage, weight)
         share = weight.double().sum(-1) * self.num_ranks / of_all[0]
-        return torch.cat([share.unsqueeze(0), of_all]).T.contiguous()
+        return torch.stack([share, *of_all], -1)
 
     def _with_parts(self, batches: Iterator[OnPolicyBatch]) -> Iterator[tuple[OnPolicyBatch, Tensor]]:
         """Yield each minibatch with the numbers [4] of `_parts_in_all`, by few exchanges.
@@ -206,7 +206,7 @@ class OnPolicyAlgorithm(Algorithm):
         if part is None:
             return self.gradient_step(batch)
         if len(part) == 0:
-            part = self._parts_in_all(batch.advantage.view(1, -1), batch.weight.view(1, -1)).squeeze(0)
+            part = self._parts_in_all(batch.advantage.flatten(), batch.weight.flatten())
         share, of_all = part[0].to(batch.weight.dtype), part[1:]
         # A part that counts nothing must have means that are numbers, too.
         batch = dataclasses.replace(batch, weight=torch.where(share > 0, batch.weight, 1.0))

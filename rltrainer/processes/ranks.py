@@ -9,7 +9,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -82,10 +81,6 @@ class Ranks(ABC):
     def from_first(self, value: Any) -> Any:
         """Return the plain value of the first rank."""
         return self.from_all(value if self.rank == 0 else None)[0]
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.gather(torch.zeros(1), is_equal=True)
 
     @contextmanager
     def in_graphs(self) -> Iterator[None]:
@@ -245,9 +240,3 @@ class Meeting:
         own = [x.clone() for x in self._brought]
         by_lane = [self.outer.gather(x) for x in own]
         self._found = [found[process] for process in range(self.outer.world) for found in by_lane]
-
-
-def run_in_threads(functions: Sequence[Callable[[Ranks], T]], outer: Ranks = ALONE) -> list[T]:
-    """Call each function with its rank, in a thread each, and return their results; see `Meeting.run`."""
-    meeting = Meeting(len(functions), outer)
-    return meeting.run([partial(function, rank) for function, rank in zip(functions, meeting.ranks, strict=True)])

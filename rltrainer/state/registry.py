@@ -51,13 +51,10 @@ def users_names(named: Named) -> dict[str, Any]:
         raise ParamsError.about("load", "classes", "must be classes and functions, or a dict from their names", named)
     if isinstance(named, Mapping):
         return _users | dict(named)
-    found: dict[str, list[Any]] = {}
-    for item in named:
-        for name in _names(item):
-            found.setdefault(name, []).append(item)
+    pairs = [(name, item) for item in named for name in _names(item)]
     # A name of two of them is left out, so that the reader asks which of them each place holds.
-    others = {name: item for name, item in _users.items() if name not in found}
-    return others | {name: items[0] for name, items in found.items() if all(item is items[0] for item in items)}
+    doubtful = {name for name, item in pairs for other, another in pairs if name == other and item is not another}
+    return {name: item for name, item in (_users | dict(pairs)).items() if name not in doubtful}
 
 
 def class_named(name: object) -> type[Any] | None:

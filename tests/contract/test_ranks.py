@@ -13,11 +13,12 @@ import rltrainer as rl
 from rltrainer.errors import NonFiniteError
 from rltrainer.functional.losses import standardize
 from rltrainer.plan import UpdateCallbacks
-from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.ranks import Ranks
 from rltrainer.tree import map_tree
 from tests import batches
 from tests.contract import test_masks as masks
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, OFF_POLICY, flat_state, rollout, transitions
+from tests.fakes import run_in_threads
 
 NUM_STEPS, NUM_ENVS, SIZE = 8, 4, 16
 SINGLE, DOUBLE = rl.PrecisionParams(), rl.PrecisionParams(weights="float64")

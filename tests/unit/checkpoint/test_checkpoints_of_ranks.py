@@ -19,8 +19,9 @@ from rltrainer.checkpoint.folder import num_shards_of, read_logged, read_manifes
 from rltrainer.checkpoint.store import newest_num_shards
 from rltrainer.data import buffer_state
 from rltrainer.errors import CheckpointError, RankLostError
-from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.ranks import Ranks
 from tests.contract.test_all_algorithms import assert_same_state, make
+from tests.fakes import run_in_threads
 from tests.unit.checkpoint.test_folder import edit_manifest
 from tests.unit.checkpoint.test_store import Calls, Run, assert_clean, flip, names, opened, state
 from tests.unit.data.reference import World, make_buffer

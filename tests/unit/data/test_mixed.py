@@ -11,8 +11,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
-from rltrainer.processes.ranks import run_in_threads
-from tests.fakes import counting_envs
+from tests.fakes import counting_envs, run_in_threads
 from tests.unit.data.reference import ACTION, OBS, cell, make_buffer, raises
 from tests.unit.data.reference import fill as fill_cells
 

@@ -8,7 +8,8 @@ import torch
 from rltrainer.functional.losses import standardize
 from rltrainer.functional.moments import moments, pooled, standardized
 from rltrainer.nets.normalizer import ObsNormalizer, RunningMoments
-from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.ranks import Ranks
+from tests.fakes import run_in_threads
 
 SIZES = [0, 1, 1000]
 PARTS = [torch.randn(size, 3, generator=torch.Generator().manual_seed(size)) * 5 + 100 for size in SIZES]

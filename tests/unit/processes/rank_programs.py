@@ -63,11 +63,11 @@ def fail_and_continue() -> list[str]:
             with ranks.reporting():
                 if ranks.rank == 1:
                     raise ValueError(f"number {i}")
-                ranks.barrier()
+                ranks.from_all(None)
         except (ValueError, RankLostError) as error:
             texts.append(f"{type(error).__name__}: {error}")
         try:  # the connections are closed
-            ranks.barrier()
+            ranks.from_all(None)
         except RankLostError as error:
             texts.append(str(error).splitlines()[-1])
     with ranks.reporting():
@@ -96,4 +96,4 @@ def fail() -> None:
     with process_ranks().reporting():
         if os.environ["RANK"] == "1":
             raise ValueError("of rank 1")
-        process_ranks().barrier()
+        process_ranks().from_all(None)

@@ -7,7 +7,8 @@ import torch
 
 from rltrainer.errors import RanksDifferError
 from rltrainer.processes.equal_tensors import make_equal
-from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.ranks import Ranks
+from tests.fakes import run_in_threads
 
 NAN = float("nan")
 SAME, OTHER = ["a", "a"], ["a", "b"]

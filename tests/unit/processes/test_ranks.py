@@ -6,7 +6,8 @@ import time
 import pytest
 import torch
 
-from rltrainer.processes.ranks import Alone, Ranks, run_in_threads
+from rltrainer.processes.ranks import Alone, Ranks
+from tests.fakes import run_in_threads
 from tests.unit.processes.rank_programs import collectives
 
 EXPECTED = {
@@ -48,7 +49,7 @@ def test_the_error_of_a_thread_ends_the_others() -> None:
     def fail(ranks: Ranks) -> None:
         if ranks.rank == 1:
             raise ValueError("of rank 1")
-        ranks.barrier()
+        ranks.from_all(None)
 
     started, num_threads = time.monotonic(), threading.active_count()
     with pytest.raises(ValueError, match="of rank 1"):

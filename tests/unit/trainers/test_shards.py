@@ -16,10 +16,18 @@ import rltrainer as rl
 from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, RanksDifferError
 from rltrainer.nets.mlp import Dropout
-from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.ranks import Ranks
 from rltrainer.trainers import shards
 from rltrainer.trainers.run_checkpoints import RunCheckpoints
-from tests.fakes import CountingEnv, ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
+from tests.fakes import (
+    CountingEnv,
+    ScriptedOffPolicy,
+    ScriptedOnPolicy,
+    counting_envs,
+    replay_of,
+    run_in_threads,
+    tiny_actor_critic,
+)
 from tests.resume.runs import build
 from tests.resume.sharded import make, outcome
 from tests.unit.tools.refusals import error_text
@@ -50,7 +58,7 @@ def test_dropout_differs_by_shard_and_counts_alike() -> None:
     trainer = scripted(net=rl.NetParams(hidden_sizes=(8,), dropout=0.5))
     trainer.run()
     parts = [part for each in all_of(trainer) for part in each.algorithm.policy.modules()]
-    actor, critic, *others = [(part.shard, int(part.num_masks)) for part in parts if isinstance(part, Dropout)]
+    actor, critic, *others = [(int(part.shard), int(part.num_masks)) for part in parts if isinstance(part, Dropout)]
     assert actor[0] == critic[0] == 0
     assert others == [(1, actor[1]), (1, critic[1])]
 
