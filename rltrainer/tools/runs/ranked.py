@@ -1,23 +1,28 @@
 """One program in several processes of this machine that train together, as `torchrun` starts them."""
 
+import atexit
 import contextlib
+import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
-from rltrainer.errors import ParamsError, RLTrainerError
+from rltrainer.errors import ParamsError, RankLostError, RLTrainerError
 from rltrainer.processes.channel import dumps, loads
 from rltrainer.processes.torch_ranks import STORE, torchrun_place
-from rltrainer.tools.runs.processes import check_program
+from rltrainer.tools.runs.processes import SECONDS_TO_SAVE, check_program
 from rltrainer.validation.field_rules import PositiveInt, checked
 
 T = TypeVar("T")
+LOST = f"{RankLostError.__name__}: "
 HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals whose handlers PyTorch's launcher replaces."""
 
@@ -55,12 +60,18 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
             local_addr="127.0.0.1", logs_specs=DefaultLogsSpecs(folder),
         )  # fmt: skip
         try:
-            results = elastic_launch(config, _call_in_rank)(dumps(function), sys.orig_argv)
+            results = elastic_launch(config, _call_in_rank)(dumps(function), sys.orig_argv, folder)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             said: Any = failure.message
-            text = said["extraInfo"]["py_callstack"] if isinstance(said, dict) else said
-            raise RLTrainerError(f"{owner}: rank {rank} of {num_ranks} failed:\n{text}") from None
+            text = f"rank {rank} of {num_ranks} failed:\n"
+            if not isinstance(said, dict):  # its process has ended without a word
+                text += said if failure.exitcode < 0 else f"its process exited with code {failure.exitcode}"
+            elif said["message"].startswith(LOST):  # because of another rank, which the rest of the message names
+                text = said["message"].removeprefix(LOST)
+            else:
+                text += said["extraInfo"]["py_callstack"]
+            raise RLTrainerError(f"{owner}: {text}") from None
         except SignalException as error:  # the ranks have ended by it
             ends_by: BaseException = SystemExit(128 + error.sigval)
             raise (KeyboardInterrupt if error.sigval == signal.SIGINT else ends_by) from None
@@ -69,7 +80,10 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
     return cast(T, found)
 
 
-def _call_in_rank(pickled: bytes, command: list[str]) -> bytes:
+def _call_in_rank(pickled: bytes, command: list[str], folder: str) -> bytes:
+    launcher = multiprocessing.parent_process()
+    atexit.register(_remove_after, launcher, folder)
+    threading.Thread(target=_end_after_launcher, args=(launcher,), daemon=True).start()
     sys.orig_argv = command  # of the program that started the ranks: runs record it as theirs
     if hasattr(os, "setsid"):  # Ctrl-C reaches the launcher, which passes it on; a second one would end a rank at once
         os.setsid()
@@ -80,6 +94,18 @@ def _call_in_rank(pickled: bytes, command: list[str]) -> bytes:
             return dumps(loads(pickled)())
         except ParamsError as error:  # a mistake of the user's, not a fault of the rank
             return dumps(error)
+
+
+def _end_after_launcher(launcher: Any) -> None:
+    launcher.join()
+    time.sleep(SECONDS_TO_SAVE)  # PyTorch has the system send a SIGINT, at which a run saves and ends
+    os._exit(1)
+
+
+def _remove_after(launcher: Any, folder: str) -> None:
+    if not launcher.is_alive():  # it was killed
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the system may send several
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -91,8 +91,10 @@ def draw_in_runs(folder: Path) -> list[Any]:
         return ranks.from_all(found)
 
 
-def fail() -> None:
-    """Fail in rank 1."""
+def fail(code: int | None = None) -> None:
+    """Fail in rank 1, or end its process before it has met the other one."""
+    if code is not None and os.environ["RANK"] == "1":
+        os._exit(code)
     with process_ranks().reporting():
         if os.environ["RANK"] == "1":
             raise ValueError("of rank 1")

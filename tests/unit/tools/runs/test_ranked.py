@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,14 @@ def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
 def test_the_failure_of_a_rank_has_its_traceback_and_leaves_the_program_as_it_was() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), os.environ.get("OMP_NUM_THREADS")
     text = error_text(RLTrainerError, run_ranks, "train", 2, fail)
-    assert text.startswith("train: rank ")
+    assert text.startswith("train: rank 1 of 2")
     assert 'raise ValueError("of rank 1")\nValueError: of rank 1' in text
     assert before == (
         signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), os.environ.get("OMP_NUM_THREADS")
     )  # fmt: skip
+
+
+@pytest.mark.full
+def test_a_rank_that_ends_at_its_start_is_told_with_its_code() -> None:
+    text = error_text(RLTrainerError, run_ranks, "train", 2, partial(fail, 3))
+    assert text == "train: rank 1 of 2 failed:\nits process exited with code 3"
