@@ -81,7 +81,7 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
 
 
 def _call_in_rank(pickled: bytes, command: list[str], folder: str) -> bytes:
-    launcher = multiprocessing.parent_process()
+    launcher: Any = multiprocessing.parent_process()
     atexit.register(_remove_after, launcher, folder)
     threading.Thread(target=_end_after_launcher, args=(launcher,), daemon=True).start()
     sys.orig_argv = command  # of the program that started the ranks: runs record it as theirs
@@ -94,6 +94,9 @@ def _call_in_rank(pickled: bytes, command: list[str], folder: str) -> bytes:
             return dumps(loads(pickled)())
         except ParamsError as error:  # a mistake of the user's, not a fault of the rank
             return dumps(error)
+        except KeyboardInterrupt:
+            launcher.join(1.0)  # the system sends it once the first thread of a killed launcher has ended
+            raise
 
 
 def _end_after_launcher(launcher: Any) -> None:
