@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,3 +73,10 @@ def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False
 def is_on_host(*trees: Tree) -> bool:
     """Return whether all leaves are arrays, or tensors of the CPU."""
     return not any(isinstance(x, Tensor) and not x.is_cpu for tree in trees for x in leaves(tree))
+
+
+def to_array(value: Any) -> np.ndarray[Any, Any]:
+    """Return a tensor's values on the host; arrays, and all else that NumPy understands, as they are."""
+    if type(value) is np.ndarray:
+        return value
+    return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)

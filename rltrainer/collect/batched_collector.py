@@ -15,7 +15,6 @@ from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.collect.episode_infos import InfoReader, checked_keys
 from rltrainer.collect.faults import FaultChecker, check_obs
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.storage import to_array
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import take_rows
@@ -25,7 +24,7 @@ from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsEr
 from rltrainer.interval import Every
 from rltrainer.nets import Exploration, Policy
 from rltrainer.state.params import Params
-from rltrainer.tree import map_tree
+from rltrainer.tree import map_tree, to_array
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt, PositiveInt, checked, instance_of
 
 # Episodes that a collection by episodes drops before it gives up, if there is no other.

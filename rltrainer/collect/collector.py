@@ -21,7 +21,7 @@ from rltrainer.collect.rules import check_counts, processed, require_buffer, req
 from rltrainer.collect.tensor_rollouts import TensorRollouts
 from rltrainer.collect.weight_sync import CopyElsewhere, Counts, OlderWeights, SyncState, acting_policy
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.storage import Array, to_array
+from rltrainer.data.storage import Array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.env_state import AdapterState
 from rltrainer.envs.sharded_envs import ShardedEnvs
@@ -34,7 +34,7 @@ from rltrainer.nets.exploration import AnyExploration
 from rltrainer.nets.modes import EvalMode
 from rltrainer.seeding import Integer, check_generator, derive_seed, make_generator, set_generator
 from rltrainer.state.stateful import Stateful
-from rltrainer.tree import Tree
+from rltrainer.tree import Tree, to_array
 from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked, instance_of
 from rltrainer.validation.suggestions import explains_arguments

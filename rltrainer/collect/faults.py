@@ -13,13 +13,13 @@ import numpy as np
 
 from rltrainer.collect.episode_counter import EpisodeCounter
 from rltrainer.data import RolloutBuffer
-from rltrainer.data.storage import Array, to_array
+from rltrainer.data.storage import Array
 from rltrainer.envs import EnvAdapter, EnvStep
 from rltrainer.envs.adapter.observations import all_finite
 from rltrainer.errors import EnvError, NonFiniteError, ParamsError, SpaceError
 from rltrainer.nets import Policy
 from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
-from rltrainer.tree import Tree, leaves, named_leaves
+from rltrainer.tree import Tree, leaves, named_leaves, to_array
 from rltrainer.types import Rollout
 
 # A fault in the order of time, and within a row of cause and effect: the row, its rank there (0 for the observation

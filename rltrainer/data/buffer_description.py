@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.ring import Ring
-from rltrainer.data.storage import Array, to_array
+from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
 from rltrainer.errors import escaped
 from rltrainer.spaces import num_choices
-from rltrainer.tree import named_leaves
+from rltrainer.tree import named_leaves, to_array
 from rltrainer.validation.field_rules import Rule, checked, is_finite
 
 

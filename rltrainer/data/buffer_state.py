@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.ring import NewTransitions, Ring, numbered
-from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text, to_array
+from rltrainer.data.storage import EXTRA_DTYPES, Array, ExtraDtype, column_specs, outside_text
 from rltrainer.errors import CheckpointError, ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import Space, ValueRange, check_claims, describe_mismatch
 from rltrainer.state.codec import from_state
 from rltrainer.state.state_file import read_state
-from rltrainer.tree import Tree, leaves, map_tree, named_leaves, rebuild
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves, rebuild, to_array
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, Rule
 

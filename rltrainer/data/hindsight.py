@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.ring import Ring, n_step_windows
-from rltrainer.data.storage import Array, to_array
+from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
-from rltrainer.tree import map_tree
+from rltrainer.tree import map_tree, to_array
 from rltrainer.types import Sequences, Transitions
 from rltrainer.validation.field_rules import PositiveInt, a_callable, checked
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import FinalObservations, FrameStack, PackedRows, RowWriter, Storage, outside_text, to_array
+from rltrainer.data.storage import FinalObservations, FrameStack, PackedRows, RowWriter, Storage, outside_text
 from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError
 from rltrainer.spaces import Array, ValueRange
-from rltrainer.tree import Tree, is_on_host, leaves, map_tree
+from rltrainer.tree import Tree, is_on_host, leaves, map_tree, to_array
 from rltrainer.types import Rollout, Sequences, Transitions, to_device
 
 MEMORY = "state"

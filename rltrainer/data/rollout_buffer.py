@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.memory_forecast import check_fits
-from rltrainer.data.storage import Array, Extra, RowWriter, Storage, column_specs, require_extra, slot_nbytes, to_array
+from rltrainer.data.storage import Array, Extra, RowWriter, Storage, column_specs, require_extra, slot_nbytes
 from rltrainer.device import require_device
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, leaves, map_tree, to_array
 from rltrainer.types import DenseRollout, Rollout
 from rltrainer.validation.field_rules import PositiveInt, checked
 

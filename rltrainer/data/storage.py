@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
-from rltrainer.tree import Tree, leaves, map_tree, rebuild
+from rltrainer.tree import Tree, leaves, map_tree, rebuild, to_array
 from rltrainer.types import to_device
 from rltrainer.validation.field_rules import PositiveInt, Rule, as_python, checked, is_int
 
@@ -447,13 +447,6 @@ class FrameStack:
             rule = "must be the number of frames in an observation, and the next one must repeat all but the oldest"
             hint = "Leave it out, or wrap the env in gymnasium.wrappers.FrameStackObservation."
             raise ParamsError.about(self._owner, "frame_stack", rule, self.num_frames, hint)
-
-
-def to_array(value: Array | Tensor) -> Array:
-    """Return a tensor's values on the host; arrays, and all else that NumPy understands, as they are."""
-    if type(value) is np.ndarray:
-        return value
-    return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def outside_text(name: str, values: ValueRange, array: Array, axes: tuple[str, ...]) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
+from rltrainer.tree import to_array
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +46,7 @@ class ActionHistory:
 
     def of(self, env: int, num_steps: int) -> Array:
         """Return the actions of an env's episode, which has so many steps."""
-        return as_array(self._rows[self._used - num_steps : self._used, env])
+        return to_array(self._rows[self._used - num_steps : self._used, env])
 
     def restore(self, table: Any, num_steps: Rows) -> None:
         """Take over the actions of episodes [L, N, ...] that end together, and have so many steps [N]."""
@@ -70,7 +71,7 @@ class StreamHistory(ActionHistory):
 
     def of(self, env: int, num_steps: int) -> Array:
         """Return the actions of an env's episode, which has so many steps."""
-        return as_array(self._rows[:num_steps, env])
+        return to_array(self._rows[:num_steps, env])
 
     def restore(self, table: Any, num_steps: Rows) -> None:
         """Take over the actions of episodes [L, N, ...] that end together, and have so many steps [N]."""
@@ -78,9 +79,3 @@ class StreamHistory(ActionHistory):
         for env, count in enumerate(num_steps.tolist()):
             rows[:count, env] = table[len(table) - count :, env]
         self._rows, self._capacity = rows, len(rows)
-
-
-def as_array(values: Any) -> Array:
-    """Return an array, or a tensor of any device as one."""
-    result: Array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    return result

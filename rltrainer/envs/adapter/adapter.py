@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.envs.adapter.action_history import ActionHistory, as_array
+from rltrainer.envs.adapter.action_history import ActionHistory
 from rltrainer.envs.adapter.actions import ActionConverter, lent
 from rltrainer.envs.adapter.autoreset import Autoreset, find_autoreset, layers
 from rltrainer.envs.adapter.env_state import NO_ROWS, AdapterState, EnvState
@@ -25,7 +25,7 @@ from rltrainer.errors import EnvError, ParamsError
 from rltrainer.seeding import derive_seed
 from rltrainer.spaces import leaf_spaces
 from rltrainer.state.stateful import Stateful
-from rltrainer.tree import Tree, leaves
+from rltrainer.tree import Tree, leaves, to_array
 from rltrainer.validation.field_rules import AnyPath, checked
 
 
@@ -209,7 +209,7 @@ class EnvAdapter(Stateful[AdapterState]):
             result.void(autoreset.resetting)
         if NO_TRANSITION in info:
             result.valid = ~info[NO_TRANSITION]
-        done = as_array(result.terminated | result.truncated)
+        done = to_array(result.terminated | result.truncated)
         self._clock.num_steps += 1
         finished = result.finished = np.flatnonzero(done) if np.count_nonzero(done) else None
         if finished is not None:

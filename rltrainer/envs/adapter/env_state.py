@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
+from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory
 from rltrainer.envs.adapter.actions import lent
 from rltrainer.envs.adapter.autoreset import layers
 from rltrainer.envs.adapter.episode_clock import ClockState, EpisodeClock, Mask, Rows
@@ -18,7 +18,7 @@ from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.errors import CheckpointError
 from rltrainer.spaces import ValueRange, leaf_shape, numpy_dtype
 from rltrainer.state.stateful import Stateful
-from rltrainer.tree import Tree, leaves, rebuild
+from rltrainer.tree import Tree, leaves, rebuild, to_array
 from rltrainer.validation.field_rules import NonNegativeInt
 
 Array = np.ndarray[Any, Any]
@@ -90,7 +90,7 @@ class EnvState:
             counts = enumerate(state.num_kept.tolist())
             state.actions = np.concatenate([self.history.of(n, count) for n, count in counts])
         if state.envs is not None or state.actions is not None:
-            state.obs = [as_array(leaf).copy() for leaf in leaves(obs)]
+            state.obs = [to_array(leaf).copy() for leaf in leaves(obs)]
 
     def check(self, state: AdapterState, is_masked: bool) -> None:
         """Check the envs' own state, and warn of envs that cannot be restored; `is_masked`: each by itself."""
@@ -280,10 +280,10 @@ def repeat_episodes(
         if number == len(table) - 1:
             memory.write(obs)
         counts = (begins <= number) & ~has_failed
-        gained = as_array(reward).astype(np.float32)  # as the collector counted them
+        gained = to_array(reward).astype(np.float32)  # as the collector counted them
         returns = np.zeros(gained.shape) if returns is None else returns
         returns[counts] += gained[counts]
-        done = as_array(terminated) | as_array(truncated)
+        done = to_array(terminated) | to_array(truncated)
         has_failed |= counts & done
         if can_park:
             envs.unwrapped.park(np.flatnonzero(done))
@@ -297,7 +297,7 @@ def repeat_episodes(
 
 def _bits(leaf: Any) -> Array:
     # Bytes, not numbers: -0.0 equals 0.0, and NaN does not equal itself.
-    rows = as_array(leaf)
+    rows = to_array(leaf)
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 

@@ -11,14 +11,14 @@ from typing import Annotated, Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory, as_array
+from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 from rltrainer.envs.adapter.observations import EnvStep
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, numpy_dtype
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, leaves, map_tree, to_array
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, Rule, checked
 
 Array = np.ndarray[Any, Any]
@@ -111,7 +111,7 @@ class EpisodeRecorder:
             # In the step in which an env broke down no transition took place.
             length = int(steps[n]) - int(result.valid is not None and not result.valid[n])
             actions = self._history.of(n, int(steps[n]) if length <= MAX_STEPS else 0)[:length]
-            digest = digest_of(map_tree(lambda leaf, n=n: as_array(leaf[n]), result.next_obs))
+            digest = digest_of(map_tree(lambda leaf, n=n: to_array(leaf[n]), result.next_obs))
             flags = bool(result.terminated[n]), bool(result.truncated[n])
             number, seed = int(clock.episode[n]), seeds[n] or 0
             self._pending.append(Episode(n + self._first_env, number, seed, length, actions.copy(), digest, *flags))

@@ -112,6 +112,9 @@ def look_at_env(env: Any) -> Iterator[tuple[str, bool | None, str]]:
         kind = "" if isinstance(error, RLTrainerError) else f"{type(error).__name__}: "
         yield "making", False, f"{kind}{error}"
         return
+    if isinstance(single, gym.vector.VectorEnv):
+        yield "making", False, "it makes a vector env; name what makes one env"
+        return
     for name, attribute in (("observations", "observation_space"), ("actions", "action_space")):
         space = getattr(single, attribute, None)
         if not isinstance(space, gym.Space):

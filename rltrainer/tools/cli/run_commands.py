@@ -9,7 +9,6 @@ import click
 from rltrainer.algorithms import load_policy
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import CheckpointError
-from rltrainer.loggers import RunFolder
 from rltrainer.tools.cli.pictures import draw, film
 from rltrainer.tools.cli.train_command import train_in
 from rltrainer.tools.cli.values import env_named
@@ -46,11 +45,12 @@ def resume(run: Path, env: str | None, max_epochs: int | None, device: str | Non
     """
     given = {"device": device, "max_epochs": max_epochs}
     recipe = _recipe(run, env).with_fields(**{name: each for name, each in given.items() if each is not None})
-    if max_epochs is None and open_run(run).stop_reason == "max_epochs":
+    opened = open_run(run)
+    if max_epochs is None and opened.stop_reason == "max_epochs":
         click.echo("rltrainer: the run is finished; --max-epochs N extends it")
-    if open_run(run).newest_checkpoint is None and RunFolder(run).checkpoints.exists():
+    if opened.newest_checkpoint is None and opened.folder.checkpoints.exists():
         click.echo(f"rltrainer: {run} has no checkpoint; it begins again", err=True)
-    train_in(RunFolder(run), recipe, {})
+    train_in(opened.folder, recipe, {})
 
 
 @click.command()

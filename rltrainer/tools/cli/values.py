@@ -108,6 +108,8 @@ def env_named(name: str) -> str | Callable[[], Any]:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise click.BadParameter(f"{name!r}: {error}", param_hint="--env") from error
-    if not callable(found) or (inspect.isclass(found) and not issubclass(found, gym.Env | TensorEnv)):
+    if not callable(found) or (
+        inspect.isclass(found) and not issubclass(found, gym.Env | TensorEnv | gym.vector.VectorEnv)
+    ):
         raise click.BadParameter(f"{name!r} is no env, and makes none", param_hint="--env")
     return found  # type: ignore[no-any-return]  # callable, as looked at

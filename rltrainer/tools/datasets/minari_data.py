@@ -12,7 +12,6 @@ import torch
 
 from rltrainer.data.buffer_description import stored_episodes
 from rltrainer.data.replay_buffer import ReplayBuffer
-from rltrainer.data.storage import to_array
 from rltrainer.errors import ParamsError, ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
@@ -20,7 +19,7 @@ from rltrainer.spaces import check_claims, leaf_spaces
 from rltrainer.tools.datasets.array_files import claimed_nbytes_of, members_of
 from rltrainer.tools.datasets.logged_rows import NAMES, check_claim, reading, to_buffer
 from rltrainer.tools.datasets.parquet_files import claimed_nbytes, opened
-from rltrainer.tree import Tree, leaves, map_tree
+from rltrainer.tree import Tree, leaves, map_tree, to_array
 from rltrainer.validation.field_rules import AnyPath, AnyText, checked, is_int
 
 

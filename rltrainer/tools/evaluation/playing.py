@@ -30,7 +30,7 @@ MOST_ENVS = 10
 @explains_arguments
 def evaluate_policy(
     policy: Player,
-    envs: VectorEnv | Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
+    envs: VectorEnv | Env | ParallelEnv | str | Callable[[], VectorEnv | Env | ParallelEnv],
     num_episodes: int = 10,
     *,
     seed: int | None = None,
@@ -45,9 +45,9 @@ def evaluate_policy(
 
     Args:
         policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
-        envs: a vector env in any autoreset mode; or a gymnasium id or a factory, of which one env per episode is made,
-            ten at most; or an env. The agents of a PettingZoo parallel env share the policy, and each plays
-            `num_episodes`; an `AgentsAsEnvs` counts the episodes of single agents.
+        envs: a vector env in any autoreset mode, or a factory of one; or a gymnasium id or a factory, of which one env
+            per episode is made, ten at most; or an env. The agents of a PettingZoo parallel env share the policy, and
+            each plays `num_episodes`; an `AgentsAsEnvs` counts the episodes of single agents.
         seed: of the episodes, where the envs have none of their own (`make_vec(seed=)`). With either, each call plays
             the same episodes.
         info_keys: further numbers in the infos with which episodes end, for `infos` and `info_means`. `success_rate`
@@ -172,7 +172,7 @@ def watch(
 @contextmanager
 def vector_of(
     owner: str,
-    env: Env | ParallelEnv | str | Callable[[], Env | ParallelEnv],
+    env: Env | ParallelEnv | str | Callable[[], VectorEnv | Env | ParallelEnv],
     player: Policy,
     num_envs: int = 1,
     wrap: Callable[[Any], Any] = lambda made: made,
@@ -199,6 +199,8 @@ def vector_of(
         spaces = player.observation_space, first.observation_space(first.possible_agents[0])
         has_agent = [AGENT in getattr(space, "spaces", ()) for space in spaces]
         envs: VectorEnv = AgentsAsEnvs(lambda: wrap(make()), num_envs, agent_id=has_agent == [True, False])
+    elif isinstance(first, gym.vector.VectorEnv) and not env_kwargs:
+        envs = first
     elif isinstance(first, TensorEnv) and not env_kwargs:  # it cannot be rendered
         with torch.random.fork_rng(devices=[]):  # the envs draw a seed until they have one
             envs = opened(make_vec(factory, num_envs, backend="tensor", device=player.device))

@@ -362,7 +362,8 @@ def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv
     """Return the vector env that is given, or that a factory makes, as it is; else one by `make_vec`."""
     made = env
     if callable(env) and (not isinstance(env, type) or issubclass(env, gym.vector.VectorEnv)):
-        made = env()
+        with contextlib.suppress(Exception, SystemExit):  # make_vec says which env cannot be made
+            made = env()
     if not isinstance(made, gym.vector.VectorEnv):
         if made is not env and hasattr(made, "close"):
             made.close()
@@ -396,7 +397,7 @@ class Recipe(AnyRecipe):
     """All settings of a run in an env, as data: `recipe.make_trainer().run()`."""
 
     env: AnyEnv
-    """The env: a gymnasium id, or a factory."""
+    """The env: a gymnasium id, a factory, or a vector env or its factory."""
     num_env_steps: PositiveInt
     """Env steps of the whole run, rounded up to whole collections and whole epochs."""
     num_envs: PositiveInt = 1
@@ -462,6 +463,9 @@ class Recipe(AnyRecipe):
         options: Any = {"num_envs": self.num_envs, "frame_stack": self.frame_stack}
         options["device"] = self._device_of_buffer(cls.forecast_nbytes(size, *spaces, **options), policy, earlier)
         if issubclass(cls, HindsightReplayBuffer):
+            if isinstance(self.env, gym.vector.VectorEnv):
+                hint = "Pass a factory, or rl.HindsightReplayBuffer(...) with its functions."
+                self.raise_invalid("buffer", "must be made with the functions of a single env", hint)
             one = single_env(cast(Any, self.env), self._wrappers(for_tests=False), **self.env_kwargs)
             return cls.for_env(one, size, **options)
         return cls(size, *spaces, **options)

@@ -273,9 +273,9 @@ def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: An
                 space = one.single_action_space
         else:
             space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
-        is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+        is_plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and space.is_bounded()
         for_boxes, for_others = ("sac", "ppo") if data is None else ("td3bc", "discrete_cql")
-        algorithm = for_boxes if is_vector and cast(spaces.Box, space).is_bounded() else for_others
+        algorithm = for_boxes if is_plain and np.issubdtype(space.dtype, np.floating) else for_others
     cls: Any = algorithm_named("train", algorithm)
     shared: Any = {"algorithm": algorithm, "env": env, "params": cls.params_class()}
     shared["source"] = f"{cls.__name__}.recommended"

@@ -11,7 +11,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.state.codec import to_plain
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.validation.field_rules import FiniteFloat, as_python, checked, is_finite
-from rltrainer.validation.suggestions import did_you_mean
+from rltrainer.validation.suggestions import argument_names, did_you_mean
 
 if TYPE_CHECKING:
     import optuna
@@ -155,12 +155,10 @@ class SearchSpace:
                 raise ParamsError(f"{OWNER}.space: {self._make.name} has no field {name!r}.{hint}")
 
     def _check_arguments(self, make: Callable[..., Any], names: list[str]) -> None:
-        parameters = inspect.signature(make).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][1:]
+        known, takes_any = argument_names(make)
         for name in names:
-            if name not in known and not takes_any:
-                raise ParamsError(f"{OWNER}.space: make takes no argument {name!r}.{did_you_mean(name, known)}")
+            if name not in known[1:] and not takes_any:
+                raise ParamsError(f"{OWNER}.space: make takes no argument {name!r}.{did_you_mean(name, known[1:])}")
         try:
             inspect.signature(make).bind(0, **dict.fromkeys(names))
         except TypeError as error:

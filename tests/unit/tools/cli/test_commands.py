@@ -96,7 +96,7 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
     ("train --env json:JSONDecoder", 2, "'json:JSONDecoder' is no env, and makes none"),
     ("train CartPole-v1", 2, "CartPole-v1 is no algorithm. Name an env by --env CartPole-v1"),
     ("train my_envs:Mine", 2, "my_envs:Mine is no algorithm. Name an env by --env my_envs:Mine"),
-    ("train ppo --env CartPole-v1 --folder /proc/runs", 1, "rltrainer: /proc/runs: No such file or directory"),
+    ("train ppo --env CartPole-v1 --folder /proc/runs", 1, "/proc/runs/ppo_CartPole-v1: could not be written"),
     ("doctor CartPole-v1", 2, "No such command 'CartPole-v1'. An env is looked at by: rltrainer doctor env CartPole"),
     ("trian", 2, "No such command 'trian'. Did you mean 'train'?"),
     ("doctor env Q12345-v0", 2, "Environment `Q12345` doesn't exist. One of your own is"),
@@ -247,6 +247,9 @@ class Large(Mine):
 class Wrong(Mine):
     def observe(self):
         return np.full(2, np.nan, np.float32)
+
+def several():
+    return gym.vector.SyncVectorEnv([Mine])
 """
 
 
@@ -306,6 +309,7 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
             r"^HINT scale +observations as large as \d\.\d+e\+05",
         ),
         ("their_envs:Wrong", 1, "^BAD  steps +NonFiniteError: "),
+        ("their_envs:several", 1, "^BAD  making +it makes a vector env; name what makes one env$"),
     ):
         assert main(["doctor", "env", env]) == status
         found = capsys.readouterr().out

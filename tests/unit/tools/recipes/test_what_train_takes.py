@@ -9,7 +9,7 @@ import pytest
 
 import rltrainer as rl
 from benchmarks.bit_flip import BitFlip
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.tools.cli import main
 from rltrainer.tools.recipes import recipe as recipes
 from tests.fakes import CountingEnv, replay_of
@@ -49,12 +49,24 @@ def test_a_vector_env_trains_without_tests_and_stays_open(tmp_path: Path) -> Non
         ),
     ):
         refuses(ParamsError, text, rl.train, envs, "ppo", folder=tmp_path, **SHORT | fields)
+    text = "Recipe.buffer: must be made with the functions of a single env; got 'hindsight'"
+    refuses(ParamsError, text, rl.train, envs, "dqn", folder=tmp_path, num_envs=4, buffer="hindsight")
+
+
+@pytest.mark.parametrize("failure", [ValueError, SystemExit])
+def test_a_factory_that_fails_is_named(failure: type[BaseException], tmp_path: Path) -> None:
+    def make() -> Any:
+        raise failure("no such level")
+
+    text = f"env 0: the factory raised {failure.__name__}: no such level"
+    refuses(EnvError, text, rl.train, make, "ppo", folder=tmp_path, **SHORT)
 
 
 def test_a_factory_of_vector_envs_makes_the_test_envs_too(tmp_path: Path) -> None:
     found = rl.train(partial(vector, 2), folder=tmp_path, **SHORT)
     assert (type(found.algorithm), found.info.env_step, found.recipe.num_envs) == (rl.PPO, 64, 2)  # type: ignore[attr-defined]
     assert found.info.best_score is not None
+    assert len(rl.evaluate_policy(found.algorithm, partial(vector, 2), 3).returns) == 3
 
 
 @pytest.mark.parametrize(("cls", "env"), [(MyPPO, "CartPole-v1"), (MySAC, "Pendulum-v1")])
