@@ -10,10 +10,11 @@ import torch
 
 import rltrainer as rl
 from rltrainer.nets.normalizer import warn_once
-from rltrainer.processes.ranks import Ranks, run_in_threads
+from rltrainer.processes.ranks import Ranks
 from rltrainer.updates import compiled_function, compiled_step
 from rltrainer.updates.compiled_function import CompiledLoop
 from tests.compile.test_compiled_updates import COMPILED, make, update
+from tests.fakes import run_in_threads
 from tests.resume.runs import build
 
 OTHER_NUMBERS, NOT_MADE = "gave other numbers", "could not be made"
