@@ -377,8 +377,6 @@ def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv
 MAX_CAPACITY = 1_000_000
 # Field of the trainer's params: the env steps of all envs in a rollout.
 SIZE = "collection_step_num_env_steps"
-
-
 # Steps after which the episodes of tests are truncated where nothing else limits them.
 MAX_TEST_STEPS = 10_000
 BUFFERS = {None: ReplayBuffer, "hindsight": HindsightReplayBuffer, "prioritized": PrioritizedReplayBuffer}
