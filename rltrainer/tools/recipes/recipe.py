@@ -371,6 +371,8 @@ def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv
     if options.get("wrappers"):
         hint = "Wrap it yourself; a time limit is a wrapper, too."
         raise ParamsError.about(owner, "wrappers", "must be none for a vector env", options["wrappers"], hint)
+    if env_kwargs := {name: options[name] for name in options.keys() - {"backend", "device", "seed", "wrappers"}}:
+        raise ParamsError.about(owner, "env_kwargs", "must be none for a vector env", env_kwargs)
     return made
 
 

@@ -47,6 +47,7 @@ def test_a_vector_env_trains_without_tests_and_stays_open(tmp_path: Path) -> Non
             {"max_episode_steps": 9},
             r"Recipe.wrappers: must be none for a vector env; .* a time limit is a wrapper, too",
         ),
+        ({"env_kwargs": {"x": 3}}, r"Recipe.env_kwargs: must be none for a vector env; got \{'x': 3\} \(dict\)"),
     ):
         refuses(ParamsError, text, rl.train, envs, "ppo", folder=tmp_path, **SHORT | fields)
     text = "Recipe.buffer: must be made with the functions of a single env; got 'hindsight'"
