@@ -201,11 +201,6 @@ class DenseRollout(Rollout):
         """Return where a trajectory ended [T, N]: with its episode."""
         return self.done
 
-    @property
-    def next_obs(self) -> Tree:
-        """The true successors, a tree [T, N, ...]; copied at each call."""
-        return map_tree(torch.clone, self.successor)
-
     def valid_cells(self, tree: Tree) -> Tree:
         """Return the steps of a tree [T, N, ...] as [T * N, ...], time first: all are valid."""
         return map_tree(lambda x: x.flatten(0, 1), tree)

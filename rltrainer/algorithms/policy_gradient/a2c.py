@@ -18,7 +18,7 @@ from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
-from rltrainer.types import DenseRollout, Rollout, UpdateResult
+from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.optimizer import ScheduledValue
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
@@ -163,12 +163,6 @@ class A2C(OnPolicyAlgorithm):
         """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""
         shape = rollout.reward.shape
         flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
-        if isinstance(rollout, DenseRollout) and len(rollout.final_index) == shape.numel():
-            both = map_tree(lambda x, after: torch.cat([x, after.flatten(0, 1)]), flat, rollout.successor)
-            everything = self.policy.normalize(both)
-            features = self.policy.shared_features(everything)
-            value, next_value = self.policy.value(everything, *features).view(2, *shape).unbind()
-            return value, next_value, [x[: shape.numel()] for x in features]
         # Each observation is valued once: the successor of a step is the next row, the last, or an episode's final one.
         everything = self.policy.normalize(map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs))
         features = self.policy.shared_features(everything)
