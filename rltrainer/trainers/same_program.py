@@ -66,7 +66,7 @@ def _description(algorithm: Algorithm, params: TrainerParams) -> Iterator[tuple[
             if not key.startswith("_") and not isinstance(value, gym.Space):
                 yield f"{owner}.{name}.{key}", to_plain(value)
     values = getattr(policy.exploration, "settings", None)
-    yield "policy.exploration over progress", values and [values(progress) for progress in PROGRESS]
+    yield "policy.exploration over progress", values and [to_plain(dict(values(x))) for x in PROGRESS]
     seen: set[nn.Module] = set()
     for name, part in vars(algorithm).items():
         if isinstance(part, Optimizer | ScheduledValue):

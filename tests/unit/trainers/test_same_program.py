@@ -4,6 +4,7 @@ import re
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -53,6 +54,11 @@ def explore(std: float, algorithm: Any) -> None:
     algorithm.policy.exploration = rl.GaussianNoise(lambda progress: std * progress)
 
 
+def explore_by_numpy(std: float, algorithm: Any) -> None:
+    algorithm.policy.exploration = noise = rl.GaussianNoise(std)
+    object.__setattr__(noise, "settings", lambda progress: {"std": np.float32(std)})
+
+
 def freeze(algorithm: Any) -> None:
     next(algorithm.policy.parameters()).requires_grad_(False)
 
@@ -91,6 +97,7 @@ DIFFERENCES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"policy": {"activation": nn.SiLU}}, r"^policy\.actor\.\S+: .*SiLU"),
     ({}, {"change": freeze}, r"^policy\.\S+: .*, frozen' in rank 1"),
     (*({"change": partial(explore, x)} for x in TWO), r"^policy\.exploration over progress: "),
+    (*({"change": partial(explore_by_numpy, x)} for x in TWO), r"^policy\.exploration\.std: "),
     ({}, {"num_envs": 8}, r"^OnPolicyTrainerParams\.training_collector\.envs: .* '4 of None' in rank 0"),
     ({"capacity": 64}, {"capacity": 128}, r"^OffPolicyTrainerParams\.buffer\.capacity: "),
     ({"alpha": 0.6}, {"alpha": 0.3}, r"^OffPolicyTrainerParams\.buffer\.sampler\.alpha: "),
