@@ -160,7 +160,7 @@ MUTANTS = [
     mutant("Rollouts of envs of tensors: a graph does not see other rules", "collect/tensor_rollouts.py",
            "self._key, plain(vars(self._envs.env))", "self._key, None", "tests/devices/test_tensor_rollouts.py"),
     mutant("final observations of one number: too many are cut off", "types.py",
-           "if len(index) <= room else index[:0]", "if len(index) <= room else index[:room]", LOOPS),
+           "torch.arange(num_steps, device=index.device)", "index[: num_steps // 16]", LOOPS),
     mutant("compiled loops: a counter in Python counts once", "updates/loop_graph.py",
            "if effects.is_modified(changed) and", "if False and", LOOPS),
     mutant("compiled loops: one step where the compiler is off", "updates/compiled_function.py",
