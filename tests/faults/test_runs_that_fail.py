@@ -110,7 +110,7 @@ def test_what_ends_a_run_reaches_the_caller(site: str, kind: type[BaseException]
         patch.setattr(Watcher, "setup", lambda self, ctx: (watchers.append(self), setattr(self, "calls", "s"))[1])
         with pytest.raises((kind, EnvError)) as caught:
             run_that_fails(site, error, tmp_path)
-    if site == "env" and isinstance(error, Exception):
+    if site == "env" and isinstance(error, Exception | SystemExit):
         assert isinstance(caught.value, EnvError)
         assert caught.value.__cause__ is error
     else:
