@@ -40,7 +40,7 @@ class Split(NamedTuple):
     """Rows of each: steps, and others of weight 0, so that every gradient step has the same shape."""
     num_batches: int
     most_batches: int
-    """How many there are if all steps are valid."""
+    """Their number if all steps are valid."""
 
 
 @dataclasses.dataclass(slots=True)

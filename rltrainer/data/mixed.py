@@ -67,8 +67,8 @@ class MixedBuffer(ReplayBuffer):
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         self.online.progress = self.offline.progress = self.progress
         self.online.ranks = self.offline.ranks = self.ranks
-        # RLPD draws half from either (section 4.1); without online data all is offline. The share is that of the whole
-        # batch of all ranks, of which each has its part.
+        # RLPD draws half from either (section 4.1); without online data all is offline. The share is
+        # rounded over the batch of all ranks, and each rank has its part.
         whole = batch_size * self.ranks.world
         num_offline = round(self.offline_share * whole) if len(self.online) else whole
         part = self.ranks.part_of(num_offline)

@@ -1,4 +1,4 @@
-"""Tensors that must be equal in all ranks: found unequal by checksums, and made equal to those of the first rank."""
+"""Tensors that must be equal in all ranks: checksums find a difference, and the first rank's numbers replace it."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from rltrainer.errors import RanksDifferError
 from rltrainer.processes.ranks import Ranks
 
 TOLERANCE = 1e-3
-"""What rounding may change on machines of several kinds, beside the largest number of a tensor."""
+"""Largest difference by rounding on machines of several kinds, relative to the largest number of a tensor."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 

@@ -19,7 +19,7 @@ from rltrainer.updates.optimizer import Optimizer, ScheduledValue
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 PROGRESS = [k / 8 for k in range(9)]
-"""Where schedules are compared."""
+"""Points of a run at which schedules are compared."""
 
 
 def require_same_program(processes: Ranks, algorithm: Algorithm, params: TrainerParams) -> None:

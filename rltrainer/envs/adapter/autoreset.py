@@ -135,7 +135,7 @@ _SAFE = {
 
 
 def _unsafe_layer(envs: VectorEnv, is_disabled: bool) -> VectorEnv | None:
-    """Return the first layer that may start other envs than those of a `reset_mask`, or None."""
+    """Return the first layer that may reset envs outside a `reset_mask`, or None."""
     inner = envs.unwrapped
     # gymnasium's sync and async envs take the mask out of the options before its statistics look for it.
     safe = _SAFE | {"RecordEpisodeStatistics"} if isinstance(inner, MaskedVectorEnv) else _SAFE
