@@ -31,7 +31,7 @@ def test_a_word_finds_its_page(tab: Tab, site: Path) -> None:
     tab.page.locator(".md-search-result__link").first.click()
     tab.page.wait_for_load_state()
     assert tab.page.url.startswith((site / "guides" / "off_policy.html").as_uri())
-    assert "Goals in hindsight" in tab.page.locator("main").inner_text()
+    assert "Hindsight replay" in tab.page.locator("main").inner_text()
     assert tab.complaints == []
 
 
