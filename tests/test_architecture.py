@@ -64,7 +64,6 @@ SATELLITES = {
     "processes.board": "memory that ranks share, not who they are and what befalls them",
     "collect.tensor_rollouts": "rollouts without an object per step, not the loop of those with one",
     "tools.sweeps.trial_process": "the program of another process",
-    "trainers.run_checkpoints": "when a run is saved, not what a run does",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
     "trainers.same_program": "what must not differ between processes, not how a run is split",
     "trainers.shards": "how a run is split, not what one of its trainers does",

@@ -1,5 +1,7 @@
 """Checks of what an env returned against its spaces; a text names env and leaf, what was expected and what came."""
 
+import signal
+import traceback
 from typing import Any
 
 import numpy as np
@@ -122,6 +124,12 @@ def failure_text(i: int, when: str, failure: Failure) -> str:
     elif "unexpected keyword argument" in message and when.startswith("reset"):
         hint = ". Write def reset(self, *, seed=None, options=None)"
     return f"env {i} failed during {when}: {name}: {message}{hint}"
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """Return whether the program's own handler of a signal has exited, whatever ran at that time."""
+    codes = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    return isinstance(error, SystemExit) and any(f.f_code in codes for f, _ in traceback.walk_tb(error.__traceback__))
 
 
 def describe(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import signal
 import threading
 import traceback
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv
-from rltrainer.envs.checks import failure_text
+from rltrainer.envs.checks import failure_text, is_of_signal
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError
 from rltrainer.processes.program import Failure
 from rltrainer.processes.worker import GRACE
@@ -69,12 +68,6 @@ def raise_named(error: BaseException, num_steps: int | None) -> None:
         when = f"reset after {num_steps} steps" if is_reset else f"step {num_steps}"
         when = "its return to a saved state" if num_steps is None else when
         raise EnvError(failure_text(number, when, Failure.of(error))) from error
-
-
-def is_of_signal(error: BaseException) -> bool:
-    """Return whether the program's own handler of a signal has exited, whatever ran at that time."""
-    codes = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
-    return isinstance(error, SystemExit) and any(f.f_code in codes for f, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager

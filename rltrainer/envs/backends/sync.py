@@ -19,8 +19,8 @@ from rltrainer.envs.checks import (
     check_same_spaces,
     describe,
     failure_text,
+    is_of_signal,
 )
-from rltrainer.envs.vector_env import is_of_signal
 from rltrainer.errors import EnvError, RankLostError, RLTrainerError, SpaceError
 from rltrainer.processes.program import Failure
 from rltrainer.tree import Tree, map_tree
