@@ -246,7 +246,7 @@ class AnyRecipe(Params):
 
     @abstractmethod
     def _steps(self) -> tuple[int, int, str]:
-        """Return the steps of the run, those of a collection, and their unit."""
+        """Return the steps of the run and of a collection, and their unit."""
 
     def _epochs(self) -> dict[str, int]:
         num_steps, collection, _ = self._steps()

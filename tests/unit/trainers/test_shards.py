@@ -403,7 +403,7 @@ def test_a_trainer_of_several_shards_is_not_copied() -> None:
 
 
 def restart(algorithm: Any) -> None:
-    """Draw all weights anew, as a `training_fn` for plasticity does."""
+    """Reset all weights, as a `training_fn` for plasticity does."""
     for p in algorithm.policy.parameters():
         nn.init.normal_(p)
 
