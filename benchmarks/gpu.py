@@ -224,14 +224,14 @@ def report(args: argparse.Namespace, device: str) -> list[str]:
     peers = [gpu_runs.PROGRAMS[key].title for key in gpu_runs.UPDATE_PEERS]
     columns = [*shown, *peers, "goal", "measured"]
     lines += [
-        "", "## Gradient steps", "", f"Per second, sampling included; runs of {args.steps} steps.", "",
+        "", "## Gradient steps", "", "Per second, sampling included.", "",
         f"| | networks | batch | at once | {' | '.join(columns)} |", f"|---|---|---|---|{'---|' * len(columns)}",
     ]  # fmt: skip
     for case in CASES:
         figures = measure(case, args.steps, num_runs[case.key], device)
         figures += gpu_runs.peers_of(case.work, args.steps, 0 if args.ours else num_runs[case.key], device)
         sizes, goal = "-".join(map(str, case.hidden_sizes)), "" if case.goal is None else f"{case.goal:,}"
-        measured = stamp if num_runs[case.key] else ""
+        measured = f"{stamp} of {args.steps:,} steps" if num_runs[case.key] else ""
         cells = [case.name, sizes, str(case.batch_size), str(case.at_once), *figures, goal, measured]
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)

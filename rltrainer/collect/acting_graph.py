@@ -128,8 +128,7 @@ class ActingGraph:
                 self._recordings[key] = self._record(obs, memory, generator)
             except Exception as error:  # if it is the policy's own, the call without a graph raises it
                 self._has_given_up = True
-                cause = error.__context__ or error  # the end of a failed capture raises an error that says less
-                reason = str(cause).strip().partition("\n")[0]
+                reason = str(error).strip().partition("\n")[0]
                 text = "%s acts without a CUDA graph, which cannot be recorded: %s"
                 logging.getLogger("rltrainer").info(text, type(self.policy).__name__, reason)
         return self._recordings.get(key)

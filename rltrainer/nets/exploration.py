@@ -103,7 +103,8 @@ class GaussianNoise(Params):
     def _add(self, action: Tensor, noise: Tensor, scale: float | Tensor, space: Space) -> Tensor:
         """Add noise, in shares of half the range, to actions [N, ...] within the bounds of the space."""
         low, high, half_range = self._bounds_of(space, action.device)
-        if isinstance(scale, Tensor):  # of a schedule; PyTorch multiplies in this order, so no bit differs
+        if isinstance(scale, Tensor) or not action.is_cpu:
+            # A graph has a tensor. With a number, CUDA's `addcmul` would round otherwise; a CPU's does not.
             noise, scale = noise * scale, 1.0
         # Few operations: after a large update, the code of each is out of the cache.
         return torch.addcmul(action, noise, half_range, value=scale).clamp_(low, high)

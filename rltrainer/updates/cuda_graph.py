@@ -7,6 +7,7 @@ graph launches all of them at once.
 import contextlib
 import dataclasses
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -41,6 +42,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._alive = weakref.WeakSet[torch.cuda.CUDAGraph]()
         # Libraries keep memory for each stream: what a capture reserves must be the graphs' own.
         self._warm_up_stream, self._capture_stream = (
             torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch ships no type of it
@@ -64,19 +66,23 @@ class CudaRecorder:
 
         Its outputs are the same tensors at each replay, and it draws from `generators` as it would without a graph.
         """
+        if not self._alive:  # PyTorch takes no pool whose graphs are all gone
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
+        self._alive.add(graph)
         try:
             with torch.cuda.device(self._device):
                 for generator in generators:
                     graph.register_generator_state(generator)
-                with torch.cuda.graph(graph, self._pool, self._capture_stream):
+                # Of this thread: what another one does meanwhile, such as acting, must not end the capture.
+                with torch.cuda.graph(graph, self._pool, self._capture_stream, capture_error_mode="thread_local"):
                     outputs = function()
-        except Exception:
+        except Exception as error:
             # PyTorch leaves the generators of a capture that failed as if it were still under way: they raise at the
             # next draw. A copy of their state is not marked so.
             for generator in (*generators, torch.cuda.default_generators[self._device.index or 0]):
                 generator.graphsafe_set_state(generator.clone_state())
-            raise
+            raise error.__context__ or error from None  # the end of a failed capture raises an error that says less
 
         def replay() -> Any:
             graph.replay()

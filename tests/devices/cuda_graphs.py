@@ -4,8 +4,8 @@ On CUDA nothing runs during a capture. Here the operations run, since Python nee
 end: what they changed is restored, and what they made is filled with numbers that no one expects.
 """
 
-import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar
@@ -62,6 +62,8 @@ class CUDAGraph:
     capturing: ClassVar["CUDAGraph | None"] = None
     pools: ClassVar[dict[Any, Uses]] = {}
     """The memory of each pool: graphs of one pool cannot run at the same time."""
+    in_pool: ClassVar[dict[Any, weakref.WeakSet["CUDAGraph"]]] = {}
+    """The graphs of each pool: after the last one is gone it can take no more."""
     left_open: ClassVar[set[int]] = set()
     """The generators of captures that failed, which raise at the next draw."""
 
@@ -97,6 +99,10 @@ class CUDAGraph:
         if self._is_captured:
             raise RuntimeError("This CUDAGraph instance already owns a captured graph")
         self._pool = pool or self._pool
+        others = CUDAGraph.in_pool.setdefault(self._pool, weakref.WeakSet([self]))
+        if pool is not None and not others:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        others.add(self)
         CUDAGraph.capturing = self
 
     def capture_end(self) -> None:
@@ -260,8 +266,4 @@ class GraphContext:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stream.__exit__(kind, error, trace)
         self._graph.is_broken |= error is not None
-        if error is None:
-            self._graph.capture_end()
-            return
-        with contextlib.suppress(CaptureError):  # the error of the body says more
-            self._graph.capture_end()
+        self._graph.capture_end()  # after an error of the body it raises another one, which says less

@@ -365,7 +365,7 @@ def second_device() -> Iterator[SecondDevice]:
     """Let `device="cuda"` be usable: replace the modes, `torch.Generator` and what we call of `torch.cuda`."""
     mode, pools = SecondDevice(), itertools.count(1)
     Stream.begin()
-    CUDAGraph.capturing, CUDAGraph.pools, CUDAGraph.left_open = None, {}, set()
+    CUDAGraph.capturing, CUDAGraph.pools, CUDAGraph.in_pool, CUDAGraph.left_open = None, {}, {}, set()
 
     def set_sync_debug_mode(setting: str | int) -> None:
         mode.operations.waiting_is_an_error = setting in ("error", 2)

@@ -307,6 +307,13 @@ def test_the_generator_of_a_capture_that_failed_still_draws() -> None:
     assert torch.rand(3, device="cuda", generator=generator).tolist() == expected
 
 
+def test_a_recorder_records_after_all_of_its_graphs_are_gone() -> None:
+    x, recorder = torch.zeros(1, device="cuda"), CudaRecorder(torch.device("cuda", 0))
+    for _ in range(2):
+        recorder.capture(lambda: x.add_(1))()
+    assert x.tolist() == [2.0]
+
+
 def test_a_rollout_of_arrays_goes_up_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[Any] = []
     trainer = made("ppo", "cuda", runtime=AUTO)

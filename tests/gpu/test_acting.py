@@ -40,6 +40,10 @@ def test_the_generator_of_a_capture_that_failed_still_draws() -> None:
     acting.test_the_generator_of_a_capture_that_failed_still_draws()
 
 
+def test_a_recorder_records_after_all_of_its_graphs_are_gone() -> None:
+    acting.test_a_recorder_records_after_all_of_its_graphs_are_gone()
+
+
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg_drifting"])
 def test_weights_are_one_update_old(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     overlap.test_weights_are_one_update_old(name, monkeypatch)
