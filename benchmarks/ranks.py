@@ -22,7 +22,7 @@ from parts import table
 from speed import machine
 
 import rltrainer as rl
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 
 HERE = Path(__file__).resolve()
 PPO = {"kind": "ppo", "collect": 2048, "repeat": 10, "num_updates": 12, "hidden_sizes": (64, 64)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import ReturnedError
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.state.params import Params
 from rltrainer.types import UpdateResult
 from rltrainer.validation.field_rules import (

@@ -10,7 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
-from rltrainer.processes.ranks import ALONE, Meeting, Ranks
+from rltrainer.ranks.ranks import ALONE, Meeting, Ranks
 
 T = TypeVar("T")
 

@@ -27,6 +27,7 @@ FLOORS = {
     "state": 0,
     "validation": 0,
     "processes": 0,
+    "ranks": 0,
     "files": 0,
 }
 ROOF_FLOOR = 7
@@ -61,7 +62,7 @@ SATELLITES = {
     "tools.cli.doctor": "a command of its own",
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",
-    "processes.board": "memory that ranks share, not who they are and what befalls them",
+    "ranks.board": "memory that ranks share, not who they are and what befalls them",
     "collect.tensor_rollouts": "rollouts without an object per step, not the loop of those with one",
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_log": "where the numbers of a run go, not what a run does",

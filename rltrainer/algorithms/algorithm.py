@@ -20,7 +20,7 @@ from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
-from rltrainer.processes.equal_tensors import make_equal
+from rltrainer.ranks.equal_tensors import make_equal
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.codec import Constructed, to_plain
 from rltrainer.state.params import Params

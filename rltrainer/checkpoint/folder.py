@@ -30,7 +30,7 @@ from rltrainer.files.atomic_write import (
 )
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import neighbours_hint, open_regular, read_text
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.state.codec import from_state
 from rltrainer.state.state_file import PackedState, pack_state, read_state, refuse_version
 from rltrainer.types import State

@@ -39,7 +39,7 @@ from rltrainer.data.buffer_state import RowFile, RowLog
 from rltrainer.data.storage import Array
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import hidden_name, make_folder, remove, sync_folder, write_errors
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.state.state_file import PackedState, pack_state
 from rltrainer.types import State
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt
 
 

@@ -15,7 +15,7 @@ from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.types import State

@@ -34,7 +34,7 @@ from rltrainer.device import require_device
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.plan import no_progress
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.seeding import check_generator, derive_seed, make_generator, reseed, set_generator
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import write_state

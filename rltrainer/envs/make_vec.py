@@ -24,8 +24,8 @@ from rltrainer.envs.tensors.tensor_env import TensorEnv
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.workers.worker_vector_env import WorkerOptions, WorkerVectorEnv
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError, install_extra
-from rltrainer.processes.torch_ranks import torchrun_place
 from rltrainer.processes.worker import num_cores
+from rltrainer.ranks.torch_ranks import torchrun_place
 from rltrainer.seeding import derive_seed, draw_seed
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
 from rltrainer.validation.suggestions import did_you_mean

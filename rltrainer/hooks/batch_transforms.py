@@ -15,7 +15,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.functional.moments import moments, pooled
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.seeding import check_generator, make_generator, reseed, set_generator
 from rltrainer.spaces import ACTION_MASK
 from rltrainer.tree import Tree, map_tree

@@ -20,7 +20,7 @@ from rltrainer.loggers.logger import Kind, Logger, LoggerOptions, MultiLogger, R
 from rltrainer.loggers.services import MLflowLogger, WandbLogger
 from rltrainer.loggers.tensorboard import TensorBoardLogger
 from rltrainer.loggers.terminal import ConsoleLogger
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 from rltrainer.validation.field_rules import AnyPath, AnyText, Rule, checked
 from rltrainer.validation.suggestions import check_arguments, did_you_mean
 

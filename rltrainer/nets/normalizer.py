@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rltrainer.errors import readable
 from rltrainer.functional.moments import moments, pooled
 from rltrainer.functional.returns import discounted_returns
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree, named_leaves, rebuild
 from rltrainer.types import DenseRollout, Rollout, to_device

@@ -27,7 +27,7 @@ from rltrainer.errors import CheckpointError, RankLostError, ReplayBufferError, 
 from rltrainer.hooks import HookRunner
 from rltrainer.hooks.hook_runner import HooksState
 from rltrainer.interval import as_every
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.global_random import GlobalRandom
 from rltrainer.state.params import Params

@@ -10,7 +10,7 @@ from torch import nn
 from rltrainer.algorithms import Algorithm
 from rltrainer.errors import ParamsError, readable, without_addresses
 from rltrainer.hooks import HookRunner
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.schedules import value_at
 from rltrainer.state.codec import to_plain
 from rltrainer.trainers.run_checkpoints import settings_of

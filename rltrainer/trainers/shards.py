@@ -20,8 +20,8 @@ from rltrainer.checkpoint.store import newest_num_shards
 from rltrainer.collect.collector import require_collector
 from rltrainer.errors import ParamsError
 from rltrainer.plan import ParallelParams
-from rltrainer.processes.ranks import ALONE, Meeting, Ranks
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.ranks import ALONE, Meeting, Ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.seeding import stream_seed
 from rltrainer.state.global_random import GlobalRandom

@@ -20,7 +20,7 @@ from rltrainer.hooks.hook import lent
 from rltrainer.loggers import Logger, RunFolder
 from rltrainer.nets.linear import choose_library
 from rltrainer.plan import PrecisionParams, RuntimeParams, UpdateParams, UpdatePlan
-from rltrainer.processes.ranks import ALONE, Ranks
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.state.params import Params
 from rltrainer.trainers.torch_settings import check_deterministic, choose_num_threads
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, a_callable, instance_of, is_int

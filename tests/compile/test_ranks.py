@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from rltrainer.errors import RankLostError
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from tests.compile.test_compiled_updates import MAKERS, make, rollout, update
 from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
 from tests.contract.test_all_algorithms import flat_state

@@ -10,7 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.nets.normalizer import warn_once
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.updates import compiled_function, compiled_step
 from rltrainer.updates.compiled_function import CompiledLoop
 from tests.compile.test_compiled_updates import COMPILED, make, update

@@ -13,7 +13,7 @@ import rltrainer as rl
 from rltrainer.errors import NonFiniteError
 from rltrainer.functional.losses import standardize
 from rltrainer.plan import UpdateCallbacks
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.tree import map_tree
 from tests import batches
 from tests.contract import test_masks as masks

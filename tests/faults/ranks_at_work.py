@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from rltrainer.errors import RankLostError
-from rltrainer.processes import torch_ranks
+from rltrainer.ranks import torch_ranks
 
 
 def fail(fault: str) -> None:

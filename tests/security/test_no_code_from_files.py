@@ -113,9 +113,9 @@ OPENERS = {
     "data/memory_forecast.py": "what the system says",
     "hooks/resources.py": "what the system says",
     "nets/linear.py": "what the system says",
-    "processes/board.py": "memory of another rank's, of numbers alone",
+    "ranks/board.py": "memory of another rank's, of numbers alone",
     "processes/program.py": "what the system says",
-    "processes/torch_ranks.py": "what the system says",
+    "ranks/torch_ranks.py": "what the system says",
     "tools/runs/ranked.py": "where no output goes",
 }
 

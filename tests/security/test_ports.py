@@ -11,7 +11,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 from rltrainer.tools.runs.ranked import run_ranks
 from tests.security.test_files_are_data import Canary
 

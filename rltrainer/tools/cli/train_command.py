@@ -16,7 +16,7 @@ from rltrainer.algorithms import load
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import RunFolder
-from rltrainer.processes.torch_ranks import process_ranks, torchrun_place
+from rltrainer.ranks.torch_ranks import process_ranks, torchrun_place
 from rltrainer.tools.cli.fields import NESTED, FieldOption, fields_of, with_values
 from rltrainer.tools.cli.pictures import draw, film, require_extras
 from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds

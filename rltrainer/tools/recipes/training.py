@@ -23,7 +23,7 @@ from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, name_of

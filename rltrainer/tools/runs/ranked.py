@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from rltrainer.errors import ParamsError, RankLostError, RLTrainerError
 from rltrainer.processes.channel import dumps, loads
-from rltrainer.processes.torch_ranks import STORE, torchrun_place
+from rltrainer.ranks.torch_ranks import STORE, torchrun_place
 from rltrainer.tools.runs.processes import SECONDS_TO_SAVE, check_program
 from rltrainer.validation.field_rules import PositiveInt, checked
 

@@ -19,7 +19,7 @@ from rltrainer.checkpoint.folder import num_shards_of, read_logged, read_manifes
 from rltrainer.checkpoint.store import newest_num_shards
 from rltrainer.data import buffer_state
 from rltrainer.errors import CheckpointError, RankLostError
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from tests.contract.test_all_algorithms import assert_same_state, make
 from tests.fakes import run_in_threads
 from tests.unit.checkpoint.test_folder import edit_manifest

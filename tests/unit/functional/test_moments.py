@@ -8,7 +8,7 @@ import torch
 from rltrainer.functional.losses import standardize
 from rltrainer.functional.moments import moments, pooled, standardized
 from rltrainer.nets.normalizer import ObsNormalizer, RunningMoments
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from tests.fakes import run_in_threads
 
 SIZES = [0, 1, 1000]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from rltrainer.processes.ranks import ALONE
+from rltrainer.ranks.ranks import ALONE
 from tests.resume.runs import _feed, build
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.processes.ranks import Ranks
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.ranks import Ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 from rltrainer.tools.runs.ranked import run_ranks
 from rltrainer.trainers.same_program import require_same_program
 from tests.fakes import counting_envs, run_in_threads

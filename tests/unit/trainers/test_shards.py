@@ -16,7 +16,7 @@ import rltrainer as rl
 from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, RanksDifferError
 from rltrainer.nets.mlp import Dropout
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.trainers import shards
 from rltrainer.trainers.run_checkpoints import RunCheckpoints
 from tests.fakes import (

@@ -22,7 +22,7 @@ import rltrainer as rl
 from rltrainer.tools.cli import main
 from rltrainer.tools.cli.fields import field_texts, fields_of, option_texts
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
-from tests.unit.processes.rank_programs import set_variables
+from tests.unit.ranks.rank_programs import set_variables
 from tests.unit.tools.recipes.any_recipes import any_recipe
 
 pytest.importorskip("click")

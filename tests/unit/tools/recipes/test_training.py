@@ -18,7 +18,7 @@ from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.tools.recipes.training import choose_recipe, recommended_recipe, rollout_words
 from tests.fakes import CountingEnv
-from tests.unit.processes.rank_programs import set_variables
+from tests.unit.ranks.rank_programs import set_variables
 from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_episodes": 2, "show_progress": False}

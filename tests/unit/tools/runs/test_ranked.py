@@ -10,7 +10,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
-from tests.unit.processes.rank_programs import fail, set_variables
+from tests.unit.ranks.rank_programs import fail, set_variables
 from tests.unit.tools.refusals import error_text
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rltrainer.errors import RanksDifferError
-from rltrainer.processes.equal_tensors import make_equal
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.equal_tensors import make_equal
+from rltrainer.ranks.ranks import Ranks
 from tests.fakes import run_in_threads
 
 NAN = float("nan")

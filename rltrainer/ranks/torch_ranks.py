@@ -31,9 +31,9 @@ from torch.nn.functional import pad
 
 from rltrainer.errors import ParamsError, RankLostError, RLTrainerError
 from rltrainer.files.atomic_write import host_id, process_exists
-from rltrainer.processes.board import Board
-from rltrainer.processes.ranks import Alone, Ranks
 from rltrainer.processes.worker import num_cores
+from rltrainer.ranks.board import Board
+from rltrainer.ranks.ranks import Alone, Ranks
 
 T = TypeVar("T")
 dist: Any = torch.distributed  # not all names of its documentation are typed, and some builds have none

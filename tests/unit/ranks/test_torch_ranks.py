@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rltrainer.errors import ParamsError, RLTrainerError
-from rltrainer.processes.ranks import Alone
-from rltrainer.processes.torch_ranks import process_ranks, torchrun_place
+from rltrainer.ranks.ranks import Alone
+from rltrainer.ranks.torch_ranks import process_ranks, torchrun_place
 from rltrainer.tools.runs.ranked import run_ranks
-from tests.unit.processes.rank_programs import describe, draw_in_runs, fail_and_continue, set_variables
+from tests.unit.ranks.rank_programs import describe, draw_in_runs, fail_and_continue, set_variables
 
 
 def test_the_place_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.errors import RanksDifferError
-from rltrainer.processes.ranks import Ranks
+from rltrainer.ranks.ranks import Ranks
 
 TOLERANCE = 1e-3
 """Largest difference by rounding on machines of several kinds, relative to the largest number of a tensor."""

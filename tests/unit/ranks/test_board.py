@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rltrainer.processes import board as module
-from rltrainer.processes.board import NBYTES, Board
+from rltrainer.ranks import board as module
+from rltrainer.ranks.board import NBYTES, Board
 
 pytestmark = pytest.mark.skipif(not module.IS_ORDERED, reason="boards are for processors that order their writes")
 

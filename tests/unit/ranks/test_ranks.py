@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from rltrainer.processes.ranks import Alone, Ranks
+from rltrainer.ranks.ranks import Alone, Ranks
 from tests.fakes import run_in_threads
-from tests.unit.processes.rank_programs import collectives
+from tests.unit.ranks.rank_programs import collectives
 
 EXPECTED = {
     "sum": [6.0, -3.0], "mean": [2.0, -1.0], "max": [3.0, 0.0], "number": -3.0, "columns": [[6.0, 6.0], [-3.0, -3.0]],

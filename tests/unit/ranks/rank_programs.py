@@ -11,8 +11,8 @@ import torch
 
 from rltrainer.errors import RankLostError
 from rltrainer.loggers import RunFolder
-from rltrainer.processes.ranks import Meeting, Ranks
-from rltrainer.processes.torch_ranks import process_ranks
+from rltrainer.ranks.ranks import Meeting, Ranks
+from rltrainer.ranks.torch_ranks import process_ranks
 from tests.resume.sharded import Cut, ends, make
 from tests.unit.state.test_global_random import draw
 
