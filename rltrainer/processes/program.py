@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -93,11 +92,9 @@ def run_program(
     arguments: tuple[Any, ...],
     spins: bool,
     seconds_to_save: float | None,
-    folder: str | None,
     command: list[str],
 ) -> None:
     """Serve the parent until it ends the connection or is gone; see `Worker` for the arguments."""
-    # `folder` is the parent's temporary folder, which would outlive a killed parent.
     sys.orig_argv = command  # of the parent's program: runs record it as theirs
     # Ctrl-C reaches every process of the terminal: the parent decides what becomes of it. A forked worker would also
     # inherit the parent's handlers.
@@ -108,7 +105,7 @@ def run_program(
     else:  # signals to the parent's group reach it once, through the parent: a second one would end it unsaved
         os.setsid()
         signal.signal(signal.SIGTERM, _exit)
-    threading.Thread(target=_end_with_parent, args=(folder, seconds_to_save), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(seconds_to_save,), daemon=True).start()
     torch.set_num_threads(1)
     # multiprocessing forbids a daemon to have children, and an env may have some; all of them end with their parent.
     multiprocessing.current_process().daemon = False
@@ -158,15 +155,13 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _end_with_parent(folder: str | None, seconds_to_save: float | None) -> None:
+def _end_with_parent(seconds_to_save: float | None) -> None:
     """End this process when its parent is gone, also in the middle of an env's step."""
     # A forked sibling may hold the parent's end of our socket open, so that no end of file says this.
     parent = _parent()
     is_child = os.getppid() == parent.pid  # else of the fork server, which a signal to all processes may end
     while parent.is_alive() and (os.getppid() == parent.pid if is_child else process_exists(parent.pid)):
         parent.join(1.0)
-    if folder is not None and not parent.is_alive():
-        shutil.rmtree(folder, ignore_errors=True)
     if seconds_to_save is not None:
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SECONDS_TO_CLOSE if seconds_to_save is None else seconds_to_save)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import weakref
@@ -31,7 +32,9 @@ START_HINT = (
     "a script starts its work under `if __name__ == '__main__':`, and a notebook imports its envs from a file"
 )
 
-_folder: tuple[int, str] | None = None  # the temporary folder of this program, and the process that made it
+REMOVER = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+
+_is_removed = False  # the temporary folder of this program, at its end
 
 
 class WorkerLostError(EnvError):
@@ -47,7 +50,6 @@ class Report:
 
 def make_context(start_method: str | None, owner: str) -> BaseContext:
     """Return how processes start: by a fork server where there is one, unless `start_method` says otherwise."""
-    global _folder
     methods = multiprocessing.get_all_start_methods()
     method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
     if method not in methods:
@@ -58,9 +60,21 @@ def make_context(start_method: str | None, owner: str) -> BaseContext:
         # The server imports what takes seconds once, for all workers. Not rltrainer: the server may find another one
         # than this process did.
         context.set_forkserver_preload(["__main__", "torch", "gymnasium"])
-        if _folder is None and multiprocessing.parent_process() is None:  # else it is the parent's
-            _folder = os.getpid(), util.get_temp_dir()  # where the server's socket will lie
+        if not _is_removed and multiprocessing.parent_process() is None:  # else it is the parent's
+            _remove_at_end(util.get_temp_dir())  # where the server's socket will lie
     return context
+
+
+def _remove_at_end(folder: str) -> None:
+    """Start a process that removes a folder when this program is gone, even if it is killed before a worker runs."""
+    global _is_removed
+    _is_removed = True
+    remover = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", REMOVER, folder],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a signal to all processes of this program's would end it, too
+    )  # fmt: skip
+    util.Finalize(None, remover.communicate, exitpriority=-101)  # after multiprocessing's own removal
 
 
 def num_cores() -> int:
@@ -95,8 +109,7 @@ class Worker:
         memory = SharedArrays(PULSE_LAYOUT)
         self.pulse = memory.arrays
         self.pulse[0] = STARTING
-        folder = _folder[1] if _folder is not None and _folder[0] == os.getpid() else None
-        values = (there, program, arguments, spins, seconds_to_save, folder, sys.orig_argv)
+        values = (there, program, arguments, spins, seconds_to_save, sys.orig_argv)
         self.process: Any = context.Process(target=run_program, args=values, daemon=True)  # type: ignore[attr-defined]  # every context has it
         try:
             self.process.start()

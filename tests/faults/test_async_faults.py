@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,19 @@ def test_a_learner_that_is_killed_leaves_nothing() -> None:
         wait_until_gone(pids, 10.0)
         assert os.listdir(folder) == []
     assert sorted(os.listdir("/dev/shm")) == shared
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_program_that_is_killed_before_its_first_worker_runs_leaves_no_folder() -> None:
+    program = (
+        "import os, signal; from rltrainer.processes.worker import make_context\n"
+        "make_context('forkserver', 'x'); os.killpg(0, signal.SIGKILL)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TMPDIR": folder}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, start_new_session=True, timeout=60)
+        assert done.returncode == -signal.SIGKILL
+        until = time.monotonic() + 10.0
+        while os.listdir(folder) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert os.listdir(folder) == []

@@ -47,7 +47,8 @@ class EnvAdapter(Stateful[AdapterState]):
     a `reset` of its own, unless it has `supports_masked_reset = True`.
 
     gymnasium's vector envs in mode SAME_STEP lose the final observation of an env that writes all its observations into
-    one array. With the sync one, that is an `EnvError`; the async one does not show it. Use another mode.
+    one array. With the sync one, that is an `EnvError`; the async one cannot tell it from an env that ends where it
+    starts, so there it is a warning. Use another mode.
 
     `envs` take and return numpy arrays or torch tensors, `device` is the policy's, and `to_env` is the
     `ActionConverter` that returns the env's action for a policy's action [N, ...].

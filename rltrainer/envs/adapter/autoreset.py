@@ -17,6 +17,8 @@ from rltrainer.errors import EnvError
 from rltrainer.tree import Tree, leaves, map_tree
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+NUM_COMPARED = 10
+"""Number of an async env's first episode ends at which observations are compared."""
 
 
 class Autoreset:
@@ -47,6 +49,7 @@ class Autoreset:
         self.can_repeat = is_masked and not self.delay
         self.resetting: Rows | None = None
         self._first_obs: Tree = None
+        self._num_to_compare = NUM_COMPARED if isinstance(inner, gym.vector.AsyncVectorEnv) else 0
 
     def reset(self, clock: EpisodeClock) -> Tree:
         """Reset all envs; return their observations. An env that keeps its pending reset begins after it."""
@@ -65,6 +68,18 @@ class Autoreset:
             # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
             self._first_obs = take_rows(memory.obs, rows)
             write_final_obs(self._envs, rows, info, memory)
+            if self._num_to_compare > 0:
+                self._compare(take_rows(memory.obs, rows))
+
+    def _compare(self, final_obs: Tree) -> None:
+        """Warn if the final observations of an async env's first episodes are the first ones of the next episodes."""
+        self._num_to_compare -= len(leaves(final_obs)[0])
+        if not all(map(np.array_equal, leaves(final_obs), leaves(self._first_obs))):
+            self._num_to_compare = 0
+        elif self._num_to_compare <= 0:
+            text = f"the final observations of {NUM_COMPARED} episodes equal the first ones of the next episodes"
+            hint = "If the env writes all into one array, return obs.copy(), or use another mode than SAME_STEP."
+            warnings.warn(f"{text}. {hint}", stacklevel=2)
 
     def starting(self, finished: Rows | None) -> Rows | None:
         """Return the envs whose next episode begins now, after a step in which these have finished."""

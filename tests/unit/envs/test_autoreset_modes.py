@@ -64,6 +64,17 @@ def test_gymnasium_sync_with_envs_that_overwrite(mode: AutoresetMode, kind: str)
         check(gym_sync(kind, in_place=True, autoreset_mode=mode, copy=False), cell_is_lost=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_async_env_that_overwrites_final_observations_is_warned_of(in_place: bool) -> None:
+    envs = gym.vector.AsyncVectorEnv(
+        [partial(ScriptedEnv, "box", in_place)] * 3, autoreset_mode=AutoresetMode.SAME_STEP
+    )
+    text = "the final observations of 10 episodes equal the first ones of the next episodes. If the env writes all into"
+    with pytest.warns(UserWarning, match=text) if in_place else nullcontext(), closing(envs):
+        record(adapter_of(envs), NUM_ROWS)
+
+
 @pytest.mark.parametrize("kind", ["box", "dict"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("object_info", [False, True])

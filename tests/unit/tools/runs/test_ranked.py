@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +12,12 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
+from tests.faults.torchrun import MARK, end
 from tests.unit.ranks.rank_programs import fail, set_variables
 from tests.unit.tools.refusals import error_text
+from tests.unit.tools.runs.test_seeds import wait_for
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_a_number_of_ranks_is_started_but_not_by_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +56,24 @@ def test_the_failure_of_a_rank_has_its_traceback_and_leaves_the_program_as_it_wa
 def test_a_rank_that_ends_at_its_start_is_told_with_its_code() -> None:
     text = error_text(RLTrainerError, run_ranks, "train", 2, partial(fail, 3))
     assert text == "train: rank 1 of 2 failed:\nits process exited with code 3"
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_ranks_of_a_launcher_that_is_killed_save_and_leave_no_folder(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, rltrainer as rl\n"
+        "if __name__ == '__main__':\n"
+        "    rl.train('CartPole-v1', num_ranks=2, num_env_steps=10**7, folder=sys.argv[1], show_progress=False)\n"
+    )
+    (temporary := tmp_path / "tmp").mkdir()
+    settings = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT), MARK: str(tmp_path)}
+    command = [sys.executable, str(program), str(tmp_path / "runs")]
+    with subprocess.Popen(command, env=settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        wait_for(lambda: any((tmp_path / "runs").glob("*/log*")), 60.0)
+        assert os.listdir(temporary)
+        run.kill()
+        end(run, str(tmp_path))
+    assert os.listdir(temporary) == []
+    assert any((tmp_path / "runs").glob("*/checkpoint*"))
