@@ -4,7 +4,7 @@
     python benchmarks/in_turn.py ../before --write
     python benchmarks/in_turn.py . --python ../.venv-other/bin/python    # this checkout with another PyTorch
 
-Each run is a new process of `ours.py`, on one thread and one core; the figure is the median.
+Each run is a new process of `ours.py`, on one thread and one core (two ranks: on two); the figure is the median.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import ours  # noqa: F401  # it finds the folder of `task`
@@ -22,23 +23,47 @@ from parts import table
 from speed import machine
 
 HERE = Path(__file__).resolve().parents[1]
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run: a work of `peers/task.py`, with the env steps of the warm-up and of the measurement."""
+
+    work: str
+    warmup: int
+    steps: int
+    options: tuple[str, ...] = ()
+    num_ranks: int = 1
+
+
+TENSORS = ("--backend", "tensor")
 CASES = {
-    "ppo-64x10": (4096, 20480), "ppo-256x4": (8192, 61440), "a2c": (4000, 20000), "dqn": (1000, 5000),
-    "sac": (400, 1000), "td3": (400, 1200),
-}  # fmt: skip
-"""Env steps of the warm-up and of the measurement."""
+    "ppo-64x10": Case("ppo-64x10", 4096, 20_480),
+    "ppo-256x4": Case("ppo-256x4", 8192, 61_440),
+    "a2c": Case("a2c", 4000, 20_000),
+    "dqn": Case("dqn", 1000, 5000),
+    "sac": Case("sac", 400, 1000),
+    "td3": Case("td3", 400, 1200),
+    "ppo-tensors-8": Case("ppo-256x4", 8192, 122_880, TENSORS),
+    "ppo-tensors-1024": Case("ppo-1024", 32_768, 327_680, TENSORS),
+    "ppo-64x10-ranks-2": Case("ppo-64x10", 4096, 20_480, num_ranks=2),
+}
 
 
-def speed(python: str, checkout: Path, case: str, compile_: str) -> float:
+def speed(python: str, checkout: Path, name: str, compile_: str) -> float:
     """Return the env steps per second of a new process in a checkout, which keeps its compiled graphs for itself."""
-    warmup, steps = CASES[case]
-    command = [python, "benchmarks/ours.py", case, "--compile", compile_]
-    command += ["--warmup", str(warmup), "--steps", str(steps)]
+    case = CASES[name]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.num_ranks)]
+    command = [python, *(torchrun if case.num_ranks > 1 else []), "benchmarks/ours.py", case.work, *case.options]
+    command += ["--compile", compile_, "--warmup", str(case.warmup), "--steps", str(case.steps)]
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, CORES[-case.num_ranks :])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(checkout / ".inductor" / "in_turn")
     run = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
     if run.returncode:
-        raise SystemExit(f"{case} in {checkout} failed:\n{run.stderr[-2000:]}")
+        raise SystemExit(f"{name} in {checkout} failed:\n{run.stderr[-2000:]}")
     result = json.loads(run.stdout.splitlines()[-1])
     return float(result["steps"] / result["seconds"])
 
@@ -64,8 +89,6 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write benchmarks/in_turn.md")
     args = parser.parse_args()
     other = args.other.resolve()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     rows = []
     for case in args.case or CASES:
         for compile_ in [args.compile] if args.compile else ["false", "true"]:
@@ -80,7 +103,7 @@ def main() -> None:
         for x in (other, HERE)
     ]
     head = f"Written by `python benchmarks/in_turn.py` on {datetime.date.today()}: env steps per second, median (range)"
-    head += f" of {args.runs} runs in turn on one core; torch {torch.__version__}, {machine()}."
+    head += f" of {args.runs} runs in turn, one core for a process; torch {torch.__version__}, {machine()}."
     lines = ["# Speed beside an older commit", "", head, "", *table(["run", *commits, "ratio"], rows)]
     text = "\n".join(lines)
     print(text)
