@@ -25,13 +25,18 @@ from rltrainer.files.atomic_write import hidden_name
 WATCHED = ("checkpoint/folder.py", "atomic_write.py", "state_file.py")
 
 
+def state(number: float) -> dict[str, Any]:
+    return {"a": {"w": torch.full((3,), float(number))}, "b": {"number": number}}
+
+
 def write(path: Path, number: int) -> None:
-    write_checkpoint(path, {"a": {"w": torch.full((3,), float(number))}, "b": {"number": number}}, overwrite=True)
+    write_checkpoint(path, state(number), overwrite=True)
 
 
-def number_in(path: Path) -> int:
+def number_in(path: Path | None, shard: int = 0) -> int:
     """Return which checkpoint stands at a path; raises unless it is whole."""
-    states = read_checkpoint(path)
+    assert path is not None
+    states = read_checkpoint(path, shard=shard)
     assert states["a"]["w"].tolist() == [states["b"]["number"]] * 3
     return int(states["b"]["number"])
 
@@ -392,6 +397,7 @@ LIES: list[dict[str, Any]] = [
     {"score": float("nan")}, {"rows": None}, {"rows": {"a": {}}}, {"rows": {"c": {}}},
     {"rows": {"a": {"a.safetensors": ENTRY}}}, {"rows": {"a": None}},
     {"rows": {"a": {"a-0-1.safetensors": {"size": 1}}}}, {"rows": {"a": {"../a-0-1.safetensors": ENTRY}}},
+    *({"num_shards": number} for number in (0, -1, "2", None, True, 2.0, 2**70)),
 ]  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""The checkpoints of a run: what is written of which moment, what stays, faults at every step, kills, one writer."""
+"""The checkpoints of a run of one rank or several: what is written of which moment, what stays, faults, kills."""
 
 import builtins
 import errno
 import multiprocessing
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,17 +14,23 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 import rltrainer as rl
 from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store, write_checkpoint
-from rltrainer.checkpoint.folder import read_logged, read_manifest
-from rltrainer.checkpoint.store import live_state
+from rltrainer.checkpoint import folder as checkpoint_folder
+from rltrainer.checkpoint.folder import num_shards_of, read_logged, read_manifest
+from rltrainer.checkpoint.store import live_state, newest_num_shards
 from rltrainer.data import buffer_state
 from rltrainer.errors import CheckpointError
-from tests.unit.checkpoint.test_folder import interrupted_at
+from rltrainer.ranks.ranks import ALONE, Ranks
+from tests.fakes import run_in_threads
+from tests.unit.checkpoint.test_folder import interrupted_at, names, number_in, state
 from tests.unit.data.reference import World, add_step, make_buffer
 from tests.unit.data.test_replay_file import same
+
+FIRST, SECOND = "checkpoint-000000000001", "checkpoint-000000000002"
+each_number_of_ranks = pytest.mark.parametrize("num", [1, 2])
+each_rank = pytest.mark.parametrize(("num", "rank"), [(1, 0), (2, 0), (2, 1)])
 
 
 def opened(directory: Path, keep_last: int | None = None, keep_best: int | None = 0) -> CheckpointStore:
@@ -32,54 +39,116 @@ def opened(directory: Path, keep_last: int | None = None, keep_best: int | None 
     return made
 
 
-def state(number: float) -> dict[str, Any]:
-    return {"a": {"w": torch.full((3,), float(number))}, "b": {"number": number}}
-
-
-def number_in(path: Path | None) -> float:
-    """Return which state was saved; raises unless the checkpoint is whole."""
-    assert path is not None
-    states = read_checkpoint(path)
-    assert states["a"]["w"].tolist() == [states["b"]["number"]] * 3
-    return float(states["b"]["number"])
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer_state, "MIN_NBYTES", 100)
-    monkeypatch.setattr(buffer_state, "MAX_NBYTES", 200)
-
-
 class Run:
-    """A buffer that fills, and a number."""
+    """A buffer that fills, and a number: those of a rank."""
 
-    def __init__(self, capacity: int = 60) -> None:
-        self.buffer, self.world, self.number = make_buffer(capacity, 2), World(0, 2), 0
+    steps = (70, 3, 1, 40, 5, 80, 2, 9)
+
+    def __init__(self, capacity: int = 60, rank: int = 0) -> None:
+        self.buffer, self.world, self.rank = make_buffer(capacity, 2), World(rank, 2), rank
+        self.number = self.first = 100 * rank
 
     def go_on(self, num_steps: int) -> None:
         for _ in range(num_steps):
             add_step(self.buffer, None, self.world.step()[0])
         self.number += 1
 
+    def go_on_to(self, number: int) -> None:
+        while self.number < number:
+            self.go_on(self.steps[self.number - self.first])
+
     def state(self) -> dict[str, Any]:
         return {"buffer": live_state(self.buffer), **state(self.number)}
 
+    def resume(self, path: Path) -> None:
+        self.go_on_to(number_in(path, self.rank))
+        self.buffer.load_state_dict(read_logged(path, ("buffer",), self.rank)["buffer"])
+
     def check(self, path: Path | None) -> int:
         """Assert that a checkpoint holds a buffer as it was at some save, and return which."""
-        number = int(number_in(path))
         assert path is not None
-        loaded, again = make_buffer(self.buffer.capacity, 2), Run(self.buffer.capacity)
-        loaded.load_state_dict(read_checkpoint(path, mapped=("buffer",))["buffer"])
-        for i in range(number):
-            again.go_on(self.steps[i])
+        loaded, again = make_buffer(self.buffer.capacity, 2), Run(self.buffer.capacity, self.rank)
+        loaded.load_state_dict(read_checkpoint(path, ("buffer",), self.rank)["buffer"])
+        again.go_on_to(number_in(path, self.rank))
         assert same(loaded, again.buffer, ignored="")
+        return again.number - self.first
+
+
+class Shards:
+    """The ranks of a run, each with a buffer and a number of its own, and the store that they save to.
+
+    Methods return what every rank returns, or the text of the error that every rank raises.
+    """
+
+    def __init__(self, folder: Path, num: int = 1, keep_last: int | None = None, capacity: int = 60) -> None:
+        self.folder, self.num, self.keep_last = folder, num, keep_last
+        self.runs = [Run(capacity, rank) for rank in range(num)]
+        self.stores: dict[int, CheckpointStore] = {}
+        self.error: Exception | None = None
+
+    def on_ranks(self, act: Callable[[CheckpointStore, Run], Any]) -> Any:
+        def attempt(ranks: Ranks) -> Any:
+            if (rank := ranks.rank) not in self.stores:
+                self.stores[rank] = CheckpointStore(self.folder, self.keep_last, 0, ranks)
+            self.stores[rank]._ranks = ranks  # of this meeting
+            try:
+                return act(self.stores[rank], self.runs[rank])
+            except (CheckpointError, TypeError) as error:
+                self.error = error
+                return str(error)
+
+        first, *others = run_in_threads([attempt] * self.num) if self.num > 1 else [attempt(ALONE)]
+        assert others == [first] * len(others)
+        return first
+
+    def open(self) -> Any:
+        return self.on_ranks(lambda store, _: store.open())
+
+    def close(self) -> None:
+        self.on_ranks(lambda store, _: store.close())
+
+    def newest(self) -> Any:
+        return self.on_ranks(lambda store, _: store.newest_intact())
+
+    def save(self, step: int) -> Any:
+        return self.on_ranks(lambda store, run: store.save(run.state(), step, None))
+
+    def go_on(self, num_steps: int) -> None:
+        for run in self.runs:
+            run.go_on(num_steps)
+
+    def check(self, path: Path) -> int:
+        """Assert that a checkpoint holds all shards as they were at some save, and return which."""
+        (number,) = {run.check(path) for run in self.runs}
         return number
 
-    steps = (70, 3, 1, 40, 5, 80, 2, 9)
+
+def saved(folder: Path, num: int, num_saves: int, **options: Any) -> Shards:
+    """Return a run that is open, and has saved this often: at the steps 1, 2, and so on."""
+    shards = Shards(folder, num, **options)
+    assert shards.open() is None
+    for number in range(1, num_saves + 1):
+        shards.go_on(Run.steps[number - 1])
+        assert shards.save(number) is None
+    return shards
+
+
+@pytest.mark.usefixtures("small_files")
+def test_files_and_their_names(tmp_path: Path) -> None:
+    shards = saved(tmp_path, 3, 1)
+    shards.close()
+    assert names(tmp_path) == [FIRST, "lock", "rows"]
+    parts = [f"{prefix}{part}.safetensors" for prefix in ("", "shard1_", "shard2_") for part in ("a", "b", "buffer")]
+    assert names(tmp_path / FIRST) == sorted([*parts, "manifest.json"])
+    manifest = read_manifest(tmp_path / FIRST)
+    assert (manifest.num_shards, manifest.serial, manifest.step) == (3, 1, 1)
+    assert list(manifest.rows) == ["buffer", "shard1_buffer", "shard2_buffer"]
+    for part, files in manifest.rows.items():
+        assert len(files) > 1
+        assert all(name.startswith(f"{part}-0000000") for name in files)
+    assert set(names(tmp_path / "rows")) == set(manifest.row_files)
+    assert shards.check(tmp_path / FIRST) == 1
+    assert num_shards_of(tmp_path / FIRST) == newest_num_shards(tmp_path) == 3
 
 
 @pytest.mark.usefixtures("small_files")
@@ -91,7 +160,7 @@ def test_only_new_rows_are_written_and_checkpoints_share_the_others(tmp_path: Pa
     run.go_on(3)
     made.save(run.state(), 2, None)
     made.close()
-    manifests = [read_manifest(tmp_path / f"checkpoint-00000000000{i}") for i in (1, 2)]
+    manifests = [read_manifest(tmp_path / name) for name in (FIRST, SECOND)]
     assert [manifest.serial for manifest in manifests] == [1, 2]
     added = set(names(tmp_path / "rows")) - first
     assert len(first) > 50
@@ -100,28 +169,30 @@ def test_only_new_rows_are_written_and_checkpoints_share_the_others(tmp_path: Pa
     assert set(manifests[1].row_files) - first == added
 
 
+@each_number_of_ranks
 @pytest.mark.usefixtures("small_files")
-def test_a_process_that_goes_on_does_not_write_what_is_there(tmp_path: Path) -> None:
-    run, made = Run(400), opened(tmp_path)
-    run.go_on(500)
-    made.save(run.state(), 1, None)
-    made.close()
+def test_a_process_that_goes_on_does_not_write_what_is_there(num: int, tmp_path: Path) -> None:
+    shards, again = saved(tmp_path, num, 1), Shards(tmp_path, num)
+    shards.close()
     before = names(tmp_path / "rows")
-    again, resumed = opened(tmp_path), Run(400)
-    resumed.buffer.load_state_dict(read_logged(tmp_path / "checkpoint-000000000001")["buffer"])
-    again.save(resumed.state(), 1, None)
+    again.open()
+    for run in again.runs:
+        run.resume(tmp_path / FIRST)
+    assert again.save(1) is None
     assert names(tmp_path / "rows") == before
-    damaged = tmp_path / "rows" / before[5]
+    again.go_on(Run.steps[1])
+    assert again.save(2) is None
+    assert again.check(tmp_path / SECOND) == 2
+    again.close()
+    damaged, all_before = tmp_path / "rows" / before[5], names(tmp_path / "rows")
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-    again.close()
-    again = opened(tmp_path)
-    again.save(run.state(), 1, None)  # whose files are no longer whole: all rows are written anew
-    again.close()
-    assert len(names(tmp_path / "rows")) == 2 * len(before)
-    newest = again.newest_intact()
-    assert newest == tmp_path / "checkpoint-000000000001-3"
-    resumed.buffer.load_state_dict(read_checkpoint(newest)["buffer"])
-    assert same(resumed.buffer, run.buffer, ignored="")
+    shards.stores.clear()  # a store trusts the files that it wrote itself
+    shards.open()
+    shards.save(1)  # a file of the first rank is no longer whole: it writes all its rows anew
+    shards.close()
+    assert len(names(tmp_path / "rows")) - len(all_before) == sum(name.startswith("buffer") for name in before)
+    assert shards.newest() == tmp_path / f"{FIRST}-3"
+    assert shards.check(shards.newest()) == 1
 
 
 def test_a_branch_does_not_take_the_rows_of_another(tmp_path: Path) -> None:
@@ -136,9 +207,9 @@ def test_a_branch_does_not_take_the_rows_of_another(tmp_path: Path) -> None:
     assert names(tmp_path / "rows") == [
         "buffer-000000000080-000000000138-2.safetensors", "buffer-000000000080-000000000138.safetensors"
     ]  # fmt: skip
-    assert one.check(tmp_path / "checkpoint-000000000001") == 1
+    assert one.check(tmp_path / FIRST) == 1
     loaded = make_buffer(60, 2)
-    loaded.load_state_dict(read_checkpoint(tmp_path / "checkpoint-000000000002")["buffer"])
+    loaded.load_state_dict(read_checkpoint(tmp_path / SECOND)["buffer"])
     assert same(loaded, other.buffer, ignored="")
 
 
@@ -153,26 +224,27 @@ def test_rows_that_were_removed_are_written_again_and_a_checkpoint_that_was_read
         path.unlink()
     made.save(run.state(), 2, None)
     made.close()
-    for number in (1, 2):
-        assert run.check(tmp_path / "run" / f"checkpoint-00000000000{number}") == 1
-    write_checkpoint(tmp_path / "alone", read_checkpoint(tmp_path / "run" / "checkpoint-000000000001"))
+    for name in (FIRST, SECOND):
+        assert run.check(tmp_path / "run" / name) == 1
+    write_checkpoint(tmp_path / "alone", read_checkpoint(tmp_path / "run" / FIRST))
     shutil.rmtree(tmp_path / "run")
     assert run.check(tmp_path / "alone") == 1
 
 
+@each_number_of_ranks
 @pytest.mark.usefixtures("small_files")
-def test_a_long_run_of_saves_with_few_kept(tmp_path: Path) -> None:
-    run, made = Run(), opened(tmp_path, keep_last=2)
-    for number, steps in enumerate(run.steps, 1):
-        run.go_on(steps)
-        made.save(run.state(), 10 * number, None)
-        assert names(tmp_path) == sorted(
-            [f"checkpoint-{10 * n:012d}" for n in (number - 1, number) if n] + ["lock", "rows"]
-        )
-        listed = [read_manifest(path).row_files for path in tmp_path.glob("checkpoint-*")]
+def test_a_long_run_of_saves_with_few_kept(num: int, tmp_path: Path) -> None:
+    shards = saved(tmp_path, num, 0, keep_last=2)
+    for number, steps in enumerate(Run.steps, 1):
+        shards.go_on(steps)
+        assert shards.save(10 * number) is None
+        kept = [f"checkpoint-{10 * n:012d}" for n in (number - 1, number) if n]
+        assert names(tmp_path) == [*kept, "lock", "rows"]
+        listed = [read_manifest(tmp_path / name).row_files for name in kept]
         assert set(names(tmp_path / "rows")) == {name for entries in listed for name in entries}
-        assert run.check(made.newest_intact()) == number
-    made.close()
+        assert shards.newest() == tmp_path / kept[-1]
+        assert shards.check(shards.newest()) == number
+    shards.close()
 
 
 @pytest.mark.usefixtures("small_files")
@@ -252,33 +324,40 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+DAMAGED = ["a.safetensors", "manifest.json", "rows", "missing manifest.json", "missing rows"]
+DAMAGED_OF_RANKS = ["shard1_b.safetensors", "rows", "missing shard1_b.safetensors", "missing rows"]
+
+
 @pytest.mark.usefixtures("small_files")
-@pytest.mark.parametrize("member", ["a.safetensors", "manifest.json", "rows", "missing manifest.json", "missing rows"])
-def test_a_damaged_one_is_passed_over_with_a_warning(member: str, tmp_path: Path) -> None:
-    run, made = Run(), opened(tmp_path)
-    for steps in run.steps[:2]:
-        run.go_on(steps)
-        made.save(run.state(), steps, None)
-    made.close()
-    newest, older = tmp_path / "checkpoint-000000000003", tmp_path / "checkpoint-000000000070"
+@pytest.mark.parametrize(
+    ("num", "member"), [*((1, name) for name in DAMAGED), *((2, name) for name in DAMAGED_OF_RANKS)]
+)
+def test_a_damaged_one_is_passed_over_with_a_warning(num: int, member: str, tmp_path: Path) -> None:
+    shards = saved(tmp_path, num, 2)
+    shards.close()
+    newest, older = tmp_path / SECOND, tmp_path / FIRST
     damaged = newest / member.removeprefix("missing ")
-    if "rows" in member:
-        damaged = tmp_path / "rows" / min(set(read_manifest(newest).row_files) - set(read_manifest(older).row_files))
+    if "rows" in member:  # of the last rank
+        damaged = tmp_path / "rows" / max(set(read_manifest(newest).row_files) - set(read_manifest(older).row_files))
     damaged.unlink() if member.startswith("missing") else flip(damaged)
     named = newest if member == "missing manifest.json" else damaged
-    with pytest.warns(RuntimeWarning, match=f"a checkpoint is damaged and passed over: {named}"):
-        assert made.newest_intact() == older
+    with pytest.warns(RuntimeWarning, match=f"a checkpoint is damaged and passed over: {named}") as caught:
+        assert shards.newest() == older
+    assert len(caught) == 1
+    for shard in range(num):
+        with pytest.raises(CheckpointError, match=str(named)):
+            read_checkpoint(newest, shard=shard)
+    assert newest_num_shards(tmp_path) == num  # of the newest manifest that can be read
     flip(older / "manifest.json")
-    with (
-        pytest.warns(RuntimeWarning),
-        pytest.raises(CheckpointError, match=f"{tmp_path}: all 2 checkpoints are damaged; the newest: {tmp_path}"),
-    ):
-        made.newest_intact()
-    again = opened(tmp_path)  # which leaves damaged ones alone, and saves beside them
-    again.save(run.state(), 3, None)
+    with pytest.warns(RuntimeWarning):
+        assert shards.newest().startswith(f"{tmp_path}: all 2 checkpoints are damaged; the newest: {tmp_path}")
+    again = Shards(tmp_path, num)  # which leaves damaged ones alone, and saves beside them
+    again.go_on(Run.steps[0])
+    again.open()
+    assert again.save(3) is None
     again.close()
     with pytest.warns(RuntimeWarning):
-        assert run.check(made.newest_intact()) == 2
+        assert again.check(again.newest()) == 1
 
 
 @pytest.mark.parametrize(
@@ -337,60 +416,93 @@ def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) 
     (tmp_path / "rows" / "buffer-000000000000-000000000009.safetensors").write_text("unlisted, or half written")
     (tmp_path / "rows" / "mine.safetensors").write_text("not ours")
     opened(tmp_path).close()
-    assert made.newest_intact() == tmp_path / "checkpoint-000000000001"
-    assert names(tmp_path) == sorted(["checkpoint-000000000001", "lock", "rows", *others])
+    assert made.newest_intact() == tmp_path / FIRST
+    assert names(tmp_path) == sorted([FIRST, "lock", "rows", *others])
     assert names(tmp_path / "rows") == ["mine.safetensors"]
 
 
+@each_rank
+@pytest.mark.parametrize("file", ["rows", "part"])
 @pytest.mark.usefixtures("small_files")
-def test_a_failed_save_is_raised_and_nothing_else_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, made = Run(), opened(tmp_path, keep_last=1)
-    run.go_on(70)
-    made.save(run.state(), 1, None)
-    before = names(tmp_path / "rows")
-    newest = tmp_path / "checkpoint-000000000001"
-    text = rf"{tmp_path}: step 2 could not be saved \(OSError: \[Errno 28\] disk full\). The newest one is {newest}\."
-    for i in (1, 2, 3):
-        run.go_on(run.steps[i])
+def test_a_failed_save_is_raised_and_nothing_else_is_lost(
+    num: int, rank: int, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = saved(tmp_path, num, 1, keep_last=1)
+    before, write_member = names(tmp_path / "rows"), checkpoint_folder.write_member
+
+    def fail(path: Path, packed: Any) -> Any:
+        entry = write_member(path, packed)
+        if path.name.startswith("shard1_") == (rank == 1) and (path.parent.name == "rows") == (file == "rows"):
+            raise OSError(errno.ENOSPC, "disk full")
+        return entry
+
+    cause = f"{f'rank {rank} of 2: ' if num > 1 else ''}OSError: [Errno 28] disk full"
+    text = f"{tmp_path}: step 40 could not be saved ({cause}). The newest one is {tmp_path / FIRST}."
+    for steps in Run.steps[1:4]:
+        shards.go_on(steps)
         with monkeypatch.context() as patch:
-            patch.setattr(store, "write_parts", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "disk full")))
-            with pytest.raises(CheckpointError, match=text) as caught:
-                made.save(run.state(), 2, None)
-        assert names(tmp_path) == ["checkpoint-000000000001", "lock", "rows"]
+            patch.setattr(checkpoint_folder, "write_member", fail)
+            patch.setattr(store, "write_member", fail)
+            assert shards.save(40) == text
+        assert shards.error is not None
+        assert isinstance(shards.error.__cause__, OSError if num == 1 else CheckpointError)
+        assert names(tmp_path) == [FIRST, "lock", "rows"]
         assert names(tmp_path / "rows") == before
-        assert isinstance(caught.value.__cause__, OSError)
-    made.save(run.state(), 4, None)
-    made.close()
-    assert run.check(made.newest_intact()) == 4
-    assert names(tmp_path) == ["checkpoint-000000000004", "lock", "rows"]
+    assert shards.save(40) is None
+    shards.close()
+    assert shards.check(shards.newest()) == 4
+    assert names(tmp_path) == ["checkpoint-000000000040", "lock", "rows"]
+    assert_clean(tmp_path)
 
 
-def test_what_cannot_be_saved_is_said_and_nothing_is_written(tmp_path: Path) -> None:
-    run, made = Run(), opened(tmp_path)
-    run.go_on(70)
-    with pytest.raises(TypeError, match=r"b\.x: a state holds tensors and plain values; got .*object"):
-        made.save({"buffer": live_state(run.buffer), "b": {"x": object()}}, 1, None)
-    made.close()
+@each_number_of_ranks
+def test_the_first_save_that_fails_has_none_before_it(
+    num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = saved(tmp_path, num, 0)
+    shards.go_on(5)
+    monkeypatch.setattr(store, "write_manifest", lambda *_, **__: 1 // 0)
+    said = shards.save(1)
+    cause = "rank 0 of 2: ZeroDivisionError: " if num > 1 else "ZeroDivisionError: "
+    assert said.startswith(f"{tmp_path}: step 1 could not be saved ({cause}")
+    assert said.endswith("). There is none before it.")
+    shards.close()
+    assert names(tmp_path) == ["lock", "rows"]
     assert names(tmp_path / "rows") == []
-    assert made.newest_intact() is None
 
 
-def test_a_store_writes_while_it_is_open_and_holds_its_lock(tmp_path: Path) -> None:
-    made = CheckpointStore(tmp_path, 1, 1)
-    with pytest.raises(CheckpointError, match=r"is not open for writing. Call open\(\) first."):
-        made.save(state(1), 1, None)
-    made.close()
-    made.open()
-    made.open()
-    with pytest.raises(CheckpointError, match=rf"is written by process {os.getpid()} on .*, and a run has one"):
-        opened(tmp_path)
-    made._lock.path.unlink()
-    other = opened(tmp_path)
-    with pytest.raises(CheckpointError, match=f"is written by process {os.getpid()} on .* too"):
-        made.save(state(1), 1, None)
-    for store_ in (made, other, other):
-        store_.close()
-    assert other.newest_intact() is None
+@each_rank
+def test_what_cannot_be_saved_is_said_and_nothing_is_written(num: int, rank: int, tmp_path: Path) -> None:
+    shards = saved(tmp_path, num, 1)
+    before, run = names(tmp_path / "rows"), shards.runs[rank]
+    shards.go_on(3)
+    run.state = lambda: {"buffer": live_state(run.buffer), "b": {"x": object()}}  # type: ignore[method-assign]
+    owner = f"rank {rank} of 2: TypeError: " if num > 1 else ""
+    assert shards.save(2).startswith(f"{owner}b.x: a state holds tensors and plain values; got ")
+    shards.close()
+    assert names(tmp_path) == [FIRST, "lock", "rows"]
+    assert names(tmp_path / "rows") == before
+
+
+@each_number_of_ranks
+def test_a_store_writes_while_it_is_open_and_holds_its_lock(num: int, tmp_path: Path) -> None:
+    shards, other = Shards(tmp_path, num), Shards(tmp_path)
+    holder = f"{tmp_path}: is written by process {os.getpid()} on "
+    assert shards.save(1) == f"{tmp_path}: is not open for writing. Call open() first."
+    shards.close()
+    other.open()
+    assert shards.open().startswith(holder)
+    other.close()
+    for _ in range(2):
+        assert shards.open() is None
+    assert re.match(f"{holder}.*, and a run has one", other.open())
+    shards.stores[0]._lock.path.unlink()
+    other.open()
+    said = f"{tmp_path}: step 1 could not be saved ("
+    assert re.match(f"{re.escape(said)}.*is written by process {os.getpid()} on .* too", shards.save(1))
+    for each in (shards, other, other):
+        each.close()
+    assert other.newest() is None
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
@@ -402,7 +514,7 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     made.save(state(1), 1, None)
     made.close()
     with pytest.raises(CheckpointError, match="is a checkpoint, and cannot hold those of a run"):
-        opened(tmp_path / "run" / "checkpoint-000000000001")
+        opened(tmp_path / "run" / FIRST)
 
 
 def test_saves_leave_no_files_open(tmp_path: Path) -> None:
@@ -473,23 +585,13 @@ class Calls:
         patch(builtins, "open", counted)
 
 
-@pytest.fixture
-def two_saved(tmp_path: Path, small_files: None) -> Path:
-    """Return the directory of a run that saved twice, of which the next save prunes the first."""
-    run, made = Run(20), opened(tmp_path / "run")
-    for number, steps in enumerate(run.steps[:2], 1):
-        run.go_on(steps)
-        made.save(run.state(), number, None)
-    made.close()
-    return tmp_path / "run"
-
-
-def third_save(directory: Path) -> tuple[Run, CheckpointStore]:
-    """Return the run and its store before the third save."""
-    run, made = Run(20), opened(directory, keep_last=2)
-    for steps in run.steps[:3]:
-        run.go_on(steps)
-    return run, made
+def third_save(folder: Path, num: int) -> Shards:
+    """Return a run before its third save, which prunes the first."""
+    shards = Shards(folder, num, keep_last=2, capacity=20)
+    for steps in Run.steps[:3]:
+        shards.go_on(steps)
+    assert shards.open() is None
+    return shards
 
 
 def assert_clean(directory: Path) -> None:
@@ -500,76 +602,78 @@ def assert_clean(directory: Path) -> None:
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.full
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize(("num", "number", "step"), [(1, errno.ENOSPC, 1), (1, errno.EROFS, 1), (2, errno.ENOSPC, 5)])
 def test_whatever_the_system_refuses_at_any_call(
-    number: int, two_saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    num: int, number: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of saves
-    at, num_failed = 0, 0
-    while True:
-        at += 1
-        directory, calls = tmp_path / str(at), Calls(at, fail)
-        shutil.copytree(two_saved, directory)
-        run, made = third_save(directory)
+    saved(tmp_path / "two", num, 2, capacity=20).close()
+    num_failed = 0
+    for at in range(1, 1000, step):
+        shutil.copytree(tmp_path / "two", folder := tmp_path / str(at))
+        shards, calls = third_save(folder, num), Calls(at, fail)
         with monkeypatch.context() as patch:
             calls.install(patch.setattr)
-            failure = None
-            try:
-                made.save(run.state(), 3, None)
-            except CheckpointError as error:
-                failure = error
+            said = shards.save(3)
         if calls.count < at:
             break
-        newest = run.check(made.newest_intact())
-        if failure is None:
-            assert newest == 3
+        newest = shards.newest()
+        found = shards.check(newest)
+        if said is None:
+            assert found == 3
         else:
             num_failed += 1
-            assert os.strerror(number) in str(failure)
-            assert "could not be written" in str(failure) or f"The newest one is {made.newest_intact()}" in str(failure)
-        made.save(run.state(), 4, None)
-        made.close()
-        opened(directory).close()
-        assert run.check(made.newest_intact()) == 3
-        assert_clean(directory)
-    assert num_failed > 20
+            assert os.strerror(number) in said
+            assert num == 1 or "rank " in said
+            assert "could not be written" in said or said.endswith(f"The newest one is {newest}.")
+        assert shards.save(4) is None
+        shards.close()
+        opened(folder).close()
+        assert shards.check(shards.newest()) == 3
+        assert_clean(folder)
+        shutil.rmtree(folder)
+    assert num_failed > (20 if num == 1 else 10)
 
 
-def die_at(directory: Path, at: int) -> None:
+def die_at(folder: Path, num: int, at: int) -> None:
     """Save, and die at a call of the save."""
     buffer_state.MIN_NBYTES, buffer_state.MAX_NBYTES = 100, 200
-    run, made = third_save(directory)
-    calls = Calls(at, lambda: os.kill(os.getpid(), 9))
+    shards, calls = third_save(folder, num), Calls(at, lambda: os.kill(os.getpid(), 9))
     os.fsync = lambda descriptor: None
     calls.install(setattr)
-    made.save(run.state(), 3, None)
+    shards.save(3)
     os._exit(0 if calls.count < at else 1)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
-def test_whenever_it_is_killed_the_newest_is_whole_and_leftovers_go(two_saved: Path, tmp_path: Path) -> None:
-    context, at, found = multiprocessing.get_context("fork"), 0, []
-    run = Run(20)
-    while True:
-        at += 1
-        directory = tmp_path / str(at)
-        shutil.copytree(two_saved, directory)
-        process = context.Process(target=die_at, args=(directory, at))
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize(("num", "step"), [(1, 1), (2, 9)])
+def test_whenever_it_is_killed_the_newest_is_whole_and_leftovers_go(num: int, step: int, tmp_path: Path) -> None:
+    saved(tmp_path / "two", num, 2, capacity=20).close()
+    context, found = multiprocessing.get_context("fork"), []
+    for at in range(1, 1000, step):
+        shutil.copytree(tmp_path / "two", folder := tmp_path / str(at))
+        process = context.Process(target=die_at, args=(folder, num, at))
         process.start()
         process.join()
         if process.exitcode == 0:
             break
         assert process.exitcode == -9
-        made = opened(directory)
-        found.append(run.check(made.newest_intact()))
-        made.close()
-        assert_clean(directory)
-    assert found == sorted(found)
+        shards = Shards(folder, num, capacity=20)
+        assert shards.open() is None
+        found.append(shards.check(shards.newest()))
+        shards.close()
+        assert_clean(folder)
+        shutil.rmtree(folder)
+    assert found == sorted(found) or num > 1  # threads take turns as they like
     assert set(found) == {2, 3}
-    assert at > 30
+    assert len(found) * step > 30
 
 
 def test_uniform_rows_cost_little(tmp_path: Path) -> None:
@@ -588,6 +692,7 @@ def test_uniform_rows_cost_little(tmp_path: Path) -> None:
     assert nbytes[1] - nbytes[0] < 0.012 * buffer.nbytes
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_files", "collected")
 def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
