@@ -49,7 +49,7 @@ WRITES = "tests/faults/test_order_of_writes.py"
 RESUME = "tests/resume/test_resume.py::test_resume_in_process"
 COMMANDS = f"{UNIT}/tools/cli/test_defaults_and_names.py"
 TENSOR_ROLLOUTS = f"{UNIT}/collect/test_tensor_rollouts.py"
-LOOPS = f"{UNIT}/updates/test_compiled_function.py"
+LOOPS = f"{UNIT}/execution/test_cpu_loop.py"
 TENSOR_ENVS = f"{UNIT}/envs/tensors/test_tensor_vector_env.py"
 
 MUTANTS = [
@@ -161,9 +161,9 @@ MUTANTS = [
            "self._key, plain(vars(self._envs.env))", "self._key, None", "tests/devices/test_tensor_rollouts.py"),
     mutant("final observations of one number: too many are cut off", "types.py",
            "torch.arange(num_steps, device=index.device)", "index[: num_steps // 16]", LOOPS),
-    mutant("compiled loops: a counter in Python counts once", "updates/loop_graph.py",
+    mutant("compiled loops: a counter in Python counts once", "execution/cpu_loop.py",
            "if effects.is_modified(changed) and", "if False and", LOOPS),
-    mutant("compiled loops: one step where the compiler is off", "updates/compiled_function.py",
+    mutant("compiled loops: one step where the compiler is off", "execution/cpu_loop.py",
            "if torch.compiler.is_compiling():", "if True:", LOOPS),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",

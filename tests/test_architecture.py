@@ -18,6 +18,7 @@ FLOORS = {
     "checkpoint": 4,
     "algorithms": 3,
     "collect": 3,
+    "execution": 2,
     "updates": 2,
     "nets": 1,
     "data": 1,
@@ -68,7 +69,6 @@ SATELLITES = {
     "trainers.run_log": "where the numbers of a run go, not what a run does",
     "trainers.same_program": "what must not differ between processes, not how a run is split",
     "trainers.shards": "how a run is split, not what one of its trainers does",
-    "updates.loop_graph": "all that knows the compiler's graphs",
 }
 """Files that only one other file of their room imports, each with the reason why it is not a part of that one."""
 

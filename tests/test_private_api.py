@@ -8,7 +8,7 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from rltrainer.updates.compiled_step import TESTED
+from rltrainer.execution.compiler import TESTED
 
 PACKAGE = Path(__file__).parents[1] / "rltrainer"
 OVERRIDDEN: dict[str, type] = {

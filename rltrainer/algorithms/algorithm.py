@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReturnedError, readable
+from rltrainer.execution.execution import Execution
 from rltrainer.files.atomic_write import write_errors
 from rltrainer.nets.mlp import Dropout
 from rltrainer.nets.module_state import IncompatibleKeys
@@ -28,8 +29,8 @@ from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates import part_state
 from rltrainer.updates.adam import Adam
-from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer, OptimizerFactory, ScheduledValue
+from rltrainer.updates.planned_step import planned_step
 from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import SuggestsAttributes
@@ -120,7 +121,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         self.num_ranks = 1  # of the plan; a compiled step asks for this number
         self.device = policy.device
         self.generator = make_generator(None, self.device)
-        self._compiled_step = CompiledStep(self)
+        self._execution = Execution(self)
         self.accumulation: Accumulation | None = None
 
     @classmethod
@@ -156,7 +157,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         self._check_policy()
         part_state.check_all_is_saved(type(self).__name__, vars(self), self._parts())
         optimizers, is_ours = self._optimizers(), all(isinstance(o.method, Adam) for o in self._optimizers())
-        self._compiled_step.check_plan(plan, is_ours)
+        self._execution.check_plan(plan, is_ours)
         for optimizer in optimizers:
             optimizer.check_plan(plan)
         if self._may_differ_from(dtype := plan.precision.weight_dtype):
@@ -172,7 +173,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
                 module.accumulation = self.accumulation
             elif isinstance(module, Dropout):
                 module.shard.fill_(plan.ranks.rank)
-        self._compiled_step.attach(plan, is_ours)
+        step = planned_step(self._step, plan, self.device, self.optimizers_by_loss(), self.accumulation)
+        self._execution.attach(plan, step, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():
             optimizer.attach(name or "loss", plan, self.is_compiled)
         self.policy.progress, self.policy.is_compiled = plan.progress, self.is_compiled
@@ -180,7 +182,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         self.num_ranks = plan.ranks.world
 
     def _resolved(self, runtime: RuntimeParams) -> RuntimeParams:
-        step = self._compiled_step
+        step = self._execution
         return dataclasses.replace(runtime, compile=step.is_compiled, cuda_graph=self.has_cuda_graph, loop=step.loop)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -200,12 +202,12 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     @property
     def is_compiled(self) -> bool:
         """True if gradient steps run as a compiled graph."""
-        return self._compiled_step.is_compiled
+        return self._execution.is_compiled
 
     @property
     def has_cuda_graph(self) -> bool:
         """True if gradient steps run as CUDA graphs."""
-        return self._compiled_step.has_cuda_graph
+        return self._execution.has_cuda_graph
 
     def seed(self, seed: int) -> None:
         """Seed the generator of minibatches and noise."""

@@ -113,7 +113,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _records(self, buffer: ReplayBuffer) -> bool:
         """Return whether updates from a buffer can be recorded as CUDA graphs, sampling included."""
-        if not self._compiled_step.records_sampling or buffer.device != self.device or not buffer.can_be_recorded:
+        if not self._execution.records_sampling or buffer.device != self.device or not buffer.can_be_recorded:
             return False
         # A graph would repeat the numbers that a user's own function takes on the host.
         functions = (self.sample, self.sample_noise, self.update)
@@ -135,7 +135,7 @@ class OffPolicyAlgorithm(Algorithm):
         buffer.progress = self.plan.progress
         key, generators = (buffer, *buffer.refresh()), (buffer.generator, self.generator)
         arguments = batch_size, tuple(self._turns(num_batches))
-        results = self._compiled_step.run_sampled(key, sample_and_step, buffer.sampler_tensors, generators, *arguments)
+        results = self._execution.run_sampled(key, sample_and_step, buffer.sampler_tensors, generators, *arguments)
         self._end_update(results)
         return results
 
@@ -151,7 +151,7 @@ class OffPolicyAlgorithm(Algorithm):
         self._begin_update()
         transitions = transitions.to(self.device)
         turns = self._turns(1 if _is_single(transitions) else len(transitions.reward))
-        results = self._compiled_step.run(self._steps(transitions, turns))
+        results = self._execution.run(self._steps(transitions, turns))
         self._end_update(results)
         return self._merged(results, transitions)
 

@@ -24,7 +24,7 @@ from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import cast
 from rltrainer.tree import Tree, leaves, map_tree, rebuild
 from rltrainer.types import DenseRollout, Rollout, UpdateResult
-from rltrainer.updates.compiled_step import add_norms
+from rltrainer.updates.planned_step import add_norms
 
 STEPS_PER_UPDATE_GRAPH = 128
 """Largest number of gradient steps in the CUDA graph of a whole update: a longer one takes memory and gains little."""
@@ -242,7 +242,7 @@ class OnPolicyAlgorithm(Algorithm):
             if self.standardizes():
                 self.check_batch_size(batch_size, rollout.reward.numel())
             given = (self.generator,), rollout.of_one_shape(), batch_size, repeat
-            recorded = self._compiled_step.run_sampled("rollout", self._process_and_step, (), *given)
+            recorded = self._execution.run_sampled("rollout", self._process_and_step, (), *given)
             self.observe(rollout)
             self._end_update(recorded)
             return recorded[0]
@@ -250,7 +250,7 @@ class OnPolicyAlgorithm(Algorithm):
             samples, measured = self._processed(rollout)
         steps = partial(self._steps, samples, batch_size, repeat)
         found = self._looped(samples, batch_size, repeat, steps) if self._loops() else steps()
-        results = [found] if isinstance(found, UpdateResult) else self._compiled_step.run(found)
+        results = [found] if isinstance(found, UpdateResult) else self._execution.run(found)
         if self.accumulation is not None:
             # Apply the gathered gradients of the last steps: the next ones are on data of another policy.
             for optimizer in self._optimizers():
@@ -273,7 +273,7 @@ class OnPolicyAlgorithm(Algorithm):
         """Return whether the gradient steps may be one compiled loop."""
         goes_through = self.accumulation is None and not any(optimizer.can_stop for optimizer in self._optimizers())
         is_split = goes_through and not self.plan.varies_in_length and not self._own_methods()
-        return is_split and self._is_split_at_random() and self._compiled_step.can_loop
+        return is_split and self._is_split_at_random() and self._execution.can_loop
 
     def _own_methods(self) -> list[str]:
         """Return the names of a user's own methods, which may decide on the host what a graph would repeat."""
@@ -303,12 +303,12 @@ class OnPolicyAlgorithm(Algorithm):
             place = index[:num_batches]
             of_all = self._parts_in_all(flat.advantage[place], flat.weight[place] * weight[:num_batches])
             parts = [pad(of_all, (0, 0, 0, len(index) - num_batches))]
-        result = self._compiled_step.run_loop(num_batches, minibatch_at, flat, index, weight, *parts)
+        result = self._execution.run_loop(num_batches, minibatch_at, flat, index, weight, *parts)
         return result or zip((batch for order in found for batch in flat.gather(*order)), *parts, strict=False)
 
     def _records(self, rollout: DenseRollout, batch_size: int | None, repeat: int) -> bool:
         """Return whether a CUDA graph may hold the whole update; the log names an addition that prevents it."""
-        step, size = self._compiled_step, rollout.reward.numel()
+        step, size = self._execution, rollout.reward.numel()
         num_steps = math.ceil(size / min(batch_size or size, size)) * repeat
         if not step.has_cuda_graph or self.waits_in_update or num_steps > STEPS_PER_UPDATE_GRAPH:
             return False
@@ -328,7 +328,7 @@ class OnPolicyAlgorithm(Algorithm):
     def _process_and_step(
         self, run: Callable[[Any], list[UpdateResult]], rollout: DenseRollout, batch_size: int | None, repeat: int
     ) -> list[UpdateResult]:
-        """Do what `update` does, without a look at a number of the device; see `CompiledStep.run_sampled`."""
+        """Do what `update` does, without a look at a number of the device; see `Execution.run_sampled`."""
         with torch.no_grad():
             samples, measured = self._process(rollout)
         size = samples.weight.numel()
@@ -352,9 +352,9 @@ class OnPolicyAlgorithm(Algorithm):
         if not isinstance(rollout, DenseRollout):
             return self._process(rollout)
         rollout = rollout.of_one_shape()  # not only for compiled code: another shape rounds otherwise
-        if self.waits_in_update or not self._compiled_step.compiles_functions:
+        if self.waits_in_update or not self._execution.compiles_functions:
             return self._process(rollout)
-        compiled = self._compiled_step.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
+        compiled = self._execution.compiled("process", lambda x: (y := self.process(x), self.before_batches(y)))
         with self._eval_mode.while_on(), self.plan.ranks.in_graphs():
             found: tuple[OnPolicyBatch, Mapping[str, Tensor]] = compiled(rollout)
         return found

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.collect.policy_state import PolicyState
+from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaRecorder, without_waiting
+from rltrainer.execution.fingerprint import Fingerprint
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.nets.policy import Decision
 from rltrainer.schedules import value_at
 from rltrainer.tree import Tree, packed_like
-from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaRecorder, without_waiting
 
 # The column of the memory that an action was chosen with.
 MEMORY = "state"
@@ -65,6 +65,11 @@ def followed(known: dict[int, ScheduledExploration], exploration: Exploration, p
     return scheduled.copy
 
 
+def fingerprint_of(policy: Policy) -> Fingerprint:
+    """Return the names for what a recorded choice of a policy depends on."""
+    return Fingerprint(policy, [policy], [*policy.parameters(), *policy.buffers()], is_recorded=True)
+
+
 class ActingGraph:
     """Runs `Policy.select_action` for all envs as a CUDA graph, with the numbers that it returns without one.
 
@@ -76,7 +81,7 @@ class ActingGraph:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._recorder: CudaRecorder | None = None
-        self._state = PolicyState(policy)
+        self._state = fingerprint_of(policy)
         self._explorations: dict[int, ScheduledExploration] = {}
         self._recordings: dict[Hashable, Recording] = {}
         self._current: Recording | None = None

@@ -8,22 +8,21 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration, followed
+from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration, fingerprint_of, followed
 from rltrainer.collect.action_selection import ActionSelection, random_action
 from rltrainer.collect.faults import raise_choice_fault
-from rltrainer.collect.policy_state import PolicyState
 from rltrainer.envs.adapter.actions import ActionConverter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState, TensorVectorEnv
 from rltrainer.errors import NonFiniteError
+from rltrainer.execution.cpu_loop import CompiledLoop
+from rltrainer.execution.cuda_graph import CudaGraphs, CudaRecorder, without_waiting
+from rltrainer.execution.fingerprint import Fingerprint, plain
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
 from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.plan import no_progress
 from rltrainer.tree import Tree, map_tensors, map_tree
-from rltrainer.updates.compiled_function import CompiledLoop
-from rltrainer.updates.compiled_step import plain
-from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder, without_waiting
 
 Fields = dict[str, Tree]
 """Fields of a rollout by their names."""
@@ -58,7 +57,7 @@ class TensorRollouts:
         self._loop: CompiledLoop | None = None
         self._rows_like: dict[Hashable, Fields] = {}
         self._graphs: CudaGraphs | None = None
-        self._policy_state: PolicyState | None = None
+        self._policy_state: Fingerprint | None = None
         self._states: dict[Hashable, int] = {}
         self._explorations: dict[int, ScheduledExploration] = {}
         # Set while it collects.
@@ -194,7 +193,7 @@ class TensorRollouts:
         if self._graphs is None or self._policy_state is None:
             recorder, name = CudaRecorder(self._envs.device), "a rollout of envs of tensors"
             self._graphs = CudaGraphs(self._recorded, lambda: [*policy.buffers()], recorder, name=name)
-            self._policy_state = PolicyState(policy)
+            self._policy_state = fingerprint_of(policy)
         if self._graphs.is_on:
             try:
                 state = self._policy_state(), self._key, plain(vars(self._envs.env))

@@ -10,11 +10,11 @@ from typing import Any, Self, cast
 
 import torch
 
+from rltrainer.execution.compiler import tracing_gradients
 from rltrainer.loggers.file_logger import NumberedPath
 from rltrainer.nets.linear import Library, large_products_by
 from rltrainer.plan import ProfilerParams, RuntimeParams
 from rltrainer.processes.worker import num_cores
-from rltrainer.updates.compiled_function import tracing_gradients
 
 _LOG = logging.getLogger("rltrainer")
 # Values of CUBLAS_WORKSPACE_CONFIG with which cuBLAS gives the same bits each time.

@@ -1,1 +1,1 @@
-"""Training: optimizers, compiled and recorded gradient steps, and the state that they depend on."""
+"""A gradient step: optimizers, gradients and what happens to them, and the parts of an algorithm that it changes."""

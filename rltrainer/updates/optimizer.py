@@ -1,8 +1,8 @@
 """The one place where gradients are taken, scaled, accumulated, reduced, checked, limited and applied."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -292,6 +292,10 @@ class Optimizer:
     def skip(self) -> None:
         """Count a step that the caller left out."""
         self._bad.num += 1
+
+    def state_for_graphs(self) -> Hashable:
+        """Return what a recorded step depends on besides tensors; the learning rate is one."""
+        return *astuple(self.limit), isinstance(self.method, Adam) and self.method.counts_differ
 
     @property
     def tensors(self) -> list[Tensor]:

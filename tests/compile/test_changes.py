@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
+from rltrainer.execution import execution
+from rltrainer.execution.fingerprint import Fingerprint
 from rltrainer.nets.mlp import MLP
-from rltrainer.updates import compiled_step
-from rltrainer.updates.compiled_step import Fingerprint
 from tests.compile.test_compiled_updates import DISCRETE, OBS, transitions
-from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 from tests.unit.updates.test_gradient_faults import WithSpare, spare_of
 
 COMPILED = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True))
@@ -119,7 +119,7 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     compile_ = torch.compile
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    monkeypatch.setattr(compiled_step.torch, "compile", trace)
+    monkeypatch.setattr(execution.torch, "compile", trace)
     yield
     torch._dynamo.reset()
 
@@ -143,9 +143,9 @@ def assert_seen(algorithm: Any, change: Callable[[], Any]) -> None:
     before = total(algorithm)
     assert total(algorithm) == before
     change()
-    algorithm._compiled_step.is_compiled, was_compiled = False, algorithm.is_compiled
+    algorithm._execution.is_compiled, was_compiled = False, algorithm.is_compiled
     expected = float(algorithm.gradient_step(transitions(algorithm, seed=0)).floats()["total"])
-    algorithm._compiled_step.is_compiled = was_compiled
+    algorithm._execution.is_compiled = was_compiled
     assert total(algorithm) == expected != before
 
 
@@ -313,7 +313,7 @@ def test_parameters_in_other_memory_and_a_method_that_is_added_to_a_class_are_an
 
     algorithm = make()
     algorithm.module.part = Own()
-    fingerprint = Fingerprint(algorithm, {}, is_recorded=False)
+    fingerprint = Fingerprint(algorithm, algorithm._networks(), algorithm._tensors(), is_recorded=False)
     before = fingerprint()
     assert fingerprint() == before
     Own.more = 1  # type: ignore[attr-defined]  # added

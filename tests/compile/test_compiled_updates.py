@@ -17,12 +17,12 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from rltrainer.execution.compiler import with_code_of_its_own
 from rltrainer.plan import UpdateCallbacks
-from rltrainer.updates.compiled_function import with_code_of_its_own
 from tests import batches
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
-from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -311,7 +311,7 @@ def test_many_algorithms_in_one_process_are_all_compiled() -> None:
     for i in range(10):
         one = rl.BC(policy, rl.BCParams(max_grad_norm=1.0 + i))
         one.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True)))
-        one._compiled_step._compiled = torch.compile(with_code_of_its_own(one._step), backend="eager")
+        one._execution._compiled = torch.compile(with_code_of_its_own(one._step), backend="eager")
         update(one, seed=i)
     assert counters["stats"]["unique_graphs"] == 10
 

@@ -8,7 +8,7 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler, make, parameters, update
-from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 pytestmark = pytest.mark.full  # every test compiles
 

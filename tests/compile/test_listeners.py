@@ -86,7 +86,7 @@ def test_a_broken_graph_is_the_whole_one_in_pieces(name: str, monkeypatch: pytes
     """Traced as ever, and run operation by operation: quick to make, and without a difference in rounding."""
     compile_ = torch.compile
     monkeypatch.setattr("torch.compile", lambda step, options: compile_(step, backend="eager"))
-    monkeypatch.setattr("rltrainer.updates.compiled_step.CompiledStep.can_loop", False)  # a loop is never in pieces
+    monkeypatch.setattr("rltrainer.execution.execution.Execution.can_loop", False)  # a loop is never in pieces
     assert difference_of_broken(name) == 0
 
 

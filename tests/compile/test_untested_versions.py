@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.execution import cpu_loop, execution
+from rltrainer.execution.cpu_loop import CompiledLoop
 from rltrainer.nets.normalizer import warn_once
 from rltrainer.ranks.ranks import Ranks
-from rltrainer.updates import compiled_function, compiled_step
-from rltrainer.updates.compiled_function import CompiledLoop
 from tests.compile.test_compiled_updates import COMPILED, make, update
 from tests.fakes import run_in_threads
 from tests.resume.runs import build
@@ -23,7 +23,7 @@ OTHER_NUMBERS, NOT_MADE = "gave other numbers", "could not be made"
 @pytest.fixture(autouse=True)
 def _untested(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("torch.compile", lambda function, **_: function)  # what runs is the same, and there at once
-    monkeypatch.setattr(compiled_function, "LOOPS_TESTED", ("0.4.", "0.5."))
+    monkeypatch.setattr(cpu_loop, "LOOPS_TESTED", ("0.4.", "0.5."))
     warn_once.cache_clear()
     yield
     warn_once.cache_clear()
@@ -43,7 +43,7 @@ class Loop(CompiledLoop):
 
 def with_loop(monkeypatch: pytest.MonkeyPatch, fault: str | None) -> list[int]:
     taken: list[int] = []
-    monkeypatch.setattr(compiled_step, "CompiledLoop", type("Loop", (Loop,), {"fault": fault, "taken": taken}))
+    monkeypatch.setattr(execution, "CompiledLoop", type("Loop", (Loop,), {"fault": fault, "taken": taken}))
     return taken
 
 
@@ -62,7 +62,7 @@ def test_a_loop_is_taken_if_it_equals_its_steps(
     expected.run()
     taken = with_loop(monkeypatch, fault)
     untested.execute_epoch()
-    assert taken[0] == compiled_step.COMPARED_STEPS
+    assert taken[0] == execution.COMPARED_STEPS
     assert len(taken) == 1 or fault is None  # the comparison only
     untested.save(tmp_path / "checkpoint")
     taken.clear()
@@ -70,7 +70,7 @@ def test_a_loop_is_taken_if_it_equals_its_steps(
     assert resumed.state.runtime.loop is (fault is None)
     resumed.run()
     assert bool(taken) == (fault is None)
-    assert compiled_step.COMPARED_STEPS not in taken
+    assert execution.COMPARED_STEPS not in taken
     found, right = (each.algorithm.policy.state_dict() for each in (resumed, expected))
     assert all(map(torch.equal, found.values(), right.values()))
     of_ours = [each for each in caplog.records if (each.name, each.levelname) == ("rltrainer", "WARNING")]
@@ -91,9 +91,9 @@ def test_no_rank_takes_a_loop_that_another_cannot_take(fault: str, monkeypatch: 
         update(algorithm, ranks.rank)
         return algorithm.plan.runtime.loop
 
-    made = compiled_step.CompiledLoop
+    made = execution.CompiledLoop
     faults = iter([fault, None])
-    monkeypatch.setattr(compiled_step, "CompiledLoop", lambda *a, **b: _with_fault(made(*a, **b), next(faults)))
+    monkeypatch.setattr(execution, "CompiledLoop", lambda *a, **b: _with_fault(made(*a, **b), next(faults)))
     assert run_in_threads([on_rank, on_rank]) == [False, False]
     assert taken == [4, 4]
 

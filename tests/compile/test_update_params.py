@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 import rltrainer as rl
 from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, transitions, update
 from tests.contract.test_all_algorithms import assert_same_state
-from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 

@@ -71,7 +71,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, algorithm: Any) -> set[str]:
     for name in ("process", "before_batches", "_step"):
         if hasattr(algorithm, name):
             monkeypatch.setattr(algorithm, name, under_watch(getattr(algorithm, name)))
-    algorithm._compiled_step._eager = algorithm._step
+    algorithm._execution._eager = algorithm._step
     return found
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 import rltrainer as rl
 from rltrainer.collect.acting_graph import ActingGraph
+from rltrainer.execution.cuda_graph import CudaRecorder
 from rltrainer.nets.policy import Decision
 from rltrainer.seeding import make_generator
-from rltrainer.updates.cuda_graph import CudaRecorder
 from tests.devices import second_device
 from tests.devices.test_runs import EAGER, made
 from tests.fakes import counting_envs, replay_of, rollouts_of

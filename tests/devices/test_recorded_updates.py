@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.updates.cuda_graph import CudaRecorder
+from rltrainer.execution.cuda_graph import CudaRecorder
 from tests.resume.runs import build, digest
 
 EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
@@ -26,7 +26,7 @@ class Replays(list[int]):
 @pytest.fixture(autouse=True)
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     """Record after one warm-up, and note the replays."""
-    monkeypatch.setattr("rltrainer.updates.cuda_graph.NUM_WARM_UPS", 1)
+    monkeypatch.setattr("rltrainer.execution.cuda_graph.NUM_WARM_UPS", 1)
     found = Replays()
 
     class Recorder(CudaRecorder):
@@ -41,7 +41,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
 
             return replay_and_note
 
-    monkeypatch.setattr("rltrainer.updates.compiled_step.CudaRecorder", Recorder)
+    monkeypatch.setattr("rltrainer.execution.execution.CudaRecorder", Recorder)
     return found
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 import rltrainer as rl
 from rltrainer.algorithms import on_policy_algorithm
 from rltrainer.collect import tensor_rollouts
+from rltrainer.execution.cuda_graph import CudaGraphs
 from rltrainer.nets.policy import Decision
 from rltrainer.types import DenseRollout
-from rltrainer.updates.cuda_graph import CudaGraphs
 from tests.resume.runs import digest
 
 EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
@@ -30,7 +30,7 @@ class Replays(list[str]):
 @pytest.fixture(autouse=True)
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     """Record after one warm-up, and note the replays."""
-    monkeypatch.setattr("rltrainer.updates.cuda_graph.NUM_WARM_UPS", 1)
+    monkeypatch.setattr("rltrainer.execution.cuda_graph.NUM_WARM_UPS", 1)
     monkeypatch.setattr(tensor_rollouts, "ROWS_PER_GRAPH", 8)
     found = Replays()
     call = CudaGraphs.__call__

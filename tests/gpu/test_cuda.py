@@ -16,7 +16,7 @@ from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transition
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
-from tests.unit.updates.test_cuda_graph import tensors_in
+from tests.unit.execution.test_cuda_graph import tensors_in
 
 ON_A_GPU = [
     pytest.mark.gpu, pytest.mark.timeout(600),
@@ -142,7 +142,7 @@ def test_a_graph_that_holds_the_sampling_draws_the_same(name: str, kind: Any) ->
     for num_steps in (1, 3, 3, 1, 3, 1):
         expected, found = plain.update_from(one, 16, num_steps), graphed.update_from(other, 16, num_steps)
         assert found.floats() == pytest.approx(expected.floats(), rel=1e-3, abs=1e-4)
-    assert graphed._compiled_step.records_sampling  # it did not fall back
+    assert graphed._execution.records_sampling  # it did not fall back
     assert torch.equal(one.generator.get_state(), other.generator.get_state())
     assert torch.equal(plain.generator.get_state(), graphed.generator.get_state())
     assert torch.equal(one.sample(16).index, other.sample(16).index)

@@ -12,6 +12,7 @@ from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.optimizer import ScheduledValue
+from rltrainer.updates.planned_step import autocast
 from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 
 
@@ -66,7 +67,7 @@ class PPO(A2C):
         samples = self.samples(rollout, value, next_value)
         is_rounded = self.plan.precision.amp is not None  # in the steps, and not in the features
         # In the number formats of the gradient steps: the ratio of probabilities is exactly 1 before the first of them.
-        with self._compiled_step.precision():
+        with autocast(self.device, self.plan.precision.amp):
             flat = samples.flatten()
             if "log_prob" in rollout.extra:
                 samples.log_prob = rollout.extra["log_prob"]

@@ -16,6 +16,7 @@ from rltrainer.nets import RecurrentActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout
+from rltrainer.updates.planned_step import autocast
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,7 +60,7 @@ class RecurrentPPO(PPO):
         """Estimate advantages and returns as PPO does, with one pass over each env's sequence."""
         policy, begins, num_envs = self.policy, rollout.begins, len(rollout.starts)
         obs = policy.normalize(map_tree(lambda x: x.flatten(0, 1), rollout.obs))
-        with self._compiled_step.precision():
+        with autocast(self.device, self.plan.precision.amp):
             state = policy.next_state(obs, rollout.extra["state"][0], begins)
             value = policy.value(state).view(begins.shape)
             # A final observation is valued with the memory of its episode, which the next one resets.

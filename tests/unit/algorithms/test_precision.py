@@ -71,7 +71,7 @@ def test_a_processor_without_bf16_is_warned_of(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_torch_that_cannot_trace_gradients_runs_uncompiled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.updates.compiled_step._can_trace_gradients", lambda: False)
+    monkeypatch.setattr("rltrainer.execution.execution.can_trace_gradients", lambda: False)
     algorithm = make("bc")
     with pytest.warns(UserWarning, match=r"cannot trace torch\.autograd\.grad .* gradient steps run uncompiled"):
         algorithm.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True)))

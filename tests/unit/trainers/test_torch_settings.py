@@ -107,7 +107,7 @@ class Roots(rl.DQN):
 
 @pytest.mark.parametrize("compile_", ["auto", False])
 def test_the_operation_that_made_a_nan_is_named(compile_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.updates.compiled_step.LONG_RUN", 1)  # "auto" would compile
+    monkeypatch.setattr("rltrainer.execution.execution.LONG_RUN", 1)  # "auto" would compile
     trainer = watched(Roots, compile=compile_, detect_anomaly=True)
     text = r"(?s)Traceback of forward call that caused the error:.* in loss\n.*torch.sqrt"
     with (

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
+from rltrainer.execution.execution import Execution
 from rltrainer.plan import UpdateCallbacks
-from rltrainer.updates.compiled_step import CompiledStep
 from rltrainer.updates.optimizer import Optimizer
 from tests.compile.test_compiled_updates import MAKERS, make, transitions, update
 from tests.contract.test_all_algorithms import assert_same_state
-from tests.unit.updates.test_cuda_graph import OnCuda, Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import OnCuda, Rerun, with_graph
 
 LOSSES = {
     "sac": ["critic", "actor", "temperature"], "td3": ["critic"], "iql": ["value", "actor", "critic"], "bc": ["loss"]
@@ -189,4 +189,4 @@ def test_true_for_cuda_graphs_is_refused_where_someone_listens_to_losses() -> No
         runtime=rl.RuntimeParams(cuda_graph=True), callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: None)
     )
     with pytest.raises(rl.errors.ParamsError, match='cuda_graph: must be "auto" or False with callbacks of losses'):
-        CompiledStep(types.SimpleNamespace(policy=OnCuda(), _step=None)).check_plan(plan, is_ours=True)
+        Execution(types.SimpleNamespace(policy=OnCuda(), _step=None)).check_plan(plan, is_ours=True)

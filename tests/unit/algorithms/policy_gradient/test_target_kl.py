@@ -9,7 +9,7 @@ import torch
 
 import rltrainer as rl
 from tests import batches
-from tests.unit.updates.test_cuda_graph import Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 TWO = gym.spaces.Discrete(2)

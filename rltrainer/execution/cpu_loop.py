@@ -1,18 +1,105 @@
-"""A graph of one step as a graph of many: the loop over the steps is compiled with them."""
+"""Functions of tensors as compiled graphs of the CPU: called once, or for one index after another in compiled code."""
 
+import functools
+import logging
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
-from rltrainer.updates.optimizer import Optimizer
-
-aten = torch.ops.aten
+from rltrainer.execution.compiler import OPTIONS, compilers_reason, with_code_of_its_own
 
 SPAN = torch.int16
 """Number format of the span [2] of steps, the first one and the end, by which a graph's input is known."""
+LOOPS_TESTED = ("2.13.", "2.14.")
+"""Versions of torch whose loops were tested; with another one, there are only those that are checked first."""
+STEPS_PER_CALL = 256
+"""Largest number of steps of a loop in one call: the process is deaf to Ctrl-C for so long."""
+_OF_CPU = {**OPTIONS, "cpp_wrapper": True}
+aten = torch.ops.aten
+
+
+class CompiledFunction:
+    """A pure function of tensors as a compiled graph of the CPU; one that cannot be compiled runs as it is."""
+
+    # The compiler looks at all that the function has read at each call, which costs little beside a whole rollout.
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name, self._function = name, function
+        compiled = with_code_of_its_own(function)
+        self._compiled: Callable[..., Any] | None = torch.compile(compiled, dynamic=False, options=_OF_CPU)
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the function's result."""
+        if self._compiled is None:
+            return self._function(*args)
+        try:
+            return self._compiled(self._name, *args)
+        except Exception as error:
+            if (reason := compilers_reason(error)) is None:
+                raise
+            self._compiled = None
+            logging.getLogger("rltrainer").info("%s runs uncompiled: %s", self._name, reason)
+            return self._function(*args)
+
+
+class CompiledLoop:
+    """Calls `function(index, *args)` for the indexes [1] of int64 below a number, in compiled code of the CPU.
+
+    The function changes tensors in place, and no other objects; it returns a dict of scalar tensors, or an empty one.
+    """
+
+    def __init__(self, name: str, function: Callable[..., dict[str, Tensor]], is_checked: bool = False) -> None:
+        def run(span: Tensor, *args: Any) -> dict[str, Tensor]:
+            if torch.compiler.is_compiling():
+                return function(span[:1].long(), *args)
+            return self.uncompiled(span, *args)  # where the user has switched the compiler off
+
+        self._name, self._function = name, function
+        self._compiled: Callable[..., Any] | None = None
+        if is_checked or loops_are_tested():
+            step = with_code_of_its_own(run)
+            self._compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compile_loop, options=_OF_CPU)
+
+    def __call__(self, state: str, num_steps: int, *args: Any) -> dict[str, Tensor] | None:
+        """Return the sums of what the function returns; None if it cannot be compiled, and nothing was done.
+
+        For another `state` than before it is compiled again.
+        """
+        sums: dict[str, Tensor] = {}
+        if num_steps > torch.iinfo(SPAN).max:
+            return None
+        for first in range(0, num_steps, STEPS_PER_CALL):
+            if self._compiled is None:
+                return None
+            span = torch.tensor([first, min(first + STEPS_PER_CALL, num_steps)], dtype=SPAN)
+            try:
+                found = self._compiled(state, span, *args)
+            except Exception as error:
+                if first or (reason := compilers_reason(error)) is None:
+                    raise
+                self._compiled = None
+                text = "%s runs step by step instead of as one compiled loop: %s"
+                logging.getLogger("rltrainer").info(text, self._name, reason)
+                return None
+            sums = _add(sums, found) if first else found
+        return sums
+
+    def uncompiled(self, span: Tensor, *args: Any) -> dict[str, Tensor]:
+        """Return the sums of what the function returns for the indexes from the first number of a span to the other."""
+        found = [self._function(torch.tensor([index]), *args) for index in range(*span.tolist())]
+        return functools.reduce(_add, found)
+
+
+def loops_are_tested() -> bool:
+    """Return whether loops were tested with this version of torch."""
+    return torch.__version__.startswith(LOOPS_TESTED)
+
+
+def _add(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x + other[name] for name, x in one.items()}
 
 
 def compile_loop(graph: fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any]) -> Callable[..., Any]:
@@ -30,7 +117,8 @@ def compile_loop(graph: fx.GraphModule, inputs: Sequence[Any], *, options: dict[
     effects = InstructionTranslator.current_tx().output.side_effects
     for changed in effects.id_to_variable.values():
         # An optimizer's norm is read at once, and is None between the steps.
-        if effects.is_modified(changed) and changed.source is not None and changed.python_type() is not Optimizer:
+        is_optimizer = "state_for_graphs" in vars(changed.python_type())
+        if effects.is_modified(changed) and changed.source is not None and not is_optimizer:
             raise RuntimeError(f"{changed.source.name} is changed")
 
     def compile_whole(step: fx.GraphModule, inputs: Sequence[Any], **settings: Any) -> Any:

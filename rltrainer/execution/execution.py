@@ -2,39 +2,31 @@
 
 import contextlib
 import dataclasses
-import enum
 import itertools
 import logging
-import platform
-import re
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from operator import attrgetter, is_not
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rltrainer.nets.linear import ModuleTree
-from rltrainer.nets.normalizer import warn_once
-from rltrainer.nets.target import TargetNetwork
-from rltrainer.nets.weight_dtype import cast
-from rltrainer.plan import UpdateCallbacks, UpdatePlan
-from rltrainer.types import UpdateResult
-from rltrainer.updates.adam import Adam
-from rltrainer.updates.compiled_function import (
-    LOOPS_TESTED,
-    OPTIONS,
-    CompiledFunction,
-    CompiledLoop,
+from rltrainer.execution.compiler import (
+    TESTED,
+    can_trace_gradients,
+    compiler_options,
     compilers_reason,
-    loops_are_tested,
     tracing_gradients,
     with_code_of_its_own,
 )
-from rltrainer.updates.cuda_graph import CudaGraphs, CudaRecorder
-from rltrainer.updates.optimizer import Optimizer
+from rltrainer.execution.cpu_loop import LOOPS_TESTED, CompiledFunction, CompiledLoop, loops_are_tested
+from rltrainer.execution.cuda_graph import CudaGraphs, CudaRecorder
+from rltrainer.execution.fingerprint import Fingerprint
+from rltrainer.nets.normalizer import warn_once
+from rltrainer.nets.weight_dtype import cast
+from rltrainer.plan import UpdateCallbacks, UpdatePlan
+from rltrainer.types import UpdateResult
 
 # From this many gradient steps on, compiling saves more time than it takes: for any networks, for large ones, and of
 # steps that are recorded as CUDA graphs, whose launches cost nothing without it (estimated: 30 s at 0.3 ms a step).
@@ -43,9 +35,6 @@ from rltrainer.updates.optimizer import Optimizer
 LONG_RUN, LONG_RUN_OF_LARGE, LARGE, LONG_RUN_OF_RECORDED = 50_000, 20_000, 50_000, 100_000
 STEPS_PER_CUDA_GRAPH = 32
 """Largest number of gradient steps in one CUDA graph: a longer one gains nothing and takes memory."""
-TESTED = ("2.11.", "2.12.", "2.13.", "2.14.")
-"""Versions of torch whose guards this file knows; with another one, a graph looks at everything again at each call."""
-
 COMPARED_STEPS, TOLERANCE = 4, 1e-6
 """Steps of a loop that are compared with separate ones, if its version of torch was not tested. After hundreds of steps
 the rounding of one would have grown."""
@@ -53,7 +42,7 @@ the rounding of one would have grown."""
 Step = Callable[..., Any]
 
 
-class CompiledStep:
+class Execution:
     """Takes an algorithm's gradient steps, compiled and as CUDA graphs if the plan says so."""
 
     # A step that can be compiled samples no random numbers and has no branch on a tensor's value: it gets all numbers
@@ -97,8 +86,8 @@ class CompiledStep:
             hint = "Leave out the optimizer of the algorithm's params: a torch.optim optimizer cannot be captured."
             plan.runtime.raise_invalid("cuda_graph", f"{rule} with an optimizer of your own", hint)
 
-    def attach(self, plan: UpdatePlan, is_ours: bool) -> None:
-        """Apply a plan from the next update on; `is_ours` if all optimizers are ours, which a graph can hold."""
+    def attach(self, plan: UpdatePlan, step: Step, is_ours: bool) -> None:
+        """Run a step by a plan from the next update on; `is_ours` if all optimizers are ours: a graph can hold them."""
         policy: nn.Module = self._owner.policy
         device = next(policy.parameters()).device
         self._callbacks = plan.callbacks
@@ -106,7 +95,7 @@ class CompiledStep:
         layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, plan.ranks, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states, self._loop = layout, None, {}, None
-            self._eager = _with_plan(self._owner, plan, device)
+            self._eager = step
         is_recorded = plan.runtime.cuda_graph
         if is_recorded == "auto":
             # Launching the kernels of an uncompiled step takes several times as long as running them.
@@ -118,7 +107,7 @@ class CompiledStep:
             # On a GPU the compiler recommends TF32, which rounds more: `PrecisionParams.tf32` leaves that to the user.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = with_code_of_its_own(self._eager)
-            self._compiled = torch.compile(step, options=_compiler_options(device, is_ours))
+            self._compiled = torch.compile(step, options=compiler_options(device, is_ours))
         self._is_one_graph, self.loop = is_ours and not plan.leaves_graph, plan.runtime.loop
         self._record_with(CudaRecorder(device) if is_recorded else None)
 
@@ -128,11 +117,8 @@ class CompiledStep:
         self._recorder, self._sampled = recorder, None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
         is_watched = self.is_compiled or is_recorded
-        self._fingerprint = Fingerprint(self._owner, self._states, is_recorded) if is_watched else None
-
-    def precision(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context with the number formats of the steps, for numbers that are compared with theirs."""
-        return _autocast(self._owner.device, self._owner.plan.precision.amp)
+        given = self._owner, self._owner._networks(), self._owner._tensors(), is_recorded, self._states
+        self._fingerprint = Fingerprint(*given) if is_watched else None
 
     @property
     def has_cuda_graph(self) -> bool:
@@ -314,7 +300,7 @@ def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int, is_reco
         logging.getLogger("rltrainer").info(text, how, num_steps, num_parameters, device.type, long_run)
     if choice:
         _warn_of_untested(device)
-    if choice and not _can_trace_gradients():
+    if choice and not can_trace_gradients():
         text = f"torch {torch.__version__} cannot trace torch.autograd.grad (torch._dynamo.config.trace_autograd_ops)"
         warnings.warn(f"{text}: gradient steps run uncompiled", stacklevel=4)
         return False
@@ -332,162 +318,3 @@ def _warn_of_untested(device: torch.device) -> None:
     if off:
         text = f"rltrainer was not tested with torch {torch.__version__}, so compiled runs may be slower:"
         warn_once(f"{text} {'; '.join(off)}. Tested: {LOOPS_TESTED[0]}x to {LOOPS_TESTED[-1]}x")
-
-
-def _can_trace_gradients() -> bool:
-    import torch._dynamo  # seconds of imports, and most runs need none of it
-
-    return hasattr(torch._dynamo.config, "trace_autograd_ops")
-
-
-# Names of sources in Dynamo's guards: a class's dict would be copied to be looked at.
-_OF_LIBRARIES = re.compile(r"^G\['__(import_torch|import_rltrainer|builtins)|\.torch\b|__dataclass_fields__|type\(")
-_OF_NETWORKS = re.compile(r"\._(modules|parameters|buffers)\b|optimizer\b.*\.")
-_CONSTANTS = ("CONSTANT_MATCH", "EQUALS_MATCH")
-_FUNCTIONS = ("CLOSURE_MATCH", "ID_MATCH")
-_NOT_LOOKED_AT = ("TENSOR_MATCH", "EMPTY_NN_MODULE_HOOKS_DICT", "DUPLICATE_INPUT")
-_HOOKS_OF_BACKWARD = "AUTOGRAD_SAVED_TENSORS_HOOKS"
-"""Asked by a Python function, 5 us a call; hooks of saved tensors reach no gradient that is taken inside a graph."""
-
-
-def _can_fail(guard: Any) -> bool:
-    """Return whether a guard may fail while nothing that `Fingerprint` looks at has changed."""
-    # Each call of a graph checks again: all of its arguments and of torch's modes; of the algorithm's own attributes
-    # types, numbers, texts, lengths, keys, functions and replaced methods, as far as the step has read them; of
-    # networks and programs numbers, texts and functions. The compiler would check ten times as much, in memory that is
-    # cold after an env step: some 50 us per gradient step. `Fingerprint` looks at the rest once per update.
-    name, kind = guard.name, guard.guard_type
-    if kind == "NOT_PRESENT_IN_GENERIC_DICT" and isinstance(guard.value, nn.Module | Optimizer):  # replaced methods
-        return False
-    if kind == _HOOKS_OF_BACKWARD or _OF_LIBRARIES.search(name):
-        return False
-    if name.startswith("G["):
-        return kind in (*_CONSTANTS, *_FUNCTIONS)
-    if kind in _CONSTANTS:
-        return "._sizes[" not in name  # of an optimizer's parameters, which stay
-    # `step` is the method that `_with_code_of_its_own` closes over. Where a graph breaks, sources have other names.
-    if name.startswith("step"):
-        if _OF_NETWORKS.search(name):
-            return kind in _FUNCTIONS
-        return "__self__" in name and kind not in _NOT_LOOKED_AT
-    return True
-
-
-def _compiler_options(device: torch.device, is_one_graph: bool) -> dict[str, Any]:
-    is_tested = torch.__version__.startswith(TESTED)
-    return {
-        # A wrong answer would be a stale graph.
-        **({"guard_filter_fn": lambda guards: list(map(_can_fail, guards))} if is_tested else {}),
-        **OPTIONS,
-        # What calls the loops and matrix products is C++ too: a fifth of a small network's step was Python. But not
-        # around an optimizer of the user's, whose operators are called from there by detours, with warnings.
-        "cpp_wrapper": device.type == "cpu" and is_one_graph,
-    }
-
-
-def add_norms(result: object, optimizers: Mapping[str, Optimizer]) -> None:
-    """Add to the metrics of a step the norms of its gradients, for the optimizers that took one."""
-    for name, optimizer in optimizers.items():
-        if optimizer.grad_norm is not None and isinstance(result, UpdateResult):
-            result.metrics[f"{name}_grad_norm".lstrip("_")] = optimizer.grad_norm
-        optimizer.grad_norm = None
-
-
-def _with_plan(owner: Any, plan: UpdatePlan, device: torch.device) -> Step:
-    """Return an algorithm's step in the number format of a plan, with its norms as metrics, and in its groups."""
-    step, amp, groups = owner._step, plan.precision.amp, owner.accumulation
-    optimizers = owner.optimizers_by_loss() if plan.update.logs_norms else {}
-    is_x86 = amp == "bf16" and device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    if is_x86 and not torch.cpu.get_capabilities().get("avx512_bf16"):
-        # Seen on an Intel Xeon with AVX-512 and without bf16: SAC's eager step; compiled ones lose more.
-        text = "this processor has no bf16 instructions; bf16 will be slower than float32, about 1.7 times or more"
-        warnings.warn(f"PrecisionParams.amp: {text}. Leave amp out, it is None then.", stacklevel=4)
-    if amp is None and groups is None and not optimizers:
-        return step  # type: ignore[no-any-return]  # of the owner
-
-    def step_of_plan(*args: Any) -> Any:
-        if groups is not None:
-            *args, groups.applies = args  # type: ignore[assignment]  # the last argument: whether its group is full
-        with _autocast(device, amp):
-            result = step(*args)
-        add_norms(result, optimizers)
-        if groups is not None:
-            groups.applies = True
-        return result
-
-    return step_of_plan
-
-
-def _autocast(device: torch.device, amp: str | None) -> contextlib.AbstractContextManager[Any]:
-    # No cache: it would keep the rounded copies of weights that the step itself changes.
-    dtype = torch.bfloat16 if amp == "bf16" else torch.float16
-    return contextlib.nullcontext() if amp is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
-
-
-_FLAGS, _IS_TRAINING = attrgetter("requires_grad", "_backward_hooks"), attrgetter("training")
-
-
-class Fingerprint:
-    """Name for the state of an algorithm as far as a graph does not look at it: another state has another name."""
-
-    # A call costs some five microseconds, so there is one per update. It looks at the modules and parameters that there
-    # are, at each parameter's memory, `requires_grad` and hooks, at the modules' hooks and replaced methods, and at the
-    # classes of the algorithm, the policy and a user's own modules and attributes. A compiled step itself looks at the
-    # numbers, texts, lengths and functions that it has read. A recorded one looks at nothing, so its name also has the
-    # modes of the modules and the plain attributes of the algorithm. Names of earlier states are kept in `names`.
-
-    def __init__(self, owner: Any, names: dict[Hashable, tuple[str, Any]], is_recorded: bool) -> None:
-        self._owner, self._names, self._is_recorded = owner, names, is_recorded
-        targets = [module for module in owner._networks() if isinstance(module, TargetNetwork)]
-        left_out = {parameter for target in targets for parameter in target.parameters()}
-        parameters = [x for x in owner._tensors() if isinstance(x, nn.Parameter) and x not in left_out]
-        self._tensors = owner._tensors() if is_recorded else parameters
-        self._tree = ModuleTree([module for module in owner._networks() if module not in targets])
-        self._attributes = list(map(vars, self._tree.modules))
-        objects = (*self._tree.modules, *vars(owner).values())
-        libraries = ("builtins", "numpy", "rltrainer", "torch")
-        users = (cls for cls in map(type, objects) if cls.__module__.partition(".")[0] not in libraries)
-        classes = dict.fromkeys((*type(owner).__mro__, *type(owner.policy).__mro__, *users))
-        self._classes = [vars(cls).values() for cls in classes if cls not in (object, nn.Module)]
-        self._seen, self._members, self._state = list[Any](), list[Any](), list[Any]()
-        self._name = ""
-
-    def __call__(self) -> str:
-        """Return the name of the current state."""
-        seen, members = self._tree.look(), list(itertools.chain.from_iterable(self._classes))
-        # Compared as lists of mostly the same objects: a state that did not change is neither hashed nor named.
-        state: list[Any] = [
-            sum(map(len, self._attributes)),  # a method that is replaced in a module is one more
-            list(map(Tensor.data_ptr, self._tensors)),
-            list(map(_FLAGS, self._tensors)),
-        ]
-        if self._is_recorded:
-            state += [list(map(_IS_TRAINING, self._tree.modules)), [plain(vars(self._owner))]]
-        # By identity: an equal object in place of another may change later, and the graph would not see it.
-        is_same = len(members) == len(self._members) and not any(map(is_not, members, self._members))
-        if seen is not self._seen or state != self._state or not is_same:
-            self._attributes = list(map(vars, self._tree.modules))
-            state[0] = sum(map(len, self._attributes))  # of the modules that there are now
-            self._seen, self._members, self._state = seen, members, state
-            objects, (num_attributes, memory, flags, *rest) = [*seen, *members], state
-            flags = tuple((requires_grad, id(hooks)) for requires_grad, hooks in flags)
-            key = (tuple(map(id, objects)), num_attributes, tuple(memory), flags, *map(tuple, rest))
-            # The objects are kept, since another one may get the id of one that is gone.
-            self._name, _ = self._names.setdefault(key, (f"state {len(self._names)}", objects))
-        return self._name
-
-
-def plain(value: Any) -> Hashable:
-    """Return the numbers, texts and choices in a value, its items or fields."""
-    if value is None or isinstance(value, bool | int | float | str | enum.Enum):
-        return type(value), value
-    if isinstance(value, Optimizer):
-        # Its learning rate is a tensor.
-        return *dataclasses.astuple(value.limit), isinstance(value.method, Adam) and value.method.counts_differ
-    if isinstance(value, dict):
-        return tuple((key, plain(item)) for key, item in value.items())
-    if isinstance(value, list | tuple | set | frozenset):
-        return tuple(map(plain, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return tuple(plain(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return None

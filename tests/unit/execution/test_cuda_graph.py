@@ -12,8 +12,8 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, Split, minibatches
-from rltrainer.updates.compiled_step import STEPS_PER_CUDA_GRAPH
-from rltrainer.updates.cuda_graph import MAX_GRAPHS, CudaGraphs, _copy, _take_apart
+from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaGraphs, _copy, _take_apart
+from rltrainer.execution.execution import STEPS_PER_CUDA_GRAPH
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, rollout, transitions
 from tests.contract.test_all_algorithms import update as contract_update
 from tests.fakes import counting_envs
@@ -65,7 +65,7 @@ class Unable(Rerun):
 
 
 def with_graph(algorithm: Any, recorder: Rerun) -> Any:
-    algorithm._compiled_step._record_with(recorder)
+    algorithm._execution._record_with(recorder)
     return algorithm
 
 
@@ -129,7 +129,7 @@ def test_a_step_sees_the_same_memory_at_each_replay() -> None:
         seen.append([x.data_ptr() for x in (*tensors_in(args), *algorithm._tensors())])
         return plain_step(*args)
 
-    algorithm._compiled_step._eager = step
+    algorithm._execution._eager = step
     with_graph(algorithm, Rerun())
     for seed in range(5):
         update(algorithm, seed)
@@ -223,7 +223,7 @@ def test_a_copy_shares_no_graph_and_trains_itself() -> None:
     algorithm = with_graph(make("sac"), recorder)
     update(algorithm, 0)
     copied, before = copy.deepcopy(algorithm), copy.deepcopy(algorithm.state_dict())
-    assert copied._compiled_step._graph is None
+    assert copied._execution._graph is None
     assert algorithm.has_cuda_graph
     update(copied, 1)
     assert all(torch.equal(before["policy"][key], value) for key, value in algorithm.policy.state_dict().items())
@@ -247,13 +247,13 @@ def test_true_needs_a_cuda_device_and_auto_takes_none_on_the_cpu() -> None:
 
 
 def test_an_optimizer_of_the_users_is_captured_neither_by_auto_nor_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rltrainer.updates.compiled_step.CudaRecorder", lambda device: Rerun())
+    monkeypatch.setattr("rltrainer.execution.execution.CudaRecorder", lambda device: Rerun())
     monkeypatch.setattr("torch.compile", lambda step, **options: step)
     on_cuda, own = make("bc"), rl.BC(make("bc").policy, rl.BCParams(optimizer=torch.optim.SGD))
     for algorithm in (on_cuda, own):
         moved = types.SimpleNamespace(**vars(algorithm), _step=algorithm._step, _tensors=list, _networks=list)
         moved.policy = OnCuda()
-        monkeypatch.setattr(algorithm._compiled_step, "_owner", moved)
+        monkeypatch.setattr(algorithm._execution, "_owner", moved)
     for compile_ in (True, False):
         plan = rl.UpdatePlan(runtime=rl.RuntimeParams(compile=compile_))
         on_cuda.attach(plan)

@@ -11,8 +11,8 @@ import torch._dynamo
 from torch import Tensor
 
 import rltrainer as rl
-from rltrainer.updates import compiled_function
-from rltrainer.updates.compiled_function import CompiledLoop
+from rltrainer.execution import cpu_loop
+from rltrainer.execution.cpu_loop import CompiledLoop
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def append(index: Tensor, column: Tensor, count: Tensor, last: Tensor) -> dict[s
 def test_a_loop_takes_each_step_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("needs a C++ compiler")
-    monkeypatch.setattr(compiled_function, "STEPS_PER_CALL", 3)  # three calls, the last of one step
+    monkeypatch.setattr(cpu_loop, "STEPS_PER_CALL", 3)  # three calls, the last of one step
     column, count, last = torch.zeros(8, dtype=torch.int64), torch.tensor(0), torch.tensor(0)
     loop = CompiledLoop("a test", append)
     for begin in (0, 7):
@@ -89,7 +89,7 @@ def test_a_loop_takes_all_steps_where_the_compiler_is_switched_off() -> None:
 def test_there_is_no_loop_with_another_torch_or_more_steps_than_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     column = torch.zeros(4)
     assert CompiledLoop("a test", interrupted)("as ever", 2**15, column) is None
-    monkeypatch.setattr(compiled_function, "LOOPS_TESTED", "0.4.")
+    monkeypatch.setattr(cpu_loop, "LOOPS_TESTED", "0.4.")
     assert CompiledLoop("a test", interrupted)("as ever", 4, column) is None
     assert column.tolist() == [0.0] * 4
 
