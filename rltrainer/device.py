@@ -1,4 +1,4 @@
-"""Devices: their names as users write them, which ones there are, and the rule that "auto" stands for."""
+"""Devices: their names as users write them, which ones exist here, and the rule behind "auto"."""
 
 import contextlib
 import logging
@@ -33,7 +33,7 @@ LARGE = 50_000
 
 
 def require_device(owner: str, device: torch.device | str) -> torch.device:
-    """Return the device; a `ParamsError` that names those that are there unless PyTorch can use it here."""
+    """Return the device; if PyTorch cannot use it here, a `ParamsError` names the devices that exist."""
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
@@ -73,15 +73,15 @@ def resolve_device(
     backend: str = "auto",
     earlier: str | None = None,
 ) -> torch.device:
-    """Return a device by its name; log what "auto" comes to, which is an `earlier` choice if that device is there.
+    """Return a device by its name, or raise a `ParamsError`; log what "auto" resolves to.
 
     Args:
         owner: for error texts.
         device: as the user wrote it.
-        network: all networks that are trained or that act; None where they are made later.
-        observation_space: of one env; None where it is not known yet.
+        network: all networks that are trained or that act; None if they are made later.
+        observation_space: of one env; None if it is not known yet.
         backend: the way envs are stepped; see `make_vec`.
-        earlier: the choice of the run that is resumed, as a file holds it.
+        earlier: the choice of the run to resume, from a file; "auto" keeps it if that device exists.
     """
     if device != "auto":
         return require_device(owner, device)

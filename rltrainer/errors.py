@@ -12,7 +12,7 @@ MAX_LENGTH = 120
 
 
 def escaped(text: str, kept: str = "") -> str:
-    """Return a text without characters that move a terminal's cursor or colour it, but for those in `kept`."""
+    """Escape the characters of a text that move a terminal's cursor or colour it, except those in `kept`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
@@ -23,13 +23,13 @@ class RLTrainerError(Exception):
 
     @classmethod
     def about(cls, owner: str, field: str, rule: str, value: object, hint: str = "") -> Self:
-        """Return an error `<owner>.<field>: <rule>; got <value> (<type>). <hint>`, as every one about a value."""
+        """Return an error `<owner>.<field>: <rule>; got <value> (<type>). <hint>`."""
         kind = "type" if isinstance(value, type) else type(value).__name__
         text = f"{owner}.{field}: {rule}; got {readable(value)} ({kind})"
         return cls(f"{text}. {hint}" if hint else text)
 
     def __str__(self) -> str:
-        """Return the text, which may quote a file, as a terminal can show it."""
+        """Return the text, which may quote a file, in a form that a terminal can show."""
         return escaped(super().__str__(), kept="\n\t")
 
 
@@ -82,7 +82,7 @@ class RanksDifferError(RLTrainerError):
 
 
 class ExportError(RLTrainerError):
-    """A policy is no graph of tensors that could act elsewhere, or does not act there as it does here."""
+    """A policy is no graph of tensors that could act elsewhere, or it acts otherwise there."""
 
 
 class MissingExtraError(RLTrainerError, ImportError):
@@ -105,7 +105,7 @@ def importing_extra(owner: str, extra: str) -> Iterator[None]:
 
 
 def without_addresses(text: str) -> str:
-    """Return a text without the addresses of objects in it, which differ from run to run."""
+    """Return a text without addresses of objects, which differ from run to run."""
     return _ADDRESS.sub("", text)
 
 

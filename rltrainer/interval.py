@@ -34,7 +34,7 @@ class Every:
         return now // self.n > before // self.n
 
     def now(self, count: float) -> float:
-        """Return the position in this unit: the given count, or the clock where the unit is a second."""
+        """Return the position in this unit: the given count, or the clock's reading for seconds."""
         return time.monotonic() if self.unit == "second" else count
 
 

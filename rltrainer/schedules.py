@@ -1,8 +1,7 @@
 """Schedules: callables of training progress in [0, 1] that give a hyperparameter's value.
 
-Progress is env steps over planned env steps (offline: gradient steps over planned ones) at the beginning of a training
-step, and constant within it: update k of n, counted from 0, has progress k / n. For an algorithm that no trainer drives
-it is 0.
+Progress is env steps over planned env steps (offline: gradient steps over planned ones) at the start of a training
+step, and constant within it: update k of n, counted from 0, has progress k / n. Without a trainer it is 0.
 """
 
 import math

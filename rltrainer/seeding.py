@@ -18,7 +18,7 @@ MAX_SEED = 2**64 - 1  # of torch's generators
 
 
 def seed(n: int) -> None:
-    """Seed torch, numpy and python, for the initialisation of networks and generators without a seed of their own."""
+    """Seed torch, numpy and python, for networks and generators without their own seed; no integer: a `ParamsError`."""
     n = checked("seed", "n", n, Integer)
     random.seed(n)
     np.random.seed(n % 2**32)
@@ -44,7 +44,7 @@ def stream_seed(*path: str | int | None) -> int:
 
 
 def make_generator(seed: int | None, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a torch generator on `device`, seeded with `seed`, or with `draw_seed()` if that is None."""
+    """Return a torch generator on `device`, seeded with `seed`, or with `draw_seed()` if it is None."""
     return torch.Generator(device).manual_seed(draw_seed() if seed is None else _in_range(seed))
 
 
@@ -54,12 +54,12 @@ def reseed(generator: torch.Generator, owner: str, seed: int) -> None:
 
 
 def _in_range(seed: int) -> int:
-    """Return a seed that torch takes; those that it takes stay as they are."""
+    """Return a seed that torch takes; a seed in its range stays as it is."""
     return seed if -(2**63) <= seed <= MAX_SEED else seed % 2**64
 
 
 def check_generator(name: str, generator: torch.Generator, state: object) -> None:
-    """Raise a `CheckpointError` unless a state is one of this generator's, or of another kind of device."""
+    """Raise a `CheckpointError` unless a state fits this generator, or a generator on another kind of device."""
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.ndim != 1:
         found = f"{state.dtype} {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         raise CheckpointError(f"{name}: expected the state of a generator, found {found}")
@@ -73,7 +73,7 @@ def check_generator(name: str, generator: torch.Generator, state: object) -> Non
 
 
 def set_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a generator from a state that was checked; one of another kind of device becomes the seed."""
+    """Restore a generator from a checked state [bytes]; the state of another kind of device becomes the seed."""
     if len(state) == len(generator.get_state()):
         generator.set_state(state.cpu())
     else:

@@ -12,7 +12,7 @@ from rltrainer.errors import SpaceError, readable
 from rltrainer.tree import Tree, leaves
 from rltrainer.validation.field_rules import is_int
 
-# More numbers and axes than any observation has: of a Box in a file; of all Boxes of a short file.
+# More than any observation has: numbers and axes of a Box in a file, and numbers of all Boxes of a short file.
 MAX_BOX_SIZE, MAX_AXES, FREE_BOX_SIZE = 2**26, 32, 2**20
 # Each choice of an action space is an output of a policy's network.
 MAX_CHOICES = 2**24
@@ -30,7 +30,7 @@ LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBi
 
 
 def leaf_spaces(space: Space) -> Tree:
-    """Return the space as a tree of its leaf spaces; raise a `SpaceError` for a part of another kind."""
+    """Return the space as a tree of its leaf spaces, of any shape; a part of another kind is a `SpaceError`."""
     if isinstance(space, spaces.Dict):
         return {key: leaf_spaces(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -43,7 +43,7 @@ def leaf_spaces(space: Space) -> Tree:
 
 
 def stored_dtype(space: Space) -> torch.dtype:
-    """Return the dtype that holds a leaf space's values: float32 for floats, int64 for choices, else its own."""
+    """Return a leaf's stored dtype: float32 for floats, int64 for choices, else its own; uint64 is a `SpaceError`."""
     assert space.dtype is not None, "every leaf space has a dtype"
     if np.issubdtype(space.dtype, np.floating):
         return torch.float32
@@ -78,7 +78,7 @@ def has_action_mask(observation_space: Space) -> bool:
 
 
 def num_choices(action_space: Space) -> list[int] | None:
-    """Return how many choices each number of an action is made from; None if the space is not one of choices."""
+    """Return the number of choices for each number of an action; None if the space is not one of choices."""
     if isinstance(action_space, spaces.Discrete):
         return [int(action_space.n)]
     if isinstance(action_space, spaces.MultiBinary):
@@ -101,13 +101,13 @@ def require_few_choices(owner: str, action_space: Space) -> None:
 
 
 def to_plain(space: Space) -> dict[str, Any]:
-    """Describe a space with plain values, for a file."""
+    """Describe a space with plain values, for a file; an unsupported one is a `SpaceError`."""
     if isinstance(space, spaces.Dict):
         return {"space": "Dict", "parts": {key: to_plain(part) for key, part in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return {"space": "Tuple", "parts": [to_plain(part) for part in space.spaces]}
     if isinstance(space, spaces.Box):
-        # One number where all bounds are equal: an image's 28,224 zeros would swell every file.
+        # One number if all bounds are equal: an image's 28,224 zeros would swell every file.
         bounds = {"low": _shortest(space.low).tolist(), "high": _shortest(space.high).tolist()}
         return {"space": "Box", **bounds, "shape": list(space.shape), "dtype": str(space.dtype)}
     if isinstance(space, spaces.Discrete):
@@ -122,7 +122,9 @@ def to_plain(space: Space) -> dict[str, Any]:
 def check_claims(plain: Any, num_bytes: int) -> None:
     """Raise a `SpaceError` if the Boxes in a file's plain data have too many numbers, before one is made."""
     # A file that stores or learns from observations of N numbers has not many fewer bytes than N.
-    limit, total, waiting = max(FREE_BOX_SIZE, 4 * num_bytes), 0, [plain]
+    limit = max(FREE_BOX_SIZE, 4 * num_bytes)
+    total = 0
+    waiting = [plain]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict) and each.get("space") == "Box":
@@ -135,7 +137,7 @@ def check_claims(plain: Any, num_bytes: int) -> None:
 
 
 def _box_size(plain: dict[str, Any]) -> int:
-    """Return how many numbers a Box in a file has, axes of 0 taken for 1; a `SpaceError` if that is no shape."""
+    """Return how many numbers a Box in a file has, an axis of 0 counting as 1; a `SpaceError` if it has no shape."""
     shape = plain.get("shape")
     if not isinstance(shape, list) or len(shape) > MAX_AXES or not all(is_int(n) and n >= 0 for n in shape):
         raise SpaceError(f"a Box in the file: its shape must be at most {MAX_AXES} integers; got {readable(shape)}")
@@ -174,9 +176,9 @@ def from_plain(plain: dict[str, Any]) -> Space:
 
 
 def describe_mismatch(what: str, expected: Space, found: Space, *, with_bounds: bool = False) -> str | None:
-    """Return a sentence that begins with `what` if two spaces differ, else None.
+    """Return a sentence that starts with `what` if two spaces differ, else None.
 
-    Kind, shape, dtype and choices are compared, the bounds of a Box only `with_bounds`, as those of actions must be.
+    Kind, shape, dtype and choices are compared; `with_bounds` also the bounds of a Box, as actions need it.
     """
     text = f"{what}: expected {expected}, found {found}"
     if _signature(expected) != _signature(found):

@@ -13,7 +13,7 @@ Tree = Any
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply `function` to each leaf of `tree` (and the leaves of `others` at the same place)."""
+    """Apply `function` to each leaf, of any shape, of `tree` (and the leaves of `others` at the same place)."""
     if isinstance(tree, dict):
         return {key: map_tree(function, value, *(other[key] for other in others)) for key, value in tree.items()}
     if isinstance(tree, tuple):
@@ -22,7 +22,7 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Apply `function` to each tensor in a value, its items and the fields of dataclasses, in their order."""
+    """Apply `function` to each tensor, of any shape, in a value, its items and its fields, in their order."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -49,20 +49,20 @@ def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def rebuild(tree: Tree, new: Iterable[Any]) -> Tree:
-    """Return a tree of the same form with these leaves, given in the order of their space."""
+    """Return a tree of the same form with these leaves, of any shapes, given in the order of their space."""
     rest = iter(new)
     return map_tree(lambda _: next(rest), tree)
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """Return the leaves in the order of their space."""
+    """Return the leaves, of any shapes, in the order of their space."""
     return [leaf for _, leaf in named_leaves(tree)]
 
 
 def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False) -> tuple[Tensor, Tree]:
     """Return one tensor of bytes for a tree of tensors, to be copied as a whole, and the tree of its views; all are 0.
 
-    Of the given tensors it reads shapes and dtypes.
+    Only shapes and dtypes of the given tensors are read.
     """
     sizes = [-(-leaf.nbytes // 16) * 16 for leaf in leaves(tree)]  # aligned as the kernels like it
     whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pin_memory)
@@ -71,12 +71,12 @@ def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False
 
 
 def is_on_host(*trees: Tree) -> bool:
-    """Return whether all leaves are arrays, or tensors of the CPU."""
+    """Return whether all leaves, of any shapes, are arrays or tensors of the CPU."""
     return not any(isinstance(x, Tensor) and not x.is_cpu for tree in trees for x in leaves(tree))
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Return a tensor's values on the host; arrays, and all else that NumPy understands, as they are."""
+    """Return a tensor's values on the host; arrays, and all that NumPy understands, stay as they are."""
     if type(value) is np.ndarray:
         return value
     return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)

@@ -19,7 +19,7 @@ Load = Callable[[], None]
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, without waiting for it where that is safe."""
+    """Copy a tensor, of any shape, to a device; do not wait for it if that is safe."""
     # Pageable memory has been read when the call returns, so nothing needs to wait; pinned memory has not.
     waits = device.type != "cuda" or not x.is_cpu or x.is_pinned()
     return x.to(device, non_blocking=not waits)
@@ -76,7 +76,7 @@ class Transitions:
 
     @classmethod
     def combine(cls, function: Callable[..., Tensor], batches: "list[Self]") -> Self:
-        """Make a batch of several by a function of all their tensors at the same place."""
+        """Make one batch of several [B, ...] by a function of all their tensors at the same place."""
         columns = {f.name: [getattr(batch, f.name) for batch in batches] for f in dataclasses.fields(cls)}
         return cls(**{name: map_tree(function, *trees) for name, trees in columns.items()})
 
@@ -89,10 +89,9 @@ class Transitions:
 class Sequences(Transitions):
     """Transitions that follow each other, every field [T, B, ...], or [K, T, B, ...] for K gradient steps.
 
-    T is the burn-in, in which a memory is brought up to date, and the length that is trained on. Where a trajectory
-    begins or ends within them, its first or last transition is repeated, with weight 0. `extra["state"]` [B, ...], if
-    the buffer has it, is the memory before the first action. Memory begins again before the transitions that `first`
-    [T, B] marks.
+    T is the burn-in, which brings a memory up to date, and the length that is trained on. If a trajectory starts or
+    ends within them, its first or last transition is repeated, with weight 0. `extra["state"]` [B, ...], if the buffer
+    has it, is the memory before the first action. Memory starts again before the transitions that `first` [T, B] marks.
     """
 
     first: Tensor
@@ -103,8 +102,8 @@ class Sequences(Transitions):
 class Rollout:
     """The steps of one collection, in time order: T time steps of N envs.
 
-    Each observation is held once. The successor of a step is the next row's observation, or where a trajectory ended
-    in `final_obs`.
+    Each observation is held once. The successor of a step is the next row's observation; at the end of a trajectory it
+    is in `final_obs`.
 
     Args:
         obs: tree [T, N, ...].
@@ -143,13 +142,13 @@ class Rollout:
         ends = self.done
         if len(self.final_index):
             ends.view(-1)[self.final_index] = True
-        # The observation of a step without a transition is another episode's, or that of a restarted env.
+        # The observation of a step without a transition belongs to another episode or to a restarted env.
         ends[:-1].logical_or_(~self.valid[1:])
         return ends
 
     @property
     def begins(self) -> Tensor:
-        """Return where a policy's memory begins again, below the first row [T, N]; that one's is in `extra`."""
+        """Return where a policy's memory starts again [T, N], below the first row, whose memory is in `extra`."""
         begins = torch.zeros_like(self.terminated)
         begins[1:] = (self.done | ~self.valid)[:-1]
         return begins
@@ -171,9 +170,9 @@ class Rollout:
         return map_tree(lambda x: x.flatten(0, 1) if index is None else x.flatten(0, 1).index_select(0, index), tree)
 
     def successors(self, of_obs: Tree, of_last_obs: Tree, of_final_obs: Tree) -> Tree:
-        """Arrange values of each step's successor [T, N, ...], given the values of `obs`, `last_obs` and `final_obs`.
+        """Arrange values of each step's successor [T, N, ...], such as the outputs of a value network.
 
-        They are trees [T, N, ...], [N, ...] and [K, ...], such as the outputs of a value network.
+        The values of `obs`, `last_obs` and `final_obs` are trees [T, N, ...], [N, ...] and [K, ...].
         """
 
         def shift(here: Tensor, last: Tensor, final: Tensor) -> Tensor:
@@ -206,14 +205,14 @@ class DenseRollout(Rollout):
         return map_tree(lambda x: x.flatten(0, 1), tree)
 
     def of_one_shape(self) -> Self:
-        """Return it with a number of final observations that does not depend on the data, for compiled code.
+        """Return it with a fixed number of final observations, for compiled code.
 
-        They are a sixteenth of the steps, or all steps if more episodes ended.
+        The number is a sixteenth of the steps, or all steps if more episodes ended.
         """
         num_steps, index = self.reward.numel(), self.final_index
         if len(index) > num_steps // 16 or num_steps < 16:
             return self._with_finals(torch.arange(num_steps, device=index.device))
-        # The first step fills up, as its successor is right wherever it stands.
+        # The first step fills the rest: writing its successor twice changes nothing.
         return self._with_finals(torch.cat([index, index.new_zeros(num_steps // 16 - len(index))]))
 
     def plain(self) -> Rollout:
@@ -234,7 +233,7 @@ class UpdateResult:
         metrics: losses and other numbers to log; scalar tensors or floats, means over the gradient steps.
         num_gradient_steps: how many gradient steps were taken.
         td_error: [B] or [K, B], `target - prediction` for prioritised replay; None if there is none.
-        counts: how many gradient steps reported a metric, where not all did (a delayed actor's loss).
+        counts: how many gradient steps reported a metric that not all of them did (a delayed actor's loss).
     """
 
     metrics: dict[str, Tensor | float] = field(default_factory=dict)

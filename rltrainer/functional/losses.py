@@ -34,12 +34,12 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float | Tensor
 
 
 def huber(error: Tensor, delta: float = 1.0) -> Tensor:
-    """Return the Huber loss of an error, elementwise: quadratic within `delta`, linear outside (Mnih et al. 2015)."""
+    """Return the Huber loss of errors [...]: quadratic within `delta`, linear outside (Mnih et al. 2015)."""
     return F.huber_loss(error, error.new_zeros(()).expand_as(error), reduction="none", delta=delta)
 
 
 def expectile(error: Tensor, tau: float) -> Tensor:
-    """Return |tau - 1(error < 0)| * error^2, elementwise (Kostrikov et al. 2022, Implicit Q-Learning, eq. 3)."""
+    """Return |tau - 1(error < 0)| * error^2 for errors [...] (Kostrikov et al. 2022, Implicit Q-Learning, eq. 3)."""
     asymmetry = (error.detach() > 0).to(error.dtype) * (2 * tau - 1) + (1 - tau)
     return asymmetry * error.square()
 
@@ -54,7 +54,7 @@ def project(support: Tensor, probability: Tensor, reward: Tensor, discount: Tens
     """
     # Bellemare et al. 2017, A Distributional Perspective on Reinforcement Learning, eq. 7.
     # Atom j moves to reward + discount * z_j, clipped to the support, and shares its probability among the two nearest
-    # atoms: max(0, 1 - distance / spacing). Rounding down and up would lose it where an atom lands on another one.
+    # atoms: max(0, 1 - distance / spacing). Rounding down and up would lose it if an atom lands on another one.
     low, high = support[0], support[-1]
     moved = (reward.unsqueeze(1) + discount.unsqueeze(1) * support).clamp(low, high)
     place = (moved - low) * ((len(support) - 1) / (high - low))  # in atoms
@@ -72,7 +72,7 @@ def midpoints(quantiles: Tensor) -> Tensor:
 
 
 def quantile_huber(current: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """Return the quantile Huber loss [...], summed over current quantiles and averaged over those of the target.
+    """Return the quantile Huber loss [...], summed over current quantiles and averaged over target quantiles.
 
     Args:
         current: [..., N], estimated quantiles of the fractions `tau` [N] or [..., N] in (0, 1).

@@ -12,7 +12,7 @@ from rltrainer.validation.field_rules import PositiveFloat
 
 Number = Tensor | float
 MERGE_AT = 256
-"""Parts are merged when there are this many: a merge costs a few calls, however many it takes in."""
+"""So many parts are merged at once: a merge costs a few calls, whatever their number."""
 T = TypeVar("T")
 
 
@@ -25,7 +25,7 @@ def gather(parts: list[T], part: T, merge: Callable[[list[T]], T]) -> None:
 
 @dataclass
 class Part:
-    """Named numbers, scalar tensors or floats, with the weight of all and, of some, another one."""
+    """Named numbers (scalar tensors or floats), the weight of all, and other weights of some."""
 
     values: dict[str, Number]
     weight: PositiveFloat = 1

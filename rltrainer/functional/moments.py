@@ -1,4 +1,4 @@
-"""Moments of a sample, pooled from those of its parts: count, mean and sum of squared deviations."""
+"""Moments of a sample, pooled from its parts' moments: count, mean and sum of squared deviations."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ def moments(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def pooled(parts: Tensor) -> Tensor:
-    """Return the moments [3, ...] of a sample from those of its parts [S, 3, ...] (Chan et al. 1979)."""
+    """Return the moments [3, ...] of a sample from its parts' moments [S, 3, ...] (Chan et al. 1979)."""
     count, mean, deviations = parts.unbind(1)
     total = count.sum(0)
     whole = (count * mean).sum(0) / total.where(total > 0, 1.0)

@@ -12,7 +12,7 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Estimate advantages and returns, both [T, N] (Schulman et al. 2016, Generalized Advantage Estimation, eq. 16).
 
-    `next_value` is that of the true successor. `terminated` stops bootstrapping; `ends` (terminated, truncated or a
+    `next_value` belongs to the true successor. `terminated` stops bootstrapping; `ends` (terminated, truncated or a
     boundary) only ends the trajectory, so that a time limit does not teach the critic that the future is worth nothing.
     """
     # delta_t = r_t + gamma * (1 - terminated_t) * V(next_obs_t) - V(obs_t)
@@ -27,7 +27,7 @@ def vtrace(
     reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, ends: Tensor, ratio: Tensor,
     lambda_: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Estimate advantages and returns, both [T, N], of a policy from actions of another one (Espeholt et al. 2018).
+    """Estimate advantages and returns, both [T, N], of a policy from another one's actions (Espeholt et al. 2018).
 
     With lambda = 1 the advantage is the paper's rho_t * (r_t + gamma * v_{t+1} - V(obs_t)), where v_{t+1} is
     V(next_obs_t) at the end of a trajectory: truncation bootstraps from the true successor, termination by `discount`
@@ -37,8 +37,8 @@ def vtrace(
     Args:
         discount: [T, N], gamma * (not terminated).
         ratio: [T, N], the policy's probability of the action over that of the policy that acted.
-        rho_bar: clips the ratios that weigh errors: the learned value is that of a policy between the acting one (0)
-            and this one (infinity).
+        rho_bar: clips the ratios that weigh errors: the learned value is the value of a policy between the acting one
+            (0) and this one (infinity).
         c_bar: clips the ratios along a trajectory: how fast errors spread, not their limit.
     """
     # IMPALA, section 4, eq. 1 as in remark 1, with e_t = v_t - V(obs_t), rho_t = min(rho_bar, ratio_t) and c_t alike:
@@ -55,7 +55,7 @@ def vtrace(
 
 def backward_recurrence(x: Tensor, keep: Tensor) -> Tensor:
     """Return y_t = x_t + keep_t * y_{t+1} [T, N], with y_T = 0."""
-    # Many rows are summed up in about log2(T) rounds, each of which doubles the span of rows in y_t (Hillis & Steele
+    # Many rows are summed in about log2(T) rounds, each of which doubles the span of rows in y_t (Hillis & Steele
     # 1986, Data Parallel Algorithms).
     if 0 < len(x) <= FEW_ROWS:
         y: list[Tensor] = []

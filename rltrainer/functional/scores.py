@@ -40,7 +40,7 @@ def mean_score(scores: ArrayLike) -> Array:
 def median_score(scores: ArrayLike) -> Array:
     """Return the median over tasks of each task's mean score `[...]`, as most papers report it.
 
-    Zero scores on almost half of the tasks do not change it.
+    Scores of zero on almost half of the tasks do not change it.
     """
     return _array(np.median(_checked("median_score", "scores", scores).mean(axis=-2), axis=-1))
 
@@ -65,8 +65,8 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> Array:
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     """Return the probability that a run scores better than one of another algorithm, averaged over tasks `[...]`.
 
-    The share of all pairs of runs on a task in which the first is better; a draw counts half (the statistic U of Mann
-    and Whitney over the number of pairs). `others` are on the same tasks, `[..., S, M]` or `[S]`.
+    It is the share of all pairs of runs on a task in which the first is better; a draw counts half (the statistic U of
+    Mann and Whitney over the number of pairs). `others` [..., S, M] or [S] on other tasks are a `ParamsError`.
     """
     found = _checked("probability_of_improvement", "scores", scores)
     other = _checked("probability_of_improvement", "others", others)
@@ -87,7 +87,7 @@ def bootstrap_interval(
     leading axes: a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
 
     `statistic` is a function of arrays `[..., R, M]`, such as `interquartile_mean`, with one of `scores` for each
-    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables.
+    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables. Raises as `scores` says.
     """
     owner = "bootstrap_interval"
     arrays = [_checked(owner, "scores", each) for each in scores]
@@ -97,10 +97,10 @@ def bootstrap_interval(
     generator = np.random.default_rng(seed)
     at_once = max(1, MAX_DRAWN // max(each.size for each in arrays))
     found = []
-    for begin in range(0, num_resamples, at_once):
+    for start in range(0, num_resamples, at_once):
         drawn = []
         for each in arrays:  # runs drawn again within each task: [B, ..., R, M] of [..., R, M]
-            size = min(at_once, num_resamples - begin), *each.shape[-2:]
+            size = min(at_once, num_resamples - start), *each.shape[-2:]
             runs = generator.integers(size[1], size=size)
             drawn.append(np.moveaxis(each[..., runs, np.arange(size[2])], -3, 0))
         found.append(statistic(*drawn))

@@ -11,14 +11,14 @@ Product = Callable[[Tensor], Tensor]
 
 def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: float = 1e-10) -> Tensor:
     """Solve A x = b [P] for a symmetric positive definite A (Hestenes & Stiefel 1952), given its product."""
-    # All steps are taken, so that no device is waited for; a step after `tolerance`, of the squared norm of the
-    # residual, changes nothing. P steps would be exact.
+    # All steps are taken, so that no device is waited for. Steps change nothing once the squared norm of the residual
+    # is below `tolerance`. P steps would be exact.
     x, residual = torch.zeros_like(b), b
     direction, square = b, b @ b
     for _ in range(num_steps):
         image = product(direction)
         is_open = square > tolerance
-        # Where the residual is zero, both products are zero, and their ratio is undefined.
+        # If the residual is zero, both products are zero, and their ratio is undefined.
         length = torch.where(is_open, square / (direction @ image), 0.0)
         x = x + length * direction
         residual = residual - length * image
@@ -31,7 +31,7 @@ def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: f
 def fisher_product(
     outputs: Sequence[Tensor], parameters: Sequence[Tensor], metric: Callable[[Sequence[Tensor]], Sequence[Tensor]]
 ) -> Product:
-    """Return the product of J' M J with a vector: J is the derivative of outputs by parameters, M the `metric`."""
+    """Return the product of J' M J with a vector [P]: J is the derivative of outputs by parameters, M the `metric`."""
     # Unlike a second derivative of the KL divergence, the form is never negative along any direction, however it is
     # rounded (Martens & Sutskever 2011, section 5.2; Schulman et al. 2015, TRPO, appendix C.1).
     # J v is the derivative by u of (J' u) . v: two backward passes, whose graphs are made once.
@@ -48,7 +48,7 @@ def fisher_product(
 def trust_region_step(product: Product, gradient: Tensor, max_kl: float, num_steps: int) -> Tensor:
     """Return the step [P] along the natural gradient to a KL divergence of `max_kl`, to second order.
 
-    `product` is that of the Fisher matrix A, its damping included; `num_steps` are those of conjugate gradients.
+    `product` multiplies by the Fisher matrix A, damping included; `num_steps` counts steps of conjugate gradients.
     """
     # Schulman et al. 2015, Trust Region Policy Optimization, appendix C: sqrt(2 delta / s' A s) s, A s = g.
     direction = conjugate_gradient(product, gradient, num_steps)
@@ -63,7 +63,7 @@ def line_search(is_good: Callable[[float], bool], num_steps: int, shrink: float)
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """Return all elements as one vector."""
+    """Return all elements as one vector [P]."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 

@@ -1,4 +1,4 @@
-"""Policies with an actor: stochastic ones in the env's own scale, and those of off-policy continuous control."""
+"""Policies with an actor: stochastic ones in the env's own scale, and actors in (-1, 1)^A for off-policy methods."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -69,6 +69,8 @@ def _decide_by_distribution(
 class Actor(Policy):
     """A stochastic policy over a Discrete, MultiDiscrete, MultiBinary or one-axis Box space: for behaviour cloning.
 
+    Another space raises a `SpaceError`, a wrong option a `ParamsError`.
+
     Args:
         log_std_init: logarithm of the standard deviation that a Gaussian starts with.
         orthogonal_init: initialise orthogonally, which on-policy methods learn fastest from; False leaves torch's.
@@ -110,14 +112,14 @@ class Actor(Policy):
     def distribution(self, obs: Tree, features: Tensor | None = None) -> Distribution:
         """Return the distribution over the allowed actions for normalised observations [B, ...].
 
-        `features` [B, F] are the output of the actor's encoder, where it is known.
+        `features` [B, F], if known, are the output of the actor's encoder.
         """
         distribution: Any = self.actor(obs) if features is None else self.actor[1:](features)
         return distribution.masked(self.mask_of(obs)) if self.has_mask else distribution  # type: ignore[no-any-return]  # a head's
 
 
 class ActorCritic(Actor):
-    """An actor and a state-value critic, for on-policy algorithms.
+    """An actor and a state-value critic, for on-policy algorithms. Raises as `Actor` does.
 
     Args:
         critic_net: the critic's network, if it differs. Sizes, activation and encoder that are None are the actor's.
@@ -140,7 +142,7 @@ class ActorCritic(Actor):
             self.reward_normalizer = RewardScaler()
 
     def shared_features(self, obs: Tree) -> tuple[Tensor, ...]:
-        """Return the output [B, F] of an encoder that actor and critic share; nothing without one."""
+        """Return the output [B, F] of the encoder that actor and critic share; an empty tuple without one."""
         is_shared = self._shares_encoder and self.actor[0] is self.critic[0]  # indexing takes 2 us
         if not is_shared or any(hooks_of(self.actor) + hooks_of(self.critic)):
             return ()
@@ -152,7 +154,7 @@ class ActorCritic(Actor):
         return value.squeeze(-1)
 
     def evaluate(self, obs: Tree) -> tuple[Distribution, Tensor]:
-        """Return `distribution` and `value`, with one pass through a shared encoder."""
+        """Return `distribution` and `value` [B] of observations [B, ...], with one pass through a shared encoder."""
         features = self.shared_features(obs)
         return self.distribution(obs, *features), self.value(obs, *features)
 
@@ -160,7 +162,8 @@ class ActorCritic(Actor):
 class DiscreteActorCritic(Actor):
     """A stochastic actor over a Discrete space, and E critics that value each of A choices: discrete SAC.
 
-    `critic` maps normalised observations to action values [E, B, A]; its members share the encoder.
+    `critic` maps normalised observations to action values [E, B, A]; its members share the encoder. A space that is not
+    Discrete, or has one choice, raises a `SpaceError`.
 
     Args:
         num_critics: E, critics of which targets take the least.
@@ -193,10 +196,11 @@ class ContinuousOptions(PolicyOptions, total=False):
 
 
 class ContinuousActorCritic(Policy):
-    """An actor in (-1, 1)^A and an ensemble of critics; a subclass adds the actor's head. Actions are a bounded Box.
+    """An actor in (-1, 1)^A and an ensemble of critics; a subclass adds the actor's head.
 
     The ensemble has `num_critics` (E) members with `num_outputs` (K) outputs for an action, such as quantiles: `critic`
-    returns [E, B, K]. For `critic_net` and `normalize_reward` see `ActorCritic`.
+    returns [E, B, K]. For `critic_net` and `normalize_reward` see `ActorCritic`. Actions are a bounded Box of one axis;
+    another space raises a `SpaceError`.
     """
 
     default_net = NetParams(hidden_sizes=(256, 256), activation=nn.ReLU)
@@ -249,11 +253,11 @@ class ContinuousActorCritic(Policy):
         return None
 
     def scale(self, action: Tensor) -> Tensor:
-        """Map (-1, 1) to the bounds of the action space."""
+        """Map actions [..., A] from (-1, 1) to the bounds of the action space."""
         return torch.lerp(self.action_low, self.action_high, ((action + 1) * 0.5).to(self.action_low.dtype))
 
     def unscale(self, action: Tensor) -> Tensor:
-        """Map the bounds of the action space to (-1, 1)."""
+        """Map actions [..., A] from the bounds of the action space to (-1, 1)."""
         width = self.action_high.to(action.dtype) - self.action_low
         return 2 * (action - self.action_low) / width - 1
 
@@ -282,14 +286,15 @@ class DeterministicActorCritic(ContinuousActorCritic):
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
-        """Take the actor's action, in the env's scale; exploration is added later."""
+        """Take the actor's actions [N, A], in the env's scale; exploration is added later."""
         return Decision(self.scale(self.actor(obs)))
 
 
 class SquashedActorCritic(ContinuousActorCritic):
     """A tanh-squashed Gaussian actor: SAC and algorithms that build on it.
 
-    For `use_sde` and `sde_sample_interval` see `Actor`; `log_std_init` is where that noise starts.
+    For `use_sde` and `sde_sample_interval` see `Actor`; `log_std_init` is where that noise starts. Without the noise,
+    another value than the default raises a `ParamsError`.
     """
 
     extra_specs = LOG_PROB
@@ -320,7 +325,7 @@ class SquashedActorCritic(ContinuousActorCritic):
 
 
 class GaussianActorCritic(ContinuousActorCritic):
-    """A Gaussian actor with a mean in (-1, 1), and a state-value network beside the critics and like them: IQL."""
+    """A Gaussian actor with a mean in (-1, 1), critics, and a state-value network of the same layers: IQL."""
 
     extra_specs = LOG_PROB
     has_value_network = True
@@ -340,7 +345,7 @@ class GaussianActorCritic(ContinuousActorCritic):
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
-        """Sample within the bounds, or take the mean, in the env's scale."""
+        """Sample actions [N, A] within the bounds, or take the means, in the env's scale."""
         distribution = self.distribution(obs)
         action = distribution.sample(generator).clamp(-1, 1) if explore else distribution.mode()
         return Decision(self.scale(action), extra={"log_prob": partial(distribution.log_prob, action)})
@@ -349,8 +354,8 @@ class GaussianActorCritic(ContinuousActorCritic):
 class Critic(nn.Module):
     """An ensemble of E action-value networks Q(obs, action), evaluated as batched matrix products.
 
-    DDPG has one member, TD3, SAC and IQL two, REDQ ten; TQC's have K outputs, its quantiles. The members share the
-    encoder, which has weights only where there are images or a user's own module. Actions are a Box of one axis.
+    DDPG has one member, TD3, SAC and IQL have two, REDQ has ten. Each member of TQC has K outputs, its quantiles. The
+    members share the encoder, which has weights for images or in a user's module. Actions are a Box of one axis.
     """
 
     def __init__(
@@ -364,7 +369,7 @@ class Critic(nn.Module):
     def forward(self, obs: Tree, action: Tensor, num_members: int | None = None) -> Tensor:
         """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1.
 
-        With `num_members`, only of the first so many members.
+        `num_members` evaluates the first members only.
         """
         features = torch.cat([self.encoder(obs), action], dim=-1)
         return self.ensemble(features, num_members)  # type: ignore[no-any-return]  # nn.Module

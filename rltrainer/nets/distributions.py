@@ -46,17 +46,17 @@ class Distribution(Protocol):
         """The outputs [B, ...] of a network that define the distributions."""
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """Return the Fisher information in `parameters`, the second derivative of `kl`, times directions in them."""
+        """Return the Fisher information, the second derivative of `kl`, times directions [B, ...] in `parameters`."""
 
 
 def excluded(values: Tensor, mask: Tensor) -> Tensor:
-    """Return logits or values [B, A] with those of choices that a mask [B, A] does not allow at -1e8."""
+    """Return logits or values [B, A], with -1e8 for the choices that a mask [B, A] excludes."""
     return torch.where(mask, values, EXCLUDED)
 
 
 def best_choice(preference: Tensor) -> Tensor:
-    """Return the index of the largest number of each row [B, A]; NaN is a `NonFiniteError`, or -1 on devices."""
-    # On devices and in graphs a look at a number would wait: the index of a row with NaN is no choice of any space.
+    """Return the index [B] of the largest number in each row [B, A]; NaN is a `NonFiniteError`, or -1 on devices."""
+    # Devices and graphs would have to wait for a look at a number: a row with NaN gets an index that no space has.
     if _can_look_at(preference):
         return torch.from_numpy(np.asarray(_numbers(full_precision(preference).detach().numpy()).argmax(-1)))
     largest, index = preference.max(-1)
@@ -133,11 +133,11 @@ class Categorical:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The logits."""
+        """The logits [B, A]."""
         return [self.logits]
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """Return (diag(p) - p p') v for a direction v in the logits."""
+        """Return (diag(p) - p p') v [B, A] for a direction v in the logits."""
         p, (v,) = self.log_probs.exp(), directions
         return [p * (v - (p * v).sum(-1, keepdim=True))]
 
@@ -152,7 +152,7 @@ class MultiCategorical:
     parts: list[Categorical]
 
     def masked(self, mask: Tensor) -> "MultiCategorical":
-        """Return the distribution over the choices that a mask [B, A], of one choice after the other, allows."""
+        """Return the distribution over allowed choices; a mask [B, A] holds the flags of one choice after the other."""
         masks = torch.split(mask, [part.logits.shape[-1] for part in self.parts], -1)
         return MultiCategorical([part.masked(flags) for part, flags in zip(self.parts, masks, strict=True)])
 
@@ -180,11 +180,11 @@ class MultiCategorical:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The logits of each choice."""
+        """The logits [B, A] of each choice."""
         return [part.logits for part in self.parts]
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """Return the product of each choice."""
+        """Return each choice's product [B, A]."""
         return [part.fisher([v])[0] for part, v in zip(self.parts, directions, strict=True)]
 
 
@@ -198,7 +198,7 @@ class Bernoulli:
         self.logits = full_precision(self.logits)
 
     def masked(self, mask: Tensor) -> "Bernoulli":
-        """Return the distribution over allowed flags; a mask [B, 2 D] says of each whether 0 and whether 1 is."""
+        """Return the distribution over allowed flags; a mask [B, 2 D] says for each whether it may be 0, and 1."""
         may_be_0, may_be_1 = mask[..., 0::2], mask[..., 1::2]
         fixed = torch.where(may_be_0 == may_be_1, 0.0, torch.where(may_be_1, -EXCLUDED, EXCLUDED))
         return Bernoulli(torch.where(may_be_0 & may_be_1, self.logits, fixed.to(self.logits.dtype)))
@@ -222,22 +222,22 @@ class Bernoulli:
         return (F.softplus(-size) + size * torch.sigmoid(-size)).sum(-1)
 
     def kl(self, other: "Bernoulli") -> Tensor:
-        """Return the divergences of whole actions [B]: of each flag, sum p (log p - log q) over 0 and 1."""
+        """Return the divergences of whole actions [B]: the sum of p (log p - log q) over all flags, for 0 and 1."""
         pairs = (self.logits, other.logits), (-self.logits, -other.logits)
         terms = [p.sigmoid() * (F.logsigmoid(p) - F.logsigmoid(q)) for p, q in pairs]  # in logits of p and q
         return (terms[0] + terms[1]).sum(-1)
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The logits."""
+        """The logits [B, D]."""
         return [self.logits]
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """Return p (1 - p) v for a direction v in the logits."""
+        """Return p (1 - p) v [B, D] for a direction v in the logits."""
         return [self.logits.sigmoid() * (-self.logits).sigmoid() * directions[0]]
 
     def _flags(self, is_set: Tensor) -> Tensor:
-        """Return int8; for NaN in the logits an error or -1, see `best_choice`."""
+        """Return the flags as int8; NaN in the logits is an error or -1, see `best_choice`."""
         if _can_look_at(self.logits):
             _numbers(self.logits.detach().numpy())
             return is_set.to(torch.int8)
@@ -280,11 +280,11 @@ class DiagonalGaussian:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The means, and the logarithms of the standard deviations."""
+        """The means, and the logarithms of the standard deviations, [B, A] each."""
         return [self.mean, self.log_std.expand_as(self.mean)]
 
     def fisher(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """Return v / s^2 for a direction in the means, 2 w for one in the logarithms."""
+        """Return v / s^2 [B, A] for a direction v in the means, and 2 w [B, A] for a direction w in the logarithms."""
         v, w = directions
         return [v * torch.exp(-2 * self.log_std), 2 * w]
 
@@ -316,7 +316,7 @@ class SquashedGaussian(DiagonalGaussian):
         return DiagonalGaussian.log_prob(self, u) - _log_det_tanh(u)
 
     def entropy(self) -> Tensor:
-        """Raise: a squashed Gaussian's entropy has no closed form; use -log_prob of a sample."""
+        """Raise `NotImplementedError`: a squashed Gaussian's entropies [B] have no closed form."""
         raise NotImplementedError("SquashedGaussian.entropy: there is no closed form. Use -rsample(noise)[1].")
 
 

@@ -43,7 +43,7 @@ class FlatEncoder(LeafEncoder):
 
 
 class ByteEncoder(FlatEncoder):
-    """Bytes, flattened and scaled to [0, 1]; a state from before they were scaled keeps its numbers."""
+    """Bytes, flattened and scaled to [0, 1]; a state that was saved before this scaling keeps its numbers."""
 
     scale: Tensor
 
@@ -99,7 +99,7 @@ class ImageEncoder(LeafEncoder):
 
 
 class ConvEncoder(ImageEncoder):
-    """Images of at least 36 x 36 (Mnih et al. 2015); the channel axis is the first or the last, the shorter one."""
+    """Images (Mnih et al. 2015), channels first or last; fewer pixels than 36 x 36 raise a `SpaceError`."""
 
     def __init__(self, space: spaces.Box, features: int = 512) -> None:
         channels_last = space.shape[2] < space.shape[0]
@@ -113,7 +113,7 @@ class ConvEncoder(ImageEncoder):
 class SmallConvEncoder(ImageEncoder):
     """Small images, at least 3 x 3, through one convolution and a linear layer, as Young and Tian (2019) for MinAtar.
 
-    A policy takes it as `rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=())`.
+    A policy takes it as `rl.NetParams(encoder=rl.SmallConvEncoder, hidden_sizes=())`; another space is a `SpaceError`.
     """
 
     def __init__(self, space: Space, features: int = 128) -> None:
@@ -162,7 +162,7 @@ class Encoder(nn.Module):
             return leaf if leaf.dtype == self.weight_dtype else leaf.to(self.weight_dtype)
         if self.weight_dtype is not torch.float32:
             obs = cast(obs, self.weight_dtype)
-        # By key: the keys of an observation may come in another order than those of the space.
+        # An observation may list its keys in another order than its space.
         seen = map_tree(lambda _, leaf: leaf, self.structure, obs)
         if self.sees_whole:
             return self.parts[0](seen)  # type: ignore[no-any-return]  # nn.Module
@@ -178,7 +178,7 @@ class Encoder(nn.Module):
 
 
 def _seen_space(observation_space: Space, keys: Sequence[str] | None) -> Space:
-    """Return the visible space: of a Dict the parts of some keys, in its order, without the mask."""
+    """Return the visible space; a Dict is reduced to the given keys, in its order, without the mask."""
     if not isinstance(observation_space, spaces.Dict):
         if keys is not None:
             raise ParamsError.about("NetParams", "keys", "must be None where observations are no Dict", keys)

@@ -19,14 +19,14 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Ru
 
 # An algorithm sets one on its policy from its params; `Collector(exploration=...)` replaces it.
 class Exploration(Protocol):
-    """Replaces a greedy action by one that explores. The numbers of `settings(progress)`, if it has it, are logged."""
+    """Replaces a greedy action by one that explores. A run logs the numbers of `settings(progress)`, if it has any."""
 
     def __call__(self, action: Tensor, action_space: Space, progress: float, generator: Generator | None) -> Tensor:
         """Return the explored actions [N, ...], given the greedy ones and the share of the training done."""
 
 
 class StatefulExploration(Exploration, Protocol):
-    """Exploration with a memory, which a collector stores as that of a policy. A call without one begins an episode."""
+    """Exploration with a memory, which a collector stores as a policy's. A call without a memory starts an episode."""
 
     def initial_state(self, num_envs: int, action_space: Space) -> Tensor:
         """Return the memory at the start of an episode [num_envs, S] float32."""
@@ -59,8 +59,8 @@ class EpsilonGreedy(Params):
         low, high = self._range_of(action_space)
         chance = draw_like(action, generator, "uniform_")
         epsilon = value_at(self.epsilon, progress)
-        # Mostly so with few envs; a comparison in torch takes 3 us more. No look at numbers that were drawn before:
-        # compiled or recorded code has none yet.
+        # With few envs, most often no action changes; a comparison in torch takes 3 us more. Compiled and recorded code
+        # cannot look: it runs before its numbers are drawn.
         is_known = action.is_cpu and not isinstance(generator, DrawnNumbers)
         if is_known and not np.count_nonzero(chance.numpy() < epsilon):
             return action
@@ -156,9 +156,9 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
 
 def allowed(action: Tensor, mask: Tensor, space: Space, generator: Generator | None) -> Tensor:
-    """Replace choices [N], or [N, D] for D choices, that are not allowed by uniform ones among those that are.
+    """Replace each excluded choice of actions [N], or [N, D], by a uniformly drawn allowed choice.
 
-    So uniform choices become uniform among the allowed ones. `mask` is [N, A] bool; of D choices one after the other.
+    A uniform choice stays uniform, among the allowed ones. `mask` [N, A] bool holds the flags of the D choices in turn.
     """
     sizes = num_choices(space)
     assert sizes is not None  # policies accept masks of choices only

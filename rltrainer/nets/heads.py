@@ -27,7 +27,7 @@ class ValueHead(Linear):
 
 
 class LinearHead(nn.Module):
-    """Parent of the heads whose parameters of a distribution are a linear function of the features."""
+    """Parent of heads that compute the parameters of a distribution by one linear layer."""
 
     def __init__(self, in_features: int, num_outputs: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ EPS = 1e-6
 class StateDependentHead(nn.Module):
     """A normal with a linear mean, explored by noise phi(obs) theta, theta ~ N(0, std^2) [F, A] (gSDE).
 
-    Each env keeps its theta, in standard normal numbers, for `sample_interval` steps, or with None for its episode: so
+    Each env keeps its theta, in standard normal numbers, for `sample_interval` steps (None: for its episode), so that
     actions do not jump from step to step. `log_std` is the initial logarithm of std; `squashes` is whether actions are
     tanh of the normal.
     """

@@ -37,10 +37,7 @@ def faster_library(instructions: str, processor: str) -> Library:
 
 
 def choose_library(asked: Literal["auto"] | Library, chosen: Literal["auto"] | Library) -> Library:
-    """Return the library of a run, given `RuntimeParams.matrix_library` and its resolved value of a resumed run.
-
-    The same as `asked` in a new run; a resumed one keeps its library on any machine.
-    """
+    """Return a run's library. `chosen` is `asked` in a new run, and the earlier library in a resumed run."""
     log = logging.getLogger("rltrainer")
     if chosen == "auto":
         log.info("matrix_library='auto': large float32 products on the CPU are left to %r", _FASTER)

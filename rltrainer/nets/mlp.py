@@ -45,7 +45,8 @@ class MLP(nn.Module):
 def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:
     """Return a new activation for a layer of this width; a `ParamsError` in the name of `owner` if it is no module."""
     make: Any = activation
-    made, cause, needs_width = None, None, False
+    made = cause = None
+    needs_width = False
     # Not callable, or written in C without a signature: the call's own error says more.
     with contextlib.suppress(TypeError, ValueError):
         required = [p.kind for p in inspect.signature(make).parameters.values() if p.default is p.empty]
@@ -102,7 +103,10 @@ class PerMember(nn.ModuleList):
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons with K outputs, evaluated together; `sizes` are those of the input and of each hidden layer."""
+    """E perceptrons with K outputs, evaluated together; more than `MAX_MEMBERS` are a `ParamsError`.
+
+    `sizes` are the features of the input and of each hidden layer.
+    """
 
     def __init__(self, num_members: int, sizes: Sequence[int], activation: Activation, num_outputs: int = 1) -> None:
         super().__init__()
@@ -159,7 +163,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        # A random start: the masks of one layer differ from those of another.
+        # A random start, so that each layer draws its own masks.
         self.register_buffer("num_masks", torch.randint(2**31, ()))
         # A tensor, so that all shards of a process run the same compiled code; not saved.
         self.register_buffer("shard", torch.zeros((), dtype=torch.int64), persistent=False)

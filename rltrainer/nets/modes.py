@@ -22,7 +22,7 @@ _NO_CHANGE = nullcontext()
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put all modules into eval mode, and those that were in train mode back into it at the exit."""
+    """Put all modules into eval mode, and restore their modes at the exit."""
     in_training = [part for part in module.modules() if part.training]
     for part in in_training:
         part.training = False

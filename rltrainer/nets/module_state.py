@@ -40,7 +40,7 @@ def completed(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_module(name: str, module: nn.Module, saved: Any) -> None:
-    """Raise a `CheckpointError`, whose text begins with `name`, unless a saved state fits a network."""
+    """Raise a `CheckpointError`, its text starting with `name`, unless a saved state fits a network."""
     # Before anything is loaded: `load_state_dict` would have changed half of the network when it finds a misfit.
     if not isinstance(saved, dict):
         raise CheckpointError(f"{name}: expected a mapping, found {readable(saved)}")

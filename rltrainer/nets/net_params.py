@@ -17,9 +17,9 @@ ACTIVATIONS = (
     nn.Mish, nn.PReLU, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh,
 )  # fmt: skip
 registry.add_values(*ACTIVATIONS, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm)
-# From the space of a leaf to a module from the leaf, as stored [B, ...], to features [B, F]; None takes the default.
+# Takes the space of a leaf, and returns a module from leaves as stored [B, ...] to features [B, F]; None: the default.
 MakeEncoder = Callable[[Any], nn.Module | None]
-# From an observation space to a module from observations, as stored [B, ...], to features [B, F].
+# Takes an observation space, and returns a module from observations as stored [B, ...] to features [B, F].
 MakeObsEncoder = Callable[[Any], nn.Module]
 
 
@@ -48,7 +48,7 @@ class NetParams(Params):
     """Parts of one network of a policy: encoders, then hidden layers; the policy adds the head.
 
     A policy takes one as `net`, and may take another one as `critic_net`. None stands for the policy's default. A
-    policy of your own builds its networks from them:
+    policy of your own builds its networks from them. A field that breaks its rule raises a `ParamsError`.
 
         encoder = Encoder(observation_space, self.net_params)
         layers = self.net_params.hidden_layers(encoder.out_features)
@@ -78,7 +78,7 @@ class NetParams(Params):
         super().__post_init__()
         if self.encoder is not None and self.obs_encoder is not None:
             self.raise_invalid("obs_encoder", "must be None where there is an encoder for each leaf")
-        for name in ("hidden_sizes", "keys"):  # tuples: hashable, and equal to those that a file restores
+        for name in ("hidden_sizes", "keys"):  # tuples: hashable, and equal to what a file restores
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
 
@@ -98,7 +98,7 @@ class NetParams(Params):
         return EnsembleMLP(num_members, self.layer_sizes(in_features), self.after_linear, num_outputs)
 
     def after_linear(self, num_features: int) -> nn.Module:
-        """Return the module between a hidden layer and the next: dropout, norm, activation."""
+        """Return the module after a hidden layer: dropout, norm, activation; a `ParamsError` without an activation."""
         if self.activation is None:
             self.raise_invalid("activation", "must be given to build a network")
         activation = make_activation(self.activation, num_features, "NetParams")
@@ -107,7 +107,7 @@ class NetParams(Params):
         return nn.Sequential(*before, activation) if before else activation
 
     def layer_sizes(self, in_features: int) -> tuple[int, ...]:
-        """Return the features of the input and of each hidden layer."""
+        """Return the features of the input and of each hidden layer; a `ParamsError` without `hidden_sizes`."""
         if self.hidden_sizes is None:
             self.raise_invalid("hidden_sizes", "must be given to build a network")
         return (in_features, *self.hidden_sizes)

@@ -31,7 +31,7 @@ class DrawnNumbers:
         self._numbers, self._next = numbers, 0
 
     def take(self, draw: Draw, device: torch.device) -> Tensor:
-        """Return the next numbers."""
+        """Return the next numbers, of the shape of `draw`."""
         self._next += 1
         return self._numbers[self._next - 1]
 
@@ -45,7 +45,7 @@ class DrawRecord(DrawnNumbers):
         self._generator = generator
 
     def take(self, draw: Draw, device: torch.device) -> Tensor:
-        """Draw numbers now."""
+        """Draw numbers of the shape of `draw` now."""
         self.draws.append(draw)
         return draw.numbers(device, self._generator)
 

@@ -128,7 +128,7 @@ class RewardScaler(nn.Module):
         # A loaded one may be on another device.
         initial = to_device(initial, reward.device).masked_fill(rollout.starts, 0.0)
         returns, running = discounted_returns(reward, rollout.ends, initial, gamma)
-        # The episodes of idle envs continue in a later rollout. Those of tensors all take part: the host need not look.
+        # The episodes of idle envs continue in a later rollout. Envs of tensors are never idle: the host need not look.
         if not isinstance(rollout, DenseRollout) and (idle := rollout.idle)[-1].any():
             last, envs = (~idle).sum(0) - 1, torch.arange(idle.shape[1], device=idle.device)
             there = torch.where(last < 0, initial, returns[last, envs] * ~rollout.done[last, envs])
@@ -137,11 +137,11 @@ class RewardScaler(nn.Module):
         self.moments.update(rollout.valid_cells(returns), ranks)
 
     def get_extra_state(self) -> Tensor:
-        """Return the running return of each env; it is no buffer, as its size is not known in advance."""
+        """Return the running returns [N]; they are no buffer, as the number of envs is not known in advance."""
         return torch.zeros(0) if self.running_return is None else self.running_return
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore the running return of each env; a `ValueError` if it is no vector of finite numbers."""
+        """Restore the running returns [N]; a `ValueError` if they are no vector of finite numbers."""
         if state.ndim != 1 or state.dtype != self.moments.mean.dtype or not state.isfinite().all():
             raise ValueError(f"expected finite float32 [N], found {state.dtype} {tuple(state.shape)}")
         self.running_return = state.clone() if len(state) else None
@@ -149,5 +149,5 @@ class RewardScaler(nn.Module):
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """Log a warning the first time that a program has this text for it."""
+    """Log a warning, once in a program."""
     logging.getLogger("rltrainer").warning(text)

@@ -41,7 +41,7 @@ VERSION: ExtraSpecs = {"version": ((), torch.int64)}
 
 @dataclasses.dataclass(slots=True)
 class Decision:
-    """A policy's output for N observations."""
+    """A policy's output for N observations, a row [...] for each."""
 
     action: Tensor
     """[N, ...] in the env's scale, as sampled: a rollout keeps the sample, the env gets it clipped to its Box."""
@@ -53,7 +53,7 @@ class Decision:
 
 Options = ParamSpec("Options")
 TPolicy = TypeVar("TPolicy")
-# A policy's class to a type checker: `for_envs` takes the arguments of the constructor, which are written once.
+# A policy's class to a type checker: `for_envs` takes the constructor's arguments.
 Constructor = Callable[Concatenate[Space, Space, Options], TPolicy]
 CheckLeaf = Callable[[str, Space, Any], Any]
 AnyNet = Annotated[NetParams, instance_of(NetParams, hint="Write rl.NetParams(hidden_sizes=(64, 64)).")]
@@ -73,23 +73,24 @@ class Policy(nn.Module, metaclass=Constructed):
     A subclass implements `decide`, and `initial_state` if it has a memory. Move a policy with `.to(device)` before its
     algorithm is built.
 
-    A memory is one row of float32 numbers per env, stored by the collector: it begins with `initial_state(num_envs)`,
-    passes the `state` of each decision to the next one, and resets the rows of envs that begin an episode. The column
-    `state` of a buffer holds the memory before each step; updates reset it where `rollout.begins` is set.
+    A memory is one row of float32 numbers per env. The collector starts it with `initial_state(num_envs)`, passes the
+    `state` of each decision to the next one, and resets the rows of envs that start an episode. The column `state` of a
+    buffer holds the memory before each step; updates reset it where `rollout.begins` is set.
 
     `net` are the parts of its networks, None takes the class's defaults; `hidden_sizes` and `activation` replace those
     of `net`. `normalize_obs` standardises float observations by running statistics that are saved with the policy.
+    What is no space raises a `SpaceError`, a wrong option a `ParamsError`.
     """
 
     default_net: ClassVar[NetParams] = NetParams(hidden_sizes=(64, 64), activation=nn.Tanh)
     """Sizes and activation of networks for which the user chose none."""
     extra_specs: ExtraSpecs = MappingProxyType({})
     """Columns that `decide` can fill, for buffers that declare them."""
-    # Whether the memory is that of noise, which greedy actions do not depend on.
+    # Whether the memory belongs to noise: greedy actions do not depend on it.
     use_sde = False
     # Format of the networks; see `set_weight_dtype`.
     weight_dtype = torch.float32
-    # Names of buffers in the envs' format, whatever that of the networks is.
+    # Names of buffers that stay in the envs' format.
     keeps_dtype: ClassVar[tuple[str, ...]] = ("_lowest", "_highest")
     _lowest: Tensor | None
     _highest: Tensor | None
@@ -147,9 +148,9 @@ class Policy(nn.Module, metaclass=Constructed):
         return cls(*_spaces_of(cls, envs), *args, **options)
 
     def critic_net_params(self, critic_net: NetParams | None, shares: str | None = None) -> NetParams:
-        """Return the parts of a critic: a `critic_net`, completed by those of the actor.
+        """Return the parts of a critic: a `critic_net`, completed by the actor's parts.
 
-        If the option `shares` makes it share the actor's encoder, an encoder or keys of its own are a `ParamsError`.
+        With the option `shares` it shares the actor's encoder: then an encoder or keys of its own are a `ParamsError`.
         """
         name, own = type(self).__name__, self.net_params
         critic_net = checked(name, "critic_net", critic_net, AnyNet | None)
@@ -180,8 +181,8 @@ class Policy(nn.Module, metaclass=Constructed):
     ) -> Decision:
         """Decide for normalised observations, a tree [N, ...]; gradients are off.
 
-        `state` [N, S] is the memory, None without one and where the caller gave none. `mask` [N, A] bool has the
-        allowed choices, None where all are; encoders leave it out of `obs`. With `explore`, a stochastic policy
+        `state` [N, S] is the memory, None without one or if the caller gave none. `mask` [N, A] bool marks the allowed
+        choices, None allows all; encoders leave it out of `obs`. With `explore`, a stochastic policy
         samples. A `generator` of None is torch's global one.
         """
 
@@ -198,10 +199,11 @@ class Policy(nn.Module, metaclass=Constructed):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Choose actions [N, ...] for raw observations, a tree [N, ...], in the modes (train or eval) of the networks.
 
-        Actions are in the env's scale, those of a Box within its bounds. With a `state` [N, S], `initial_state(N)` at
-        the start of an episode, the next state is returned too; a recurrent policy needs one.
+        Actions are in the env's scale, and within the bounds of a Box. Given a `state` [N, S], which is
+        `initial_state(N)` at the start of an episode, the next state is returned, too.
 
         Raises:
+            ParamsError: a recurrent policy was given no state.
             NonFiniteError: the networks' preferences are NaN.
             SpaceError: the observations are no tensors of the space.
         """
@@ -221,7 +223,7 @@ class Policy(nn.Module, metaclass=Constructed):
         return obs[ACTION_MASK].bool() if self.has_mask else None
 
     def with_open_masks(self, next_obs: Tree, terminated: Tensor) -> Tree:
-        """Allow all choices [B, ...] where a mask allows none and a target bootstraps: an env may say so at a limit."""
+        """Allow all choices where a target bootstraps and the mask [B, A] allows none, as at some envs' time limits."""
         if (mask := self.mask_of(next_obs)) is None:
             return next_obs
         mask = mask | (~terminated.unsqueeze(-1) & ~mask.any(-1, keepdim=True))
@@ -233,7 +235,7 @@ class Policy(nn.Module, metaclass=Constructed):
     ) -> Decision:  # fmt: skip
         """Normalise raw observations, decide, and explore: `act` for collectors, with all of the decision, unclipped.
 
-        `state` is the memory of the policy or of its exploration. `exploration` explores from the greedy action,
+        `state` [N, S] is the memory of the policy or of its exploration. `exploration` explores from the greedy action,
         instead of the policy's own sampling and exploration.
         """
         if torch.is_grad_enabled():  # a collector has switched gradients off once for all its steps
@@ -265,8 +267,8 @@ class Policy(nn.Module, metaclass=Constructed):
         Args:
             obs: one raw observation, or N of them with an axis in front: arrays, or dicts and tuples of them. Keys
                 that only the critic sees may be missing.
-            state: [S] or [N, S], returned beside the action before if the policy is recurrent or a state was given;
-                None begins an episode.
+            state: the memory [S] or [N, S], None at an episode's start. The next one is returned beside the action if
+                the policy is recurrent or a state was given.
 
         Raises:
             SpaceError: the space has no such observation.
@@ -322,7 +324,7 @@ class Policy(nn.Module, metaclass=Constructed):
         return self.act(obs) if state is None else self.act(obs, state)
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
-        """Convert networks and statistics to float32 or float64, in place; `Algorithm.set_weight_dtype` calls it."""
+        """Convert networks and statistics in place to float32 or float64; another format is a `ParamsError`."""
         set_weight_dtype(self, checked(type(self).__name__, "set_weight_dtype", dtype, WeightDtype))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -349,7 +351,7 @@ class Policy(nn.Module, metaclass=Constructed):
             write_state(path, "policy", state | dtype_entry(self.weight_dtype))
 
     def load(self, path: str | Path, *, strict: bool = True) -> IncompatibleKeys:
-        """Restore the policy from its file or from an algorithm's; see `Algorithm.load`."""
+        """Restore the policy from its file or an algorithm's, or raise a `CheckpointError`; see `Algorithm.load`."""
         name = f"{type(self).__name__}.load"
         path, strict = checked(name, "path", path, AnyPath), checked(name, "strict", strict, Flag)
         state = read_state(path, "policy", CheckpointError, or_kind="algorithm")
@@ -362,20 +364,20 @@ class Policy(nn.Module, metaclass=Constructed):
         return self.__dict__ | {"progress": no_progress, "net_params": None}
 
     def normalize(self, obs: Tree) -> Tree:
-        """Standardise observations, if this policy does so."""
+        """Standardise observations, a tree [B, ...], if this policy does so."""
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs)
 
     def scale_reward(self, reward: Tensor) -> Tensor:
-        """Divide rewards by the standard deviation of the return, if this policy does so."""
+        """Divide rewards, of any shape, by the standard deviation of the return, if this policy does so."""
         normalizer: RewardScaler | None = self.reward_normalizer
         return reward if normalizer is None else normalizer(reward)
 
     def scale(self, action: Tensor) -> Tensor:
-        """Map actions from the scale of the networks to the env's."""
+        """Map actions [B, ...] from the scale of the networks to the env's scale."""
         return action
 
     def unscale(self, action: Tensor) -> Tensor:
-        """Map actions from the env's scale to that of the networks; the inverse of `scale`."""
+        """Map actions [B, ...] from the env's scale to the scale of the networks; the inverse of `scale`."""
         return action
 
     @property

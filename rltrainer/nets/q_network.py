@@ -43,7 +43,7 @@ class QNetworkOptions(PolicyOptions, total=False):
 
 
 class QNetwork(Policy):
-    """Action values of a Discrete space; acts greedily.
+    """Action values of a Discrete space (another one raises a `SpaceError`); acts greedily.
 
     Args:
         dueling: separate value and advantage streams (Wang et al. 2016).
@@ -75,9 +75,9 @@ class QNetwork(Policy):
         self.critic = Chain(encoder, self.net_params.hidden_layers(encoder.out_features), head)
 
     def q_values(self, obs: Tree, output: Tensor | None = None) -> Tensor:
-        """Return the action values [B, A] for normalised observations; those of actions that are not allowed are -1e8.
+        """Return the action values [B, A] for normalised observations [B, ...]; actions that are not allowed get -1e8.
 
-        `output` is that of another critic of this shape, such as the target network; None evaluates `critic`.
+        `output` comes from another critic of this shape, such as the target network; None evaluates `critic`.
         """
         values, mask = self.expectation(self.critic(obs) if output is None else output), self.mask_of(obs)
         return values if mask is None else excluded(values, mask)
@@ -93,11 +93,11 @@ class QNetwork(Policy):
         return Decision(self.scale(best_choice(self.q_values(obs))))
 
     def scale(self, action: Tensor) -> Tensor:
-        """Map positions in the critic's output to the space's choices."""
+        """Map positions [...] in the critic's output to the space's choices."""
         return action + self.start if self.start else action
 
     def unscale(self, action: Tensor) -> Tensor:
-        """Map the space's choices to positions in the critic's output."""
+        """Map the space's choices [...] to positions in the critic's output."""
         return action - self.start if self.start else action
 
 
@@ -108,7 +108,8 @@ class CategoricalQNetwork(QNetwork):
     """Returns as probabilities of `num_atoms` (K) fixed atoms, evenly spaced from `v_min` to `v_max`: C51.
 
     `critic` returns logits [B, A, K]. The atoms must cover the discounted returns of the env, which are clipped to
-    them; -10 to 10 are for the rewards of Atari games, clipped to [-1, 1].
+    them; -10 to 10 fit the rewards of Atari games, clipped to [-1, 1]. Limits that are not
+    in order raise a `ParamsError`.
     """
 
     # The atoms [K].
@@ -140,7 +141,10 @@ class CategoricalQNetwork(QNetwork):
 
 
 class QuantileQNetwork(QNetwork):
-    """Returns as `num_quantiles` (K) quantiles, at the midpoints of equal shares: QR-DQN; `critic` is [B, A, K]."""
+    """Returns as `num_quantiles` (K) quantiles, at the midpoints of equal shares: QR-DQN; `critic` is [B, A, K].
+
+    Raises as `QNetwork` does.
+    """
 
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,

@@ -39,7 +39,7 @@ class RecurrentCell(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
         """Return the memory after each row [L, B, S], given features and the memory before the first row [B, S].
 
-        The memory is zero before a row where an episode begins, as `begins` [L, B] bool says.
+        `begins` [L, B] bool marks the rows where an episode starts: the memory before them is zero.
         """
         products = self.of_input(x.flatten(0, 1)).to(memory.dtype).view(*x.shape[:2], -1)
         keep = (~begins).to(memory.dtype).unsqueeze(-1)
@@ -56,7 +56,9 @@ class RecurrentCell(nn.Module):
 class GRU(RecurrentCell):
     """A gated recurrent unit (Cho et al. 2014), as `torch.nn.GRU`; its output is its memory."""
 
-    name, num_gates, num_parts = "gru", 3, 1
+    name = "gru"
+    num_gates = 3
+    num_parts = 1
 
 
 class LSTM(RecurrentCell):
@@ -65,7 +67,9 @@ class LSTM(RecurrentCell):
     Its memory is its output beside its cell.
     """
 
-    name, num_gates, num_parts = "lstm", 4, 2
+    name = "lstm"
+    num_gates = 4
+    num_parts = 2
 
 
 # An operator takes products of the input [L, B, G * H], memory [B, S], keep [L, B, 1], weight [G * H, H] and bias of
@@ -74,7 +78,8 @@ class LSTM(RecurrentCell):
 
 def _gru(x: Tensor, memory: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     size = weight.shape[1]
-    transposed, memories, saved = weight.t(), [], []
+    transposed = weight.t()
+    memories, saved = [], []
     of_gates, of_new = torch.split(x, [2 * size, size], -1)
     for gates, new, keep_row in zip(of_gates.unbind(), of_new.unbind(), keep.unbind(), strict=True):
         before = memory * keep_row
@@ -110,7 +115,8 @@ def _gru_backward(gradient: Tensor, keep: Tensor, weight: Tensor, saved: Tensor)
 
 def _lstm(x: Tensor, memory: Tensor, keep: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     size = weight.shape[1]
-    transposed, memories, saved = weight.t(), [], []
+    transposed = weight.t()
+    memories, saved = [], []
     for products, keep_row in zip((x + bias).unbind(), keep.unbind(), strict=True):
         before = memory * keep_row
         hidden, cell = before.chunk(2, -1)
@@ -143,7 +149,7 @@ def _lstm_backward(gradient: Tensor, keep: Tensor, weight: Tensor, saved: Tensor
 
 
 def _gradients(of_x: Tensor, of_product: Tensor, hidden: Tensor, of_memory: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients by x, memory, weight and bias, from those by products [L, B, G, H]."""
+    """Return the gradients by x, memory, weight and bias, from the gradients by products [L, B, G, H]."""
     rows = of_product.flatten(2).flatten(0, 1)
     return of_x.flatten(2).clone(), of_memory, rows.t() @ hidden.flatten(0, 1), rows.sum(0)
 
@@ -192,7 +198,7 @@ _register("lstm", _lstm, _lstm_backward, num_saved=7)
 class RecurrentActorCritic(Policy):
     """An actor and a state-value critic with memory, for `RecurrentPPO`: encoder, recurrent cell, hidden layers, head.
 
-    The memory of an env [N, S] is that of the actor's cell, followed by that of the critic's.
+    The memory [N, S] holds the actor's cell, then the critic's. Raises as `Actor` does.
 
     Args:
         cell: "gru" or "lstm".
@@ -202,7 +208,7 @@ class RecurrentActorCritic(Policy):
     """
 
     extra_specs = LOG_PROB
-    # The output of a cell is bounded, and tanh on top of that saturates where returns are large.
+    # The output of a cell is bounded; tanh on top of it saturates where returns are large.
     default_net = NetParams(hidden_sizes=(64, 64), activation=nn.ReLU)
 
     def __init__(
@@ -238,8 +244,8 @@ class RecurrentActorCritic(Policy):
     def next_state(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
         """Return the memory after each observation [L * N, S], given the memory before the first row [N, S].
 
-        The normalised observations, a tree [L * N, ...], are L of each of N envs, time first. `begins` [L, N] bool says
-        where an episode begins; None is one row in which none does.
+        The normalised observations, a tree [L * N, ...], are L of each of N envs, time first. `begins` [L, N] bool
+        marks the starts of episodes; None is one row without a start.
         """
         if begins is None:
             begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
@@ -261,7 +267,7 @@ class RecurrentActorCritic(Policy):
     def decide(
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
-        """Advance the memory, and sample an action or take the likeliest one."""
+        """Advance the memory [N, S], and sample actions [N, ...] or take the likeliest ones."""
         state = self.next_state(obs, self.initial_state(len(leaves(obs)[0])) if state is None else state)
         distribution = self.distribution(state, mask)
         action = distribution.sample(generator) if explore else distribution.mode()

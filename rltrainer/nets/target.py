@@ -11,7 +11,7 @@ from rltrainer.functional.scalars import computed_once
 
 
 class Accumulation:
-    """Groups of gradient steps: the last of each applies the gradients of its group.
+    """Groups of gradient steps: the last step of a group applies the gradients of all its steps.
 
     An algorithm's optimizers and target networks share one. `num_steps` counts the steps of the current group, and
     `applies` is whether the current step is the last one.
@@ -37,7 +37,7 @@ class Accumulation:
 
 
 class TargetNetwork(nn.Module):
-    """A copy of a network that follows it, at each `interval`-th call. Always in eval mode."""
+    """A copy of a network that follows it at each `interval`-th call. Always in eval mode."""
 
     # target <- (1 - tau) * target + tau * online: a slow target does not run after its own estimates (Lillicrap et al.
     # 2016, tau = 0.001; Mnih et al. 2015 copy, tau = 1, every 10,000 steps).

@@ -11,9 +11,9 @@ from rltrainer.types import State
 from rltrainer.validation.field_rules import Rule
 
 # Networks, their statistics, optimizers and the computations of updates are in it. Observations, actions, memories,
-# buffers and random numbers are always float32: they are cast where a policy acts, and where an update begins.
+# buffers and random numbers are always float32: they are cast where a policy acts, and where an update starts.
 FULL = (torch.float32, torch.float64)
-# The key in files; those of float32 do without.
+# The key in files; files of float32 lack it.
 ENTRY = "weight_dtype"
 IsFull = Rule("torch.float32 or torch.float64", lambda v: isinstance(v, torch.dtype) and v in FULL)
 WeightDtype = Annotated[torch.dtype, IsFull]
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """Return the output of a network in float32 at least, for distributions and losses."""
+    """Return the output [...] of a network in float32 at least, for distributions and losses."""
     return x if x.dtype in FULL else x.float()
 
 
 def convert(tensor: Tensor, dtype: torch.dtype) -> None:
-    """Convert a parameter or vector in place; half precisions and integers stay."""
+    """Convert a parameter or vector, of any shape, in place; half precisions and integers stay."""
     # Scalars that are no parameters, such as counts, stay float32: PyTorch 2.13 takes a float64 scalar of a compiled
     # graph for a number of Python's, and leaves out operations on it in place.
     if tensor.dtype in FULL and (tensor.dim() or isinstance(tensor, nn.Parameter)):
@@ -34,7 +34,7 @@ def convert(tensor: Tensor, dtype: torch.dtype) -> None:
 
 
 def cast(value: T, dtype: torch.dtype) -> T:
-    """Return a value with its float32 and float64 tensors in a format, those in items or fields included."""
+    """Return a value with its float32 and float64 tensors in a format, also in its items and fields."""
     made: T = map_tensors(lambda x: x.to(dtype) if x.dtype in FULL else x, value)
     return made
 
