@@ -35,13 +35,13 @@ def load(
 ) -> Algorithm:
     """Return the algorithm that `algorithm.save` wrote, ready to continue training. The file runs nothing.
 
-    Policy, networks, normalisers, params and optimizers are built from known names: those of rltrainer, those that were
-    registered (`rl.register`), and those that are passed here.
+    Policy, networks, normalisers, params and optimizers are built from known names only: from rltrainer, from
+    `rl.register`, and from `classes`.
 
     Args:
         path: the file; or the folder of a run, for its best algorithm, or a checkpoint.
-        classes: your classes and functions that the file names, or a dict to them, and to your objects, from names or
-            from places such as `policy.net.encoder`, which the error about a missing one has.
+        classes: your classes and functions that the file names; or a dict from names, or from places such as
+            `policy.net.encoder`, to them and to your objects. The error about a missing one says its place.
         device: where the networks live, such as "cuda"; "auto" decides as `rl.train` does.
         strict: False loads the parts that fit, if classes have changed since; a warning names the others.
 
@@ -66,7 +66,7 @@ def load(
 def load_policy(
     path: str | Path, *, classes: Named = (), device: str | torch.device = "cpu", strict: bool = True
 ) -> Policy:
-    """Return the policy that `policy.save` wrote, or that of an algorithm's file, in eval mode; arguments as of `load`.
+    """Return the policy in a policy's or an algorithm's file, in eval mode; arguments as of `load`.
 
     Raises:
         CheckpointError: see `load`.
@@ -79,7 +79,7 @@ def load_policy(
 
 
 def policy_of(owner: str, player: Player) -> Policy:
-    """Return the policy of an object or a path, for `owner` in error texts; of a run's folder, the best one."""
+    """Return the policy of an object or a path, or a run's best policy; a `ParamsError` about `owner` without one."""
     if isinstance(player, Algorithm):
         return player.policy
     if isinstance(player, Policy):

@@ -1,4 +1,4 @@
-"""Fields of trainer params that train well, whose own defaults are neutral: the result of `Algorithm.recommended`."""
+"""Fields of trainer params that train well: the result of `Algorithm.recommended`. The params' defaults are neutral."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -36,9 +36,9 @@ class OfflineFields(TypedDict):
 
 def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
     """Return fields of `OffPolicyTrainerParams` that train well: `**rl.SAC.recommended(envs)`."""
-    # A gradient step of 256 transitions per sample, after 1,000 random ones: SAC's table 1, with the warm-up of its
+    # A gradient step of 256 transitions per sample, after 1,000 random samples: SAC's table 1, with the warm-up of its
     # authors' code; TD3's appendix C, which has batches of 100 (256 are its authors' later code and Stable-Baselines3).
-    # For HalfCheetah and its like, 10,000 random ones (TD3's appendix C; RL Zoo).
+    # HalfCheetah and its like need 10,000 random samples (TD3's appendix C; RL Zoo).
     return OffPolicyFields(
         collection_step_num_env_steps=look_at(envs, algorithm)[0], batch_size=256,
         update_step_num_gradient_steps_per_sample=1.0, warmup_num_env_steps=1000,

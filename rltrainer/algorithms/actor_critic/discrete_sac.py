@@ -27,7 +27,7 @@ class DiscreteSACParams(SACParams):
 
 
 class DiscreteSAC(SAC):
-    """SAC whose expectations over actions are sums over all of them instead of samples."""
+    """SAC that sums over all actions instead of sampling them."""
 
     policy_class = DiscreteActorCritic
     params_class = DiscreteSACParams
@@ -42,7 +42,7 @@ class DiscreteSAC(SAC):
         return SHARE * math.log(self.policy.num_actions)
 
     def sample_noise(self, batch: Transitions) -> SACNoise:
-        """Sample nothing: the expectations are sums."""
+        """Sample nothing: sums replace the expectations."""
         none = batch.reward.new_empty(0)
         return SACNoise(action=none, next_action=none)
 
@@ -67,7 +67,7 @@ class DiscreteSAC(SAC):
         return -(value * batch.weight).mean(), -distribution.entropy().detach()
 
     def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
-        """Return SAC's; the default target is 0.6 ln A of the A actions that a mask allows in each state."""
+        """Return SAC's loss [], given log pi [B]; the default target is 0.6 ln A for A actions that the mask allows."""
         mask = self.policy.mask_of(batch.obs)
         if mask is not None and self.params.target_entropy is None:
             log_prob = log_prob + SHARE * mask.sum(1).to(log_prob.dtype).log() - self.target_entropy

@@ -26,7 +26,7 @@ class REDQParams(SACParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class REDQNoise(SACNoise):
-    """Random numbers of one gradient step."""
+    """Random numbers of one gradient step, [B, A] for actions."""
 
     members: Tensor  # critics of the target, int64 [M]; the same for the whole batch
 
@@ -51,7 +51,7 @@ class REDQ(SAC):
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
         """Return fields of `OffPolicyTrainerParams` that train well: `**rl.REDQ.recommended(envs)`."""
-        # 20 gradient steps of 256 transitions per sample, after 5,000 random ones (the paper's appendix A).
+        # 20 gradient steps of 256 transitions per sample, after 5,000 random samples (the paper's appendix A).
         fields = super().recommended(envs)
         return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
 

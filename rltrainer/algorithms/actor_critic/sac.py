@@ -40,16 +40,16 @@ class Temperature(nn.Module):
         self.log_alpha = nn.Parameter(torch.tensor(initial).log())
 
     def forward(self) -> Tensor:
-        """Return alpha, without gradient."""
+        """Return alpha [], without gradient."""
         return self.log_alpha.detach().exp()
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SACNoise:
-    """Random numbers of one gradient step."""
+    """Random numbers of one gradient step: standard normal, [B, A] for each action."""
 
-    action: Tensor  # standard normal, for the actions at `obs` [B, A]
-    next_action: Tensor  # and for those at `next_obs`
+    action: Tensor  # for actions at `obs`
+    next_action: Tensor  # for actions at `next_obs`
     is_actors_turn: bool = True  # train actor and temperature too
 
 
@@ -90,7 +90,7 @@ class SAC(OffPolicyAlgorithm):
         return SACNoise(action=action, next_action=next_action)
 
     def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
-        """Train the critics, and if it is their turn actor and temperature, once each."""
+        """Train the critics, and actor and temperature if it is their turn, once each."""
         critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, noise), noise)
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
@@ -109,7 +109,7 @@ class SAC(OffPolicyAlgorithm):
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
         next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
-        # The lowest of several critics: where one overestimates, the actor would go there.
+        # The lowest of several critics: the actor would go where one overestimates.
         next_q = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
         next_value: Tensor = next_q - self.temperature() * next_log_prob
         return batch.reward + batch.discount * next_value
@@ -124,7 +124,7 @@ class SAC(OffPolicyAlgorithm):
         return q.amin(0)
 
     def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
-        """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) (eq. 9), and log pi [B] without gradient."""
+        """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) [] (eq. 9), and log pi [B] without gradient."""
         # Reparametrised: the action is a function of the actor's output and noise, so its gradient comes through Q.
         action, log_prob = self.policy.distribution(batch.obs).rsample(noise.action)
         value = self.actor_value(self.critic(batch.obs, action))
@@ -135,6 +135,6 @@ class SAC(OffPolicyAlgorithm):
         return q.amin(0)
 
     def temperature_loss(self, log_prob: Tensor, batch: Transitions) -> Tensor:
-        """Return -log alpha * mean(log pi + target entropy) (eq. 18)."""
+        """Return -log alpha * mean(log pi + target entropy) [] (eq. 18) for log pi [B]."""
         # The paper has alpha for log alpha; with the logarithm, as in its authors' code, alpha stays positive.
         return -self.temperature.log_alpha * ((log_prob + self.target_entropy) * batch.weight).mean()

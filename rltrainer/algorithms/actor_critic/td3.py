@@ -34,14 +34,17 @@ class TD3Params(OffPolicyParams):
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class TD3Noise:
-    """Random numbers of one gradient step."""
+    """Random numbers [B, A] of one gradient step."""
 
     target_noise: Tensor  # added to the target's action [B, A]
     is_actors_turn: bool = True  # train the actor too, and let the target networks follow
 
 
 class TD3(OffPolicyAlgorithm):
-    """Deterministic policy gradient with two critics, a smoothed target and a delayed actor."""
+    """Deterministic policy gradient with two critics, a smoothed target and a delayed actor.
+
+    A policy with `num_outputs` > 1 raises a `ParamsError`.
+    """
 
     policy_class = DeterministicActorCritic
     params_class = TD3Params
@@ -103,7 +106,7 @@ class TD3(OffPolicyAlgorithm):
         return q.amin(0)
 
     def actor_loss(self, batch: Transitions) -> Tensor:
-        """Return -mean Q_1(obs, actor(obs))."""
+        """Return -mean Q_1(obs, actor(obs)) []."""
         q: Tensor = self.critic(batch.obs, self.actor(batch.obs), num_members=1)[0]
         return -(q * batch.weight).mean()
 

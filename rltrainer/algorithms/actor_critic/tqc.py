@@ -24,7 +24,7 @@ class TQCParams(SACParams):
 
 
 class TQC(SAC):
-    """SAC whose critics are distributions of the return, without their upper ends in the target.
+    """SAC with critics that are distributions of the return; targets leave out their upper ends.
 
     Its policy is `SquashedActorCritic.for_envs(envs, num_outputs=25)`, critics of 25 quantiles: two as in
     Stable-Baselines3 (the paper has five). More than `num_dropped` quantiles are needed.

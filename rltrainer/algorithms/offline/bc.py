@@ -23,7 +23,7 @@ class Stochastic(Protocol):
         """All networks of the distribution."""
 
     def distribution(self, obs: Tree) -> Distribution:
-        """Return the distribution over actions, in the scale of `Policy.unscale`, for normalised observations."""
+        """Return the distribution over actions in `Policy.unscale`'s scale, for normalised observations [B, ...]."""
 
 
 def is_stochastic(policy: object) -> TypeGuard[Stochastic]:
@@ -47,7 +47,7 @@ class BC(OffPolicyAlgorithm):
 
     Args:
         policy: any stochastic policy: `Actor`, `ActorCritic`, `SquashedActorCritic`, `GaussianActorCritic`, or your own
-            with a `distribution` and an `actor`.
+            with a `distribution` and an `actor`; another one raises a `ParamsError`.
     """
 
     params_class = BCParams

@@ -33,7 +33,7 @@ class CQLNoise(SACNoise):
     """Random numbers of one gradient step, [N, B, A] for N actions of each kind."""
 
     sampled: Tensor  # standard normal, for the policy's actions at `obs`
-    next_sampled: Tensor  # and for those at `next_obs`
+    next_sampled: Tensor  # and for its actions at `next_obs`
     uniform: Tensor  # actions in (-1, 1)
 
 
@@ -65,7 +65,7 @@ class CQL(SAC):
         return batch.reward + batch.discount * self.target_value(self.target_critic(batch.next_obs, next_action), noise)
 
     def critic_loss(self, batch: Transitions, target: Tensor, noise: CQLNoise) -> tuple[Tensor, Tensor]:
-        """Return SAC's loss + coef * (log sum_a exp Q(s, a) - Q(s, a of the data)), each critic's (eq. 4)."""
+        """Return SAC's loss + coef * (log sum_a exp Q(s, a) - Q(s, a of the data)) [] (eq. 4), and errors [B]."""
         loss, td_error = super().critic_loss(batch, target, noise)
         with torch.no_grad():
             action, log_prob = self.policy.distribution(batch.obs).rsample(noise.sampled)

@@ -61,8 +61,8 @@ class IQL(OffPolicyAlgorithm):
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:
         """Train value, actor and critics once each, in the order of the authors' code."""
-        # The actor's advantages are of the value network before its step (in the authors' code: after it), the critics'
-        # targets of the one after it.
+        # The actor's advantages come from the value network before its step (in the authors' code: after it), the
+        # critics' targets from the value network after its step.
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).amin(0)
         advantage = q - self.policy.value(batch.obs)
@@ -85,6 +85,6 @@ class IQL(OffPolicyAlgorithm):
         return batch.reward + batch.discount * self.policy.value(batch.next_obs)
 
     def actor_loss(self, batch: Transitions, advantage: Tensor) -> Tensor:
-        """Return -mean(exp(beta A) log pi(a|s)), advantage-weighted regression (eq. 7)."""
+        """Return -mean(exp(beta A) log pi(a|s)) [] for A [B], advantage-weighted regression (eq. 7)."""
         weight = (self.params.beta * advantage).exp().clamp(max=self.params.max_advantage_weight)
         return -(weight * self.policy.distribution(batch.obs).log_prob(batch.action) * batch.weight).mean()

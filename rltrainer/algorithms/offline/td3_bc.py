@@ -35,7 +35,7 @@ class TD3BC(TD3):
         super().__init__(policy, params)
 
     def prepare(self, buffer: ReplayBuffer) -> None:
-        """Take the statistics of the data; the epsilon becomes part of them, and of the policy's file."""
+        """Take the statistics of the data; they include the epsilon, also in the policy's file."""
         super().prepare(buffer)
         if self.policy.obs_normalizer is not None:
             # Section 5: an observation that hardly varies in the data must not be divided by a very small number.
@@ -43,7 +43,7 @@ class TD3BC(TD3):
                 moments.var.copy_((moments.var.sqrt() + self.params.obs_std_eps).square())
 
     def actor_loss(self, batch: Transitions) -> Tensor:
-        """Return -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
+        """Return the mean [] of -lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q| (eq. 5)."""
         action = self.actor(batch.obs)
         q = self.critic(batch.obs, action, num_members=1)[0]
         # lambda makes the value's term independent of the scale of rewards.

@@ -110,14 +110,14 @@ class A2C(OnPolicyAlgorithm):
         return self.policy.evaluate(batch.obs)
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
-        """Return the result of a gradient step that is about to be taken, a `PolicyStep` for `policy_change`."""
+        """Return the result of the coming gradient step, a `PolicyStep` for `policy_change`, given log pi(a|s) [B]."""
         if not self.has_policy_change:
             return UpdateResult(metrics)
         log_ratio, weight = log_prob - batch.log_prob, batch.weight.clone()
         return PolicyStep(metrics, log_ratio=log_ratio, weight=weight, share=self.optimizer.share)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return metrics [K] of the policy's distance from the one that collected, of `PolicyStep` fields [K, B]."""
+        """Return metrics [K] of the distance from the collecting policy, given fields [K, B] of `PolicyStep`."""
         return {}
 
     def _measure(self, results: list[UpdateResult]) -> None:
@@ -132,7 +132,7 @@ class A2C(OnPolicyAlgorithm):
                 results[k] = UpdateResult(step.metrics | dict(zip(change, values, strict=True)))
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
-        """Return the share of the returns' variance that the critic explained before this update."""
+        """Return the share [] of the returns' variance that the critic explained before this update."""
         value, return_, weight = (x.flatten() for x in (samples.value, samples.return_, samples.weight))
         if self.num_ranks > 1:
             unexplained, total = self._moments_of_all(torch.stack([return_ - value, return_]), weight)[2]
@@ -154,7 +154,7 @@ class A2C(OnPolicyAlgorithm):
         return standardize(batch.advantage, batch.weight) if is_due else batch.advantage
 
     def in_all(self, batch: OnPolicyBatch, of_all: Tensor) -> OnPolicyBatch:
-        """Return a minibatch with advantages that are standardised over all ranks' minibatches."""
+        """Return a minibatch with advantages [B] standardised by the moments [3] of all ranks' minibatches."""
         if not self.params.normalize_advantage:
             return batch
         return dataclasses.replace(batch, advantage=standardized(batch.advantage, of_all))

@@ -16,11 +16,11 @@ from rltrainer.validation.field_rules import NonNegativeFloat, PositiveFloat, Sc
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class IMPALAParams(A2CParams):
-    """Hyperparameters of IMPALA, the paper's on Atari with two exceptions.
+    """Hyperparameters of IMPALA as in the paper on Atari, with two exceptions.
 
-    The default optimizer is Adam, as in A2C (`optimizer=rl.rms_prop` is the paper's), and losses are means: the paper
-    sums them over a batch and clips gradients at norm 40. `c_bar` above `rho_bar` is a `ParamsError`, as the paper
-    proves nothing for it.
+    The default optimizer is Adam, as in A2C (the paper has `optimizer=rl.rms_prop`), and losses are means: the paper
+    sums them over a batch and clips gradients at norm 40. `c_bar` above `rho_bar` is a `ParamsError`: the paper proves
+    nothing for it.
     """
 
     lr: PositiveFloat | Scheduled = 6e-4
@@ -37,7 +37,7 @@ class IMPALAParams(A2CParams):
 
 
 class IMPALA(A2C):
-    """A2C that learns from data of older policies, such as workers collect while the learner updates.
+    """A2C that learns from data of older policies, as workers collect it while the learner updates.
 
     The column `log_prob` holds the log-probability of each action when it was chosen; ratios to the current policy's
     correct advantages and returns. They are computed before the first gradient step of an update, so take the whole
@@ -70,5 +70,5 @@ class IMPALA(A2C):
         return OnPolicyBatch(obs, rollout.action, advantage, return_, value, acted, weight, rollout.extra)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return `rho`, the mean of the clipped ratios: 1 for data of the current policy."""
+        """Return `rho` [K], the mean of the clipped ratios [K, B]: 1 for data of the current policy."""
         return {"rho": weighted_mean(log_ratio.exp().clamp(max=self.params.rho_bar), weight, weight.sum(-1))}

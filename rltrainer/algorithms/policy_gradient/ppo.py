@@ -35,7 +35,7 @@ class PPOParams(A2CParams):
 class PPO(A2C):
     """A2C whose policy loss is clipped, so that one rollout can be used several times.
 
-    A rollout of older weights is corrected by its probabilities then, if it has the column `log_prob`.
+    Ratios correct a rollout of older weights if it has the column `log_prob`, with the probabilities of that time.
     """
 
     params_class = PPOParams
@@ -84,7 +84,7 @@ class PPO(A2C):
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
-        """Return a `PolicyStep`; stop the optimizer before it if the policy is too far from the one that collected."""
+        """Return a `PolicyStep` for log pi(a|s) [B]; stop the optimizer if the policy has changed too much."""
         step = super().step_result(metrics, log_prob, batch)
         if self.params.target_kl is not None and isinstance(step, PolicyStep):
             approx_kl = weighted_mean(divergence(step.log_ratio), batch.weight)
@@ -93,7 +93,7 @@ class PPO(A2C):
         return step
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Return `approx_kl` and `clip_fraction`, the share of steps with |r - 1| > clip."""
+        """Return `approx_kl` [K] and `clip_fraction` [K], the share of steps with |r - 1| > clip."""
         total = weight.sum(-1)
         is_clipped = (log_ratio.expm1().abs() > self.clip.value).to(log_ratio.dtype)
         kl = weighted_mean(divergence(log_ratio), weight, total)
@@ -111,7 +111,7 @@ class PPO(A2C):
         super()._end_update(results)
 
     def value_loss(self, value: Tensor, batch: OnPolicyBatch) -> Tensor:
-        """Return the squared error per step [B], the larger of the plain and the clipped one."""
+        """Return the squared error per step [B], the larger of the plain and the clipped error."""
         plain = super().value_loss(value, batch)
         if self.params.value_clip is None:
             return plain
@@ -120,7 +120,7 @@ class PPO(A2C):
 
 
 def divergence(log_ratio: Tensor) -> Tensor:
-    """Return the terms of KL(old || new), elementwise, by Schulman's estimator k3: (r - 1) - log r."""
+    """Return the terms [...] of KL(old || new) by Schulman's estimator k3: (r - 1) - log r."""
     # Schulman 2020, Approximating KL Divergence, http://joschu.net/blog/kl-approx.html.
     # expm1, not exp() - 1: rounding would leave nothing of it while the policy has hardly moved.
     return log_ratio.expm1() - log_ratio

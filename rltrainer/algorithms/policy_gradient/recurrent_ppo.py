@@ -1,4 +1,4 @@
-"""PPO for policies with memory: it is trained on sequences, from the memory at their beginnings."""
+"""PPO for policies with memory: it trains on sequences, each from the memory at its start."""
 
 import dataclasses
 import itertools
@@ -34,8 +34,8 @@ class Sequences(OnPolicyBatch):
 class RecurrentPPO(PPO):
     """PPO whose policy has a memory: a minibatch is whole envs over the whole rollout.
 
-    Each env's sequence starts from its memory at the beginning of the rollout. An update does not compute it again, so
-    that a rollout starts from the memory of slightly older weights.
+    Each env's sequence starts from its memory at the start of the rollout. An update does not compute this memory
+    again, so it comes from slightly older weights.
     """
 
     policy_class = RecurrentActorCritic  # type: ignore[assignment]  # it is let in instead of policies without memory
@@ -63,7 +63,7 @@ class RecurrentPPO(PPO):
         with autocast(self.device, self.plan.precision.amp):
             state = policy.next_state(obs, rollout.extra["state"][0], begins)
             value = policy.value(state).view(begins.shape)
-            # A final observation is valued with the memory of its episode, which the next one resets.
+            # A final observation is valued with the memory of its episode; the next episode resets it.
             others = map_tree(lambda *x: torch.cat(x), rollout.last_obs, rollout.final_obs)
             before = torch.cat([state[-num_envs:], state[rollout.final_index]])
             last, final = policy.value(policy.next_state(policy.normalize(others), before)).tensor_split([num_envs])

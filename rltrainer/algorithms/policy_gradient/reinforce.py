@@ -46,7 +46,7 @@ class REINFORCE(OnPolicyAlgorithm):
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
         """Return fields of `OnPolicyTrainerParams` that train well: `**rl.REINFORCE.recommended(envs)`."""
-        # One gradient step on two episodes of each env: after it, the data is of another policy.
+        # One gradient step on two episodes of each env: after it, the data belongs to another policy.
         num_envs, _ = look_at(envs, cls)
         return OnPolicyFields(
             collection_step_num_env_steps=None, collection_step_num_episodes=2 * num_envs, batch_size=None,

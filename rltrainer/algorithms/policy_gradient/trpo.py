@@ -46,16 +46,16 @@ class TRPOParams(A2CParams):
 
 
 class TRPO(A2C):
-    """Natural-gradient step of the policy on each rollout within a bound of KL(old || new); a critic beside it.
+    """Take a natural-gradient step of the policy on each rollout, within a bound of KL(old || new); a critic beside it.
 
     The policy takes one step on the whole rollout, uncompiled; batch size and repetitions are the critic's. As in all
     implementations and unlike the paper, a critic estimates the advantages and the Fisher matrix is damped. Actor and
-    critic share no encoder.
+    critic share no encoder, else a `ParamsError` is raised.
     """
 
     params_class = TRPOParams
     params: TRPOParams
-    occasional_metrics = ("policy_loss", "kl", "step_scale")  # not where the policy's step is skipped
+    occasional_metrics = ("policy_loss", "kl", "step_scale")  # if the policy's step is not skipped
     waits_in_update = True
 
     def __init__(self, policy: ActorCritic, params: TRPOParams | None = None) -> None:
@@ -81,9 +81,9 @@ class TRPO(A2C):
         super().check_batch_size(None, num_rows, num_envs)
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
-        """Take the policy's step on the whole rollout, and return its metrics."""
+        """Take the policy's step on the whole rollout, and return its metrics []."""
         self.check_batch_size(None, self._num_in_all(samples.weight))
-        # In eval mode: two masks of dropout are further apart than the bound allows, and no step would be taken.
+        # In eval mode: two masks of dropout differ by more than the bound allows, and no step would be taken.
         with self._eval_mode.while_on():
             return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
@@ -121,7 +121,7 @@ class TRPO(A2C):
     def _natural_step(
         self, obs: Tree, old: Distribution, share: Tensor, loss: Tensor, loss_of: Callable[[Distribution], Tensor]
     ) -> dict[str, Tensor]:
-        """Move the policy; all numbers that decide are averaged over ranks, so that all of them move alike."""
+        """Move the policy; numbers that decide are averaged over ranks, so that all ranks move alike."""
         params = self.params
         parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)

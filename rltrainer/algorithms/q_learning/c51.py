@@ -46,5 +46,5 @@ class C51(DQN):
     @torch.no_grad()
     def target(self, batch: Transitions) -> Tensor:
         """Return the distribution of reward + discount * next return, as probabilities of the atoms [B, K] (eq. 7)."""
-        # The atoms r + discount * z lie between those of the support, or beyond: each shares its mass among neighbours.
+        # The atoms r + discount * z lie between or beyond the support's atoms: each shares its mass among neighbours.
         return project(self.policy.support, self.next_output(batch).softmax(-1), batch.reward, batch.discount)

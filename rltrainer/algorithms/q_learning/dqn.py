@@ -52,8 +52,8 @@ class DQN(OffPolicyAlgorithm):
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
         """Return fields of `OffPolicyTrainerParams` that train well: `**rl.DQN.recommended(envs)`."""
-        # Vectors: a gradient step of 64 transitions for every two samples, after 1,000 random ones (RL Zoo's CartPole).
-        # Images: one of 32 for every four, after 50,000 (the paper's table of hyperparameters).
+        # Vectors: a gradient step of 64 transitions for every two samples, after 1,000 random samples (RL Zoo's
+        # CartPole). Images: a step of 32 for every four samples, after 50,000 (the paper's table of hyperparameters).
         _, has_images = look_at(envs, cls)
         return {
             "collection_step_num_env_steps": 4,
@@ -76,7 +76,7 @@ class DQN(OffPolicyAlgorithm):
         return self.td_loss(td_error), td_error
 
     def td_loss(self, td_error: Tensor) -> Tensor:
-        """Return the Huber loss of an error, or its square without a `huber_delta`, elementwise."""
+        """Return the Huber loss of each error [...], or its square without a `huber_delta`."""
         # Mnih et al. 2015 clip the derivative of the squared error to [-1, 1], which is the Huber loss with delta 1.
         delta = self.params.huber_delta
         return td_error.square() if delta is None else huber(td_error, delta)
@@ -92,8 +92,8 @@ class DQN(OffPolicyAlgorithm):
         return self.policy.expectation(self.next_output(batch))
 
     def next_output(self, batch: Transitions) -> Tensor:
-        """Return the target network's output for the best action in next_obs: [B], or [B, K] of K outputs."""
-        # DQN: max_a Q'(s', a). Its errors are chosen with the maximum, so that it overestimates.
+        """Return the target network's output for the best action in next_obs: [B], or [B, K] for K outputs."""
+        # DQN: max_a Q'(s', a). The maximum prefers actions with errors upwards, so that it overestimates.
         # Double DQN (van Hasselt et al. 2016, eq. 4): Q'(s', argmax_a Q(s', a)); the other network has other errors.
         output: Tensor = self.target_critic(batch.next_obs)
         q = self.policy.q_values(batch.next_obs, None if self.params.double else output)

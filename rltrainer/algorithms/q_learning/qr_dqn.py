@@ -37,7 +37,7 @@ class QRDQN(DQN):
     def loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the quantile Huber loss (eq. 10), and the mean distance of the target from the predicted mean, [B]."""
         quantiles, target = chosen(self.policy.critic(batch.obs), batch.action), self.target(batch)
-        # Quantile regression: errors above count tau, those below 1 - tau, so that a share tau of returns lies below.
+        # Quantile regression: errors above count tau, errors below 1 - tau, so that a share tau of returns lies below.
         loss = quantile_huber(quantiles, midpoints(quantiles), target, self.params.huber_delta)
         return loss, (target - quantiles.mean(-1, keepdim=True)).abs().mean(-1)
 
