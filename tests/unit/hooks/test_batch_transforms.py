@@ -11,7 +11,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.functional.returns import gae
 from rltrainer.hooks import BatchSubSampler, RewardNormalizer, SelectKeys
 from rltrainer.hooks.batch_transforms import windows
 from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, tiny_actor_critic
@@ -85,17 +84,6 @@ def test_sums_of_rewards_are_refused() -> None:
         RewardNormalizer().setup(off_policy(n_step=3))
     RewardNormalizer().setup(off_policy())
     RewardNormalizer().setup(on_policy())
-
-
-def test_moments_continue() -> None:
-    one, other = RewardNormalizer(), RewardNormalizer()
-    one.update(torch.tensor([1.0, 2.0, 3.0]))
-    other.prepare_load(one.state_dict())()
-    for hook in (one, other):
-        hook.update(torch.tensor([4.0]))
-    assert torch.equal(one.state_dict()["moments"], other.state_dict()["moments"])
-    one.reset()
-    assert one.state_dict()["moments"].tolist() == [0.0, 0.0, 0.0]
 
 
 SPACE = gym.spaces.Dict({name: gym.spaces.Box(-1, 1, (2,), np.float32) for name in ("position", "speed", "camera")})
@@ -227,17 +215,6 @@ def test_the_successor_of_each_cell_is_that_in_the_rollout() -> None:
         found = windows(whole, first, length)
         cells = found.reward.long()  # a reward is the number of its cell
         assert torch.equal(found.next_obs, whole.next_obs.flatten(0, 1)[cells])
-
-
-def test_advantages_look_ahead_to_the_end_of_their_window() -> None:
-    def advantages(of: rl.Rollout) -> torch.Tensor:
-        value, next_value = of.obs.squeeze(-1), of.next_obs.squeeze(-1)  # V(obs) = obs
-        return gae(of.reward, value, next_value, of.terminated, of.ends, 0.5, 0.5)[0]
-
-    found = advantages(windows(made(), torch.tensor([5]), 1))
-    assert found.tolist() == [[5.0 + 0.5 * 7.0 - 5.0]]  # bootstraps from what followed
-    # A window of all rows is the rollout of its env.
-    torch.testing.assert_close(advantages(windows(made(), torch.tensor([1, 0]), 4)), advantages(made())[:, [1, 0]])
 
 
 def drawn(batch_size: int, length: int, batch: rl.Rollout, seed: int = 0) -> rl.Rollout:

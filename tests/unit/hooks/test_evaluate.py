@@ -159,3 +159,11 @@ def test_a_run_without_env_steps_counts_gradient_steps(tmp_path: Path) -> None:
     logger = rl.JSONLinesLogger(tmp_path / "log.jsonl")
     with_hooks("offline_bc", Evaluate(CountingEnv, num_episodes=2), logger=logger).run()
     assert [row["step"] for row in rows(tmp_path / "log.jsonl", "evaluation")] == [4, 8, 12]
+
+
+def test_an_int_is_in_training_steps() -> None:
+    hooks = [Evaluate(CountingEnv, 3), rl.EarlyStopping(every=3), rl.BatchRecorder("batches", 3)]
+    hooks += [rl.ClearCudaCache(every=3), rl.LogTiming(every=3), rl.LogScalar("reward", every=3)]
+    assert [hook.every for hook in hooks] == 6 * [rl.Every(3, "training_step")]
+    assert [Evaluate(CountingEnv).every, rl.EarlyStopping("loss").every] == 2 * [rl.Every(1, "epoch")]
+    assert rl.LogTiming(every=rl.Every(2, "second")).every == rl.Every(2, "second")

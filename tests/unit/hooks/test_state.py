@@ -157,36 +157,17 @@ def test_hooks_that_change_what_is_learned_may_not(before: list[Any], after: lis
     assert digest(trainer) == started
 
 
-def test_a_state_that_is_none_of_the_hooks_is_named(tmp_path: Path) -> None:
-    trainer = saved(tmp_path / "run", Counting())
-    trainer.params.hooks[0].state.count = "many"
-    trainer.save(tmp_path / "run", overwrite=True)
-    with pytest.raises(CheckpointError, match="Counting.count: expected an integer, found 'many'"):
-        with_hooks("ppo", Counting()).restore(tmp_path / "run")
-
-
 MOMENTS = "RewardNormalizer.moments: expected a count, a mean and a sum of squares in float64, found tensor"
 STATES: list[tuple[rl.TrainerHook, Any, str]] = [
     (Counting(), {}, "Counting.count: missing in the saved state"),
+    (Counting(), {"count": "many"}, "Counting.count: expected an integer, found 'many'"),
     (rl.TrainerHook(), {"count": 1}, "TrainerHook: the state has 'count', which this hook does not have"),
     (rl.EarlyStopping(), {"num_bad": 1, "num_misses": 0}, "EarlyStopping.best: missing in the saved state"),
     (rl.MaxEpisodes(3), {"num_ended": -1}, "MaxEpisodes.num_ended: expected a non-negative integer, found -1"),
-    (
-        rl.LogTiming(),
-        {"collect": "x", "update": 0.0, "test": 0.0, "total": 0.0},
-        "LogTiming.collect: expected a number",
-    ),
+    (rl.LogTiming(), {"collect": "x", "update": 0.0, "test": 0.0, "total": 0.0}, "LogTiming.collect: expected a num"),
     (rl.LogScalar("reward"), {"summary": {}}, "LogScalar.num_misses: missing in the saved state"),
-    (
-        rl.BatchRecorder("batches"),
-        {"names": ["../best.safetensors"]},
-        "names: '../best.safetensors' is no file of a ba",
-    ),
-    (
-        rl.BatchSubSampler(4, 2),
-        {"generator": 3},
-        "BatchSubSampler.generator: expected the state of a generator, found int",
-    ),
+    (rl.BatchRecorder("batches"), {"names": ["../best.safetensors"]}, "names: '../best.safetensors' is no file of a b"),
+    (rl.BatchSubSampler(4, 2), {"generator": 3}, "BatchSubSampler.generator: expected the state of a generator, found"),
     (rl.Evaluate("CartPole-v1"), {"best_score": math.nan}, "Evaluate: best_score: NaN is never the best"),
     (rl.Evaluate("CartPole-v1"), {"best_score": "high"}, "Evaluate.best_score: expected a number, found 'high'"),
     (rl.RewardNormalizer(), {}, "RewardNormalizer.moments: missing in the saved state"),
@@ -194,7 +175,7 @@ STATES: list[tuple[rl.TrainerHook, Any, str]] = [
     (rl.RewardNormalizer(), {"moments": torch.zeros(3)}, MOMENTS),
     (rl.RewardNormalizer(), {"moments": torch.full((3,), math.nan).double()}, MOMENTS),
     (rl.RewardNormalizer(), {"moments": torch.tensor([-1.0, 0, 0]).double()}, MOMENTS),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("hook", "state", "text"), STATES)

@@ -87,30 +87,6 @@ def test_an_unknown_number_names_those_there_are() -> None:
         hook.post_steps(run)
 
 
-@pytest.mark.parametrize(
-    ("metric", "mode", "every", "numbers"),
-    [("score", "max", None, [2, 1, 1]), ("loss", "min", rl.Every(1, "epoch"), [2, 3, 3])],
-)
-def test_a_state_goes_on(metric: str, mode: Any, every: Any, numbers: list[float]) -> None:
-    run = FakeRun(test_collector=object())
-
-    def look(hook: EarlyStopping, number: float) -> None:
-        run.score = number
-        run.update(loss=number)
-        run.counts["epoch"] += 1
-        hook.post_steps(run)
-        hook.test_log(run, episodes())
-
-    one, other, fresh = (EarlyStopping(metric, mode, patience=2, every=every) for _ in range(3))
-    for number in numbers[:-1]:
-        look(one, number)
-    other.prepare_load(one.state_dict())()
-    look(other, numbers[-1])
-    assert run.stop_reason == f"hook: {metric} has not improved on 2 in 2 looks"
-    other.reset()
-    assert other.state_dict() == fresh.state_dict()
-
-
 def run_of(hook: MaxEpisodes, name: str = "a2c") -> Any:
     """Return a trainer whose training steps have 10 env steps: an episode of 5 in each of two envs."""
     return build(name, hooks=(hook,))

@@ -11,7 +11,7 @@ import torch
 
 from rltrainer.errors import ParamsError
 from rltrainer.interval import Every
-from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger, TensorBoardLogger
+from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger
 from rltrainer.loggers.logger import Kind, Row
 from tests.unit.loggers.rows import PROGRESS
 
@@ -86,18 +86,6 @@ def test_due_asks_without_changing_anything() -> None:
     assert logger.is_due("update", 0, 1)
     logger.log("update", {}, 0, 1)
     assert [logger.is_due("update", 0, update_step) for update_step in (1, 2, 3)] == [False, True, True]
-
-
-@pytest.mark.parametrize("value", [0, -1, True, None, 1.5, float("nan"), "", [1], Every(1, "env_step")])
-def test_bad_intervals(value: Any) -> None:
-    fields = ["training_interval", "test_interval", *([] if value is None else ["update_interval"])]
-    for field in fields:
-        rule = "must be a positive integer" + (" or None" if field == "update_interval" else "")
-        with pytest.raises(ParamsError) as caught:
-            ConsoleLogger(**{field: value})  # type: ignore[misc]  # the name is a parameter
-        assert str(caught.value) == f"ConsoleLogger.{field}: {rule}; got {value!r} ({type(value).__name__})"
-    with pytest.raises(ParamsError, match=r"^ListLogger.strict: must be True or False; got 1 \(int\)"):
-        ListLogger(strict=1)
 
 
 def test_numbers_of_any_kind_become_plain_ones() -> None:
@@ -191,22 +179,6 @@ def test_another_class_of_logger_continues_only_the_intervals(tmp_path: Any) -> 
         after.load_state_dict(MultiLogger(before).state_dict())
     assert not after.is_due("training", 199)
     assert after.is_due("training", 200)
-
-
-def test_all_loggers_close_twice_and_log_again(tmp_path: Any) -> None:
-    loggers = [
-        CSVLogger(tmp_path / "log.csv", strict=True),
-        JSONLinesLogger(tmp_path / "log.jsonl", strict=True),
-        TensorBoardLogger(tmp_path / "board", strict=True),
-    ]
-    logger = MultiLogger(*loggers)
-    for epoch in (1, 2):
-        logger.log("test", {"score": 1.0}, 100 * epoch)
-        logger.log_epoch({**PROGRESS, "epoch": epoch})
-        logger.close()
-        logger.close()
-    for each in loggers:
-        assert each.read_progress() == {**PROGRESS, "epoch": 2}
 
 
 def test_a_row_holds_the_means_of_all_since_the_last() -> None:
@@ -323,9 +295,3 @@ def test_other_loggers_than_before_start_anew(tmp_path: Path) -> None:
     other.load_state_dict(logger.state_dict())
     other.load_state_dict(CSVLogger(tmp_path / "a").state_dict())
     assert other.state_dict() == fresh
-
-
-@pytest.mark.parametrize("loggers", [(), (None,), ("runs",), (ConsoleLogger(), 3)])
-def test_what_is_no_logger(loggers: Any) -> None:
-    with pytest.raises(ParamsError, match=r"^MultiLogger.loggers: must be one Logger or more; got \("):
-        MultiLogger(*loggers)

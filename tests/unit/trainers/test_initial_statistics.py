@@ -85,14 +85,6 @@ def test_the_same_statistics_without_a_trainer() -> None:
 
 
 @pytest.mark.parametrize("seed", [5, None])
-def test_the_run_is_the_same_but_for_the_statistics(seed: int | None) -> None:
-    with_statistics, without = (first_rollout(trainer(num, seed))[0] for num in (1000, 0))
-    for name, value in with_statistics.items():
-        if name != "action":  # the policy sees other inputs
-            assert torch.equal(value, without[name]), name
-
-
-@pytest.mark.parametrize("seed", [5, None])
 @pytest.mark.parametrize("backend", ["sync", *(mode.value for mode in gym.vector.AutoresetMode)])
 def test_envs_actions_and_buffers_go_on_as_if_nothing_had_been(backend: str, seed: int | None) -> None:
     def collected(num_statistics: int) -> list[torch.Tensor]:

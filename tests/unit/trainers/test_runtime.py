@@ -195,7 +195,8 @@ def test_another_precision_is_another_run(tmp_path: Path) -> None:
 
 
 def test_groups_of_params_survive_json() -> None:
-    params = rl.RuntimeParams(compile=False, cuda_graph=True, num_threads=None)
+    profiler = rl.ProfilerParams(folder="here", wait=0)
+    params = rl.RuntimeParams(compile=False, cuda_graph=True, num_threads=None, profiler=profiler)
     assert rl.RuntimeParams.from_json(params.to_json()) == params
     trainer = build("ppo").params
     live = {field.name: getattr(trainer, field.name) for field in dataclasses.fields(trainer) if not field.compare}
