@@ -21,14 +21,9 @@ RECORD = "RLTRAINER_COSTS"
 """The environment variable with the file that the test processes append to."""
 
 LATE_IMPORTS = (
-    "matplotlib.pyplot",
-    "mlflow",
-    "optuna",
-    "ray",
-    "tensorboard.backend.event_processing.event_accumulator",
-    "torch._inductor.compile_fx",
-    "wandb",
-)
+    "matplotlib.pyplot", "mlflow", "optuna", "ray", "tensorboard.backend.event_processing.event_accumulator",
+    "torch._inductor.compile_fx", "wandb",
+)  # fmt: skip
 """Modules that the package imports where it needs them: imported here first, or the first test that does would pay."""
 
 

@@ -40,21 +40,10 @@ WORDS = {"errors", "types", "tree", "spaces", "seeding", "schedules", "interval"
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "runpy"}
 FORBIDDEN_NAMES = {
-    "eval",
-    "exec",
-    "__import__",
-    "builtins.eval",
-    "builtins.exec",
-    "builtins.__import__",
-    "importlib.import_module",
-    "importlib.__import__",
-    "torch.load",
-    "torch.save",
-    "yaml.load",
-    "yaml.load_all",
-    "yaml.full_load",
+    "eval", "exec", "__import__", "builtins.eval", "builtins.exec", "builtins.__import__", "importlib.import_module",
+    "importlib.__import__", "torch.load", "torch.save", "yaml.load", "yaml.load_all", "yaml.full_load",
     "yaml.unsafe_load",
-}
+}  # fmt: skip
 DRAWERS = {"util", "utils", "common", "helper", "helpers", "misc", "base"}
 MAX_LINES = 600
 """A file is one idea, as large as that is; a longer one needs a reason."""
@@ -270,17 +259,9 @@ def is_redefinition(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 
 RULES: list[Callable[[Modules], Iterator[str]]] = [
-    rooms_without_a_floor,
-    imports_that_do_not_point_down,
-    import_cycles,
-    room_cycles,
-    single_files,
-    forbidden_code,
-    drawers,
-    long_files,
-    satellites,
-    missing_docstrings,
-]
+    rooms_without_a_floor, imports_that_do_not_point_down, import_cycles, room_cycles, single_files, forbidden_code,
+    drawers, long_files, satellites, missing_docstrings,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -304,11 +285,8 @@ def test_the_whole_package_is_read() -> None:
 def small_house(**sources: str) -> Modules:
     """Return a package in which `data__replay="..."` stands for rltrainer/data/replay.py."""
     modules = {
-        "rltrainer.__init__": "",
-        "rltrainer.errors": "",
-        "rltrainer.data.__init__": "",
-        "rltrainer.data.replay": "",
-    }
+        "rltrainer.__init__": "", "rltrainer.errors": "", "rltrainer.data.__init__": "", "rltrainer.data.replay": "",
+    }  # fmt: skip
     return modules | {"rltrainer." + name.replace("__", ".", 1): source for name, source in sources.items()}
 
 
@@ -403,28 +381,16 @@ def test_a_diamond_is_no_cycle() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "import pickle",
-        "import pickle as p",
-        "from pickle import loads",
-        "def f():\n    import marshal",
-        "import shelve",
-        "eval(text)",
-        "run = exec",
-        "map(eval, texts)",
-        "__import__('os')",
-        "import builtins\nbuiltins.eval(text)",
-        "import importlib\nimportlib.import_module(name)",
-        "from importlib import import_module\nimport_module(name)",
-        "import importlib as i\ni.import_module(name)",
-        "import torch\ntorch.load(path)",
-        "import torch as t\nt.load(path)",
-        "from torch import load as read\nread(path)",
-        "import torch.nn\ntorch.load(path)",
-        "import yaml\nyaml.load(text)",
-        "import numpy as np\nnp.load(path, allow_pickle=True)",
+        "import pickle", "import pickle as p", "from pickle import loads", "def f():\n    import marshal",
+        "import shelve", "eval(text)", "run = exec", "map(eval, texts)", "__import__('os')",
+        "import builtins\nbuiltins.eval(text)", "import importlib\nimportlib.import_module(name)",
+        "from importlib import import_module\nimport_module(name)", "import importlib as i\ni.import_module(name)",
+        "import torch\ntorch.load(path)", "import torch as t\nt.load(path)",
+        "from torch import load as read\nread(path)", "import torch.nn\ntorch.load(path)",
+        "import yaml\nyaml.load(text)", "import numpy as np\nnp.load(path, allow_pickle=True)",
         "np.load(path, allow_pickle=flag)",
     ],
-)
+)  # fmt: skip
 def test_forbidden_code_is_found(source: str) -> None:
     assert list(forbidden_code(small_house(data__replay=source)))
 
@@ -432,17 +398,12 @@ def test_forbidden_code_is_found(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "policy.eval()",
-        "import torch.nn as nn\nnn.Linear(1, 1).eval()",
-        "self.load(path)",
-        "import json\njson.load(file)",
-        "import numpy as np\nnp.load(path, allow_pickle=False)",
-        "import importlib.metadata\nimportlib.metadata.version('torch')",
-        "import yaml\nyaml.safe_load(text)",
-        "def load(path): ...\nload(path)",
-        "text = 'eval(this) with pickle'",
+        "policy.eval()", "import torch.nn as nn\nnn.Linear(1, 1).eval()", "self.load(path)",
+        "import json\njson.load(file)", "import numpy as np\nnp.load(path, allow_pickle=False)",
+        "import importlib.metadata\nimportlib.metadata.version('torch')", "import yaml\nyaml.safe_load(text)",
+        "def load(path): ...\nload(path)", "text = 'eval(this) with pickle'",
     ],
-)
+)  # fmt: skip
 def test_harmless_code_is_not(source: str) -> None:
     assert list(forbidden_code(small_house(data__replay=source))) == []
 

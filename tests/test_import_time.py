@@ -32,16 +32,9 @@ MAX_OTHERS = 20
 
 # Parts of torch and gymnasium that take tenths of a second, and that torch and gymnasium leave out themselves.
 HEAVY = (
-    "torch._dynamo",
-    "torch._inductor",
-    "torch.distributed.tensor",
-    "torch.onnx",
-    "torch.profiler",
-    "torch.testing",
-    "torch.utils.tensorboard",
-    "gymnasium.envs.mujoco",
-    "gymnasium.wrappers.rendering",
-)
+    "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx", "torch.profiler", "torch.testing",
+    "torch.utils.tensorboard", "gymnasium.envs.mujoco", "gymnasium.wrappers.rendering",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

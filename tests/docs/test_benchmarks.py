@@ -31,11 +31,8 @@ def test_a_page_keeps_rows_that_are_not_measured_now(monkeypatch: pytest.MonkeyP
     from gpu_runs import merged
 
     before = [
-        "| SAC | 1 | 90 | today |",
-        "| SAC | 32 | 95 | today |",
-        "SAC offline: 7 (today)",
-        "| DQN | 1 | 5 | today |",
-    ]
+        "| SAC | 1 | 90 | today |", "| SAC | 32 | 95 | today |", "SAC offline: 7 (today)", "| DQN | 1 | 5 | today |",
+    ]  # fmt: skip
     now = [
         "| SAC | 1 | not measured | |",
         "SAC offline: not measured",

@@ -1,5 +1,6 @@
 """Each argument has its rule: a bad value is named with its class, its field, the rule, the value and its type."""
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from tests.fakes import CountingEnv
+from tests.fakes import CountingEnv, counting_envs, replay_of, tiny_actor_critic
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 POSITIVE = "must be a positive integer"
@@ -75,26 +76,60 @@ FIELDS: list[tuple[Any, dict[str, Any], str, str, list[Any]]] = [
     (rl.CheckpointParams, {"folder": "runs"}, "signals", FLAG, [True]),
     (rl.CheckpointParams, {"folder": "runs"}, "on_save_error", "must be one of 'raise', 'warn'", []),
     (rl.CheckpointParams, {"folder": "runs"}, "record_episodes", FLAG, [True]),
-    (rl.PrecisionParams, {}, "tf32", "must be True or False or None", [None, True]),
-    (rl.RuntimeParams, {}, "deterministic", FLAG, [True]),
-    (rl.RuntimeParams, {}, "detect_anomaly", FLAG, [True]),
-    (rl.RuntimeParams, {}, "profiler", "must be a ProfilerParams or None", [None]),
-    (rl.ProfilerParams, {}, "folder", "must be ", []),
-    (rl.ProfilerParams, {}, "wait", "must be a non-negative integer", [0]),
-    (rl.ProfilerParams, {}, "warmup", POSITIVE, []),
-    (rl.ProfilerParams, {}, "active", POSITIVE, []),
+    *((cls, {"start": 1.0}, field, "must be a finite number", [-1, 0])
+      for cls in (rl.LinearSchedule, rl.CosineSchedule) for field in ("start", "end")),
+    *((cls, {"start": 1.0}, "until", r"must be (a finite number|in \(0, 1\])", [])
+      for cls in (rl.LinearSchedule, rl.CosineSchedule)),
+    (rl.Every, {"n": 1, "unit": "epoch"}, "n", "must be a positive number", []),
+    (rl.Every, {"n": 1, "unit": "epoch"}, "unit", r"must be one of \('env_step', .*'second'\)", []),
     *((rl.ConsoleLogger, {}, field, POSITIVE, []) for field in ("training_interval", "test_interval")),
     (rl.ConsoleLogger, {}, "update_interval", "must be a positive integer or None", [None]),
     (rl.ConsoleLogger, {}, "strict", FLAG, [True]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("cls", "needed", "field", "rule", "accepted"), FIELDS)
-def test_a_bad_value_is_refused_by_name(
-    cls: Any, needed: dict[str, Any], field: str, rule: str, accepted: list[Any]
-) -> None:
+def refuses_bad_values(cls: Any, needed: dict[str, Any], field: str, rule: str, accepted: list[Any]) -> None:
     for value in BAD_VALUES:
         if repr(value) not in map(repr, accepted):  # by repr, because True == 1 and nan != nan
             found = re.escape(f"; got {value!r} ({type(value).__name__})")
             with pytest.raises(ParamsError, match=rf"^{cls.__name__}\.{field}: {rule}.*{found}"):
                 cls(**(needed | {field: value}))
+
+
+@pytest.mark.parametrize(("cls", "needed", "field", "rule", "accepted"), FIELDS)
+def test_a_bad_value_is_refused_by_name(
+    cls: Any, needed: dict[str, Any], field: str, rule: str, accepted: list[Any]
+) -> None:
+    refuses_bad_values(cls, needed, field, rule, accepted)
+
+
+envs = counting_envs()
+policy = tiny_actor_critic(envs)
+ONLINE = {"training_collector": rl.Collector(policy, envs), "test_collector": rl.Collector(policy, counting_envs())}
+REPLAY = rl.Collector(policy, envs, replay_of(envs, 10))
+REPLAY.collect(num_steps=10)
+PARAMS: dict[Any, dict[str, Any]] = {
+    rl.OnPolicyTrainerParams: ONLINE,
+    rl.OffPolicyTrainerParams: ONLINE | {"training_collector": REPLAY},
+    rl.OfflineTrainerParams: {"buffer": REPLAY.buffer, "test_collector": rl.Collector(policy, counting_envs())},
+    rl.RuntimeParams: {}, rl.ProfilerParams: {},
+}  # fmt: skip
+"""Params, each field of which has a rule, and the arguments that they need."""
+ACCEPTED: dict[str, list[Any]] = {
+    "resume_from_log": [True], "verbose": [True], "show_progress": [True], "test_in_training": [True],
+    "initial_test": [True], "seed": [0, None], "warmup_num_env_steps": [0],
+    "initial_statistics_num_env_steps": [0],
+    "test_collector": [None], "training_fn": [None], "test_fn": [None], "stop_fn": [None], "compute_score_fn": [None],
+    "save_best_fn": [None], "save_checkpoint_fn": [None], "multi_agent_return_reduction": [None], "logger": [None],
+    "collection_step_num_env_steps": [None], "collection_step_num_episodes": [None], "hooks": [[]],
+    "checkpoint": [None], "run_folder": [None],
+    "compile": [True], "cuda_graph": [True], "num_threads": [None], "parallel": [None], "deterministic": [True],
+    "loop": [True], "overlap": [True], "detect_anomaly": [True], "profiler": [None], "wait": [0],
+}  # fmt: skip
+"""What a field of this name accepts among `BAD_VALUES`."""
+
+
+@pytest.mark.parametrize(("cls", "field"), [(cls, field.name) for cls in PARAMS for field in dataclasses.fields(cls)])
+def test_each_field_of_params_has_a_rule(cls: Any, field: str) -> None:
+    accepted = [*ACCEPTED.get(field, []), *([None] if (cls, field) == (rl.OnPolicyTrainerParams, "batch_size") else [])]
+    refuses_bad_values(cls, PARAMS[cls], field, "must be ", accepted)

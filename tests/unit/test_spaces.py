@@ -14,20 +14,13 @@ from rltrainer.spaces import ValueRange, describe_mismatch, from_plain, leaf_spa
 
 BOX = spaces.Box(-1.0, 1.0, (3,))
 ALL = [
-    spaces.Box(-np.inf, np.inf, (3,)),
-    spaces.Box(0, 255, (4, 4, 3), np.uint8),
-    spaces.Box(np.array([0.1, -2.0]), np.array([1.0, np.inf]), dtype=np.float64),
-    spaces.Box(-1.0, 1.0, ()),
-    spaces.Box(-5, 5, (2,), np.int64),
-    spaces.Discrete(4),
-    spaces.Discrete(4, start=-1),
-    spaces.MultiDiscrete([2, 3]),
-    spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [0, 0]]),
-    spaces.MultiBinary(3),
-    spaces.MultiBinary([2, 3]),
+    spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    spaces.Box(np.array([0.1, -2.0]), np.array([1.0, np.inf]), dtype=np.float64), spaces.Box(-1.0, 1.0, ()),
+    spaces.Box(-5, 5, (2,), np.int64), spaces.Discrete(4), spaces.Discrete(4, start=-1), spaces.MultiDiscrete([2, 3]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [0, 0]]), spaces.MultiBinary(3), spaces.MultiBinary([2, 3]),
     spaces.Tuple([spaces.Discrete(2), BOX]),
     spaces.Dict({"cam": spaces.Dict({"left": BOX}), "pair": spaces.Tuple([spaces.Discrete(2)])}),
-]
+]  # fmt: skip
 
 
 def test_a_space_becomes_the_tree_of_its_values() -> None:
@@ -81,15 +74,9 @@ def test_keys_keep_their_order_and_equal_bounds_are_one_number() -> None:
 @pytest.mark.parametrize(
     "plain",
     [
-        None,
-        5,
-        {},
-        {"space": "Box"},
-        {"space": "Discrete", "n": -1, "start": 0},
-        {"space": "Discrete", "n": "many", "start": 0},
-        {"space": "MultiBinary", "n": 0},
-        {"space": "Tuple", "parts": 5},
-        {"space": "Dict", "parts": ["a"]},
+        None, 5, {}, {"space": "Box"}, {"space": "Discrete", "n": -1, "start": 0},
+        {"space": "Discrete", "n": "many", "start": 0}, {"space": "MultiBinary", "n": 0},
+        {"space": "Tuple", "parts": 5}, {"space": "Dict", "parts": ["a"]},
         {"space": "Box", "low": 0, "high": 300, "shape": [1], "dtype": "uint8"},
         {"space": "Box", "low": "a", "high": 1, "shape": [1], "dtype": "float32"},
         {"space": "Box", "low": 0, "high": 1, "shape": [1], "dtype": "O"},
@@ -97,7 +84,7 @@ def test_keys_keep_their_order_and_equal_bounds_are_one_number() -> None:
         {"space": "Box", "low": [0, 0], "high": 1, "shape": [3], "dtype": "float32"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_describes_no_space(plain: Any) -> None:
     with pytest.raises(SpaceError, match="^not the description of a space: "):
         from_plain(plain)
@@ -123,18 +110,13 @@ def test_bounds_and_float_width_may_differ() -> None:
 @pytest.mark.parametrize(
     ("expected", "found"),
     [
-        (BOX, spaces.Box(-1.0, 1.0, (4,))),
-        (BOX, spaces.Box(0, 1, (3,), np.uint8)),
-        (BOX, spaces.Discrete(3)),
-        (BOX, spaces.Dict({"a": BOX})),
-        (BOX, spaces.Tuple([BOX])),
-        (spaces.Discrete(3), spaces.Discrete(4)),
-        (spaces.Discrete(3), spaces.Discrete(3, start=1)),
-        (spaces.Dict({"a": BOX}), spaces.Dict({"b": BOX})),
+        (BOX, spaces.Box(-1.0, 1.0, (4,))), (BOX, spaces.Box(0, 1, (3,), np.uint8)), (BOX, spaces.Discrete(3)),
+        (BOX, spaces.Dict({"a": BOX})), (BOX, spaces.Tuple([BOX])), (spaces.Discrete(3), spaces.Discrete(4)),
+        (spaces.Discrete(3), spaces.Discrete(3, start=1)), (spaces.Dict({"a": BOX}), spaces.Dict({"b": BOX})),
         (spaces.Tuple([BOX]), spaces.Tuple([BOX, BOX])),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_mismatch_says_what_was_expected_and_found(expected: gym.Space[Any], found: gym.Space[Any]) -> None:
     assert describe_mismatch("buffer obs", expected, found) == f"buffer obs: expected {expected}, found {found}"
 

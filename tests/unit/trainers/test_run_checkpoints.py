@@ -27,19 +27,13 @@ def test_nothing_is_saved_without(tmp_path: Path, saved: Any, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("every", "steps"),
     [
-        (rl.Every(1, "epoch"), [20, 40, 60]),
-        (rl.Every(2, "epoch"), [40, 60]),
-        (3, [30, 60]),
-        (rl.Every(30, "env_step"), [30, 60]),
-        (rl.Every(25, "env_step"), [30, 50, 60]),
-        (rl.Every(1, "training_step"), [10, 20, 30, 40, 50, 60]),
-        (rl.Every(3, "update_step"), [30, 60]),
-        (rl.Every(12, "gradient_step"), [20, 40, 60]),
-        (1000, [60]),
-        (rl.Every(1e9, "second"), [60]),
+        (rl.Every(1, "epoch"), [20, 40, 60]), (rl.Every(2, "epoch"), [40, 60]), (3, [30, 60]),
+        (rl.Every(30, "env_step"), [30, 60]), (rl.Every(25, "env_step"), [30, 50, 60]),
+        (rl.Every(1, "training_step"), [10, 20, 30, 40, 50, 60]), (rl.Every(3, "update_step"), [30, 60]),
+        (rl.Every(12, "gradient_step"), [20, 40, 60]), (1000, [60]), (rl.Every(1e9, "second"), [60]),
         (rl.Every(1e-9, "second"), [10, 20, 30, 40, 50, 60]),
     ],
-)
+)  # fmt: skip
 def test_a_run_is_saved_where_that_is_due_and_at_its_end(every: Any, steps: Any, tmp_path: Path, saved: Any) -> None:
     trained("ppo", tmp_path, every=every, keep_best=0).run()
     assert [step for step, _ in saved] == steps

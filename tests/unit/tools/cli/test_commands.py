@@ -287,30 +287,19 @@ def test_the_doctor_finds_what_is_wrong_with_an_env(tmp_path: Path, capsys: Capt
     assert "BAD" not in good
     assert re.search(r"^ok   episodes +100 ended in 1000 steps, 10 steps each, and began again$", good, re.MULTILINE)
     for env, status, *patterns in (
-        (
-            "CartPole-v1",
-            0,
-            "^ok   gymnasium +its own checks pass$",
-            "^ok   episodes.*and began again; the time limit is 500$",
-        ),
+        ("CartPole-v1", 0, "^ok   gymnasium +its own checks pass$",
+         "^ok   episodes.*and began again; the time limit is 500$"),
         ("Pendulum-v1", 0, "^ok   gymnasium +its own checks pass$", "^ok   episodes +4 ended in .* 200$"),
         ("their_envs:Small", 1, "^BAD  algorithms +none takes these spaces: .*SmallConvEncoder"),
         ("their_envs:Unbounded", 0, "A Box action space minimum value is -infinity"),
         ("their_envs:Careless", 1, "^BAD  determinism +the same seed and actions give another"),
-        (
-            "their_envs:Mine",
-            0,
-            "^HINT time limit +every episode is terminated at its step 10: return a time limit as trun",
-        ),
-        (
-            "their_envs:Large",
-            0,
-            r"^HINT rewards +as large as 1e\+09: ",
-            r"^HINT scale +observations as large as \d(\.\d+)?e\+05",
-        ),
+        ("their_envs:Mine", 0,
+         "^HINT time limit +every episode is terminated at its step 10: return a time limit as trun"),
+        ("their_envs:Large", 0, r"^HINT rewards +as large as 1e\+09: ",
+         r"^HINT scale +observations as large as \d(\.\d+)?e\+05"),
         ("their_envs:Wrong", 1, "^BAD  steps +NonFiniteError: "),
         ("their_envs:several", 1, "^BAD  making +it makes a vector env; name what makes one env$"),
-    ):
+    ):  # fmt: skip
         assert main(["doctor", "env", env]) == status
         found = capsys.readouterr().out
         assert all(re.search(pattern, found, re.MULTILINE) for pattern in patterns), found

@@ -15,12 +15,9 @@ NUMBERS = np.array([0, 1, 2, 10, 11, 12, 20, 21])
 ACTIONS = NUMBERS % 3
 
 ROWS: dict[str, Any] = {
-    "observations": as_obs(NUMBERS),
-    "actions": ACTIONS,
-    "rewards": 2.0 ** np.arange(8),
-    "terminals": NUMBERS == 2,
+    "observations": as_obs(NUMBERS), "actions": ACTIONS, "rewards": 2.0 ** np.arange(8), "terminals": NUMBERS == 2,
     "timeouts": NUMBERS == 12,
-}
+}  # fmt: skip
 """The columns, named as D4RL names them."""
 
 HELD = {

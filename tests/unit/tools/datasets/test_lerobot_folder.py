@@ -20,17 +20,12 @@ parquet = pytest.importorskip("pyarrow.parquet")
 # Frames 0 1 2 of a success, 10 11 12 of a failure; the last frame of each is done.
 FRAMES = np.array([0, 1, 2, 10, 11, 12])
 COLUMNS: dict[str, Any] = {
-    "observation.state": as_obs(FRAMES),
-    "action": np.linspace(-3, 3, 6, dtype=np.float32).reshape(6, 1),
-    "timestamp": np.arange(6, dtype=np.float32),
-    "frame_index": np.array([0, 1, 2, 0, 1, 2]),
-    "episode_index": np.array([0, 0, 0, 1, 1, 1]),
-    "index": np.arange(6),
-    "task_index": np.zeros(6, np.int64),
-    "next.reward": 2.0 ** np.arange(6, dtype=np.float32),
-    "next.done": np.isin(FRAMES, [2, 12]),
+    "observation.state": as_obs(FRAMES), "action": np.linspace(-3, 3, 6, dtype=np.float32).reshape(6, 1),
+    "timestamp": np.arange(6, dtype=np.float32), "frame_index": np.array([0, 1, 2, 0, 1, 2]),
+    "episode_index": np.array([0, 0, 0, 1, 1, 1]), "index": np.arange(6), "task_index": np.zeros(6, np.int64),
+    "next.reward": 2.0 ** np.arange(6, dtype=np.float32), "next.done": np.isin(FRAMES, [2, 12]),
     "next.success": FRAMES == 2,
-}
+}  # fmt: skip
 
 
 def written(folder: Path, version: str = "v2.1", **changes: Any) -> Path:

@@ -51,13 +51,9 @@ LOG = [
     episode(as_obs([30, 31]), "truncated"),
 ]
 HELD = {
-    0: (0, 1.0, 1.0, False, False, 0.5),
-    1: (1, 2.0, 2.0, True, False, 0.0),
-    10: (0, 1.0, 11.0, False, False, 0.5),
-    11: (1, 2.0, 12.0, False, True, 0.5),
-    12: (0, 1.0, 13.0, False, True, 0.5),
-    30: (0, 1.0, 31.0, False, True, 0.5),
-}
+    0: (0, 1.0, 1.0, False, False, 0.5), 1: (1, 2.0, 2.0, True, False, 0.0), 10: (0, 1.0, 11.0, False, False, 0.5),
+    11: (1, 2.0, 12.0, False, True, 0.5), 12: (0, 1.0, 13.0, False, True, 0.5), 30: (0, 1.0, 31.0, False, True, 0.5),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError, SpaceError
+from rltrainer.errors import CheckpointError, SpaceError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.tools.refusals import refuses
 
@@ -149,17 +149,3 @@ def test_ids_factories_and_envs() -> None:
     refuses(SpaceError, "Collector.policy.observation_space", rl.evaluate_policy, policy(), "CartPole-v1")
     stats = rl.evaluate_policy(policy(), lambda: CountingEnv(length=10**9), 2, max_episode_steps=4)
     assert stats.lengths.tolist() == [4, 4]
-
-
-@pytest.mark.parametrize(("options", "text"), [
-    ({"policy": 3}, "evaluate_policy.policy: must be a policy, an algorithm, or the path of .*; got 3"),
-    ({"envs": 3}, r"evaluate_policy.env: must be a gymnasium id, a factory of envs, or an env; got 3 \(int\)"),
-    ({"envs": ""}, "evaluate_policy.env: must be a gymnasium id"),
-    ({"num_episodes": 0}, "evaluate_policy.num_episodes: must be a positive integer; got 0"),
-    ({"seed": -1}, "evaluate_policy.seed: must be a non-negative integer or None; got -1"),
-    ({"explore": 1}, "evaluate_policy.explore: must be True or False; got 1"),
-    ({"max_episode_steps": 0}, "evaluate_policy.max_episode_steps: must be a positive integer or None; got 0"),
-    ({"info_keys": "x"}, "evaluate_policy.info_keys: must be a sequence of keys"),
-])  # fmt: skip
-def test_arguments(options: dict[str, Any], text: str) -> None:
-    refuses(ParamsError, text, rl.evaluate_policy, **{"policy": policy(), "envs": CountingEnv} | options)

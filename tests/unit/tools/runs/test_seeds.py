@@ -18,7 +18,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.loggers import terminal as progress
-from tests.unit.tools.refusals import error_text, refuses
+from tests.unit.tools.refusals import refuses
 from tests.unit.tools.runs.seed_programs import describe_process, die_or_return, make_trainer
 
 ROOT = Path(__file__).parents[4]
@@ -95,18 +95,6 @@ def test_what_cannot_travel_or_be_imported_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "only_here", module)
     text = r"(?s)^run_seeds.make: must travel to another process; the process of seed 0"
     refuses(ParamsError, text, run_quietly, vars(module)["make"], seeds=[0])
-
-
-@pytest.mark.parametrize(("arguments", "text"), [
-    ({"make": 3}, "run_seeds.make: must be a callable (seed) -> trainer; got 3 (int)"),
-    ({"seeds": []}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [] (list)"),
-    ({"seeds": [1, 1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [1, 1]"),
-    ({"seeds": [-1]}, "run_seeds.seeds: must be one or more non-negative integers, none twice; got [-1]"),
-    ({"num_processes": 0}, "run_seeds.num_processes: must be a positive integer or None; got 0 (int)"),
-    ({"show_progress": 1}, "run_seeds.show_progress: must be True or False; got 1 (int)"),
-])  # fmt: skip
-def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
-    assert error_text(ParamsError, rl.run_seeds, **{"make": describe_process, **arguments}).startswith(text)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
