@@ -184,7 +184,7 @@ MUTANTS = [
            "derive_seed(self._root(), self.first_env + n,", "derive_seed(self._root(), n,",
            f"{UNIT}/envs/test_sharded_envs.py"),
     mutant("ranks: a board is read before all have written", "ranks/board.py",
-           "            self._wait()\n", "", f"{UNIT}/processes/test_board.py"),
+           "            self._wait()\n", "", f"{UNIT}/ranks/test_board.py"),
     # Resuming
     mutant("resume: a restored run's schedules begin again", "trainers/trainer.py",
            "        self._checkpoints.follow(state)\n        self._note_progress()",
