@@ -278,7 +278,7 @@ class UpdatePlan:
     def average(self, x: Tensor) -> Tensor:
         """Return the average of a tensor over ranks."""
         if self.all_reduce is None:
-            return self.ranks.mean(x) if self.ranks.world > 1 else x
+            return self.ranks.mean(x)
         result: Any = self.all_reduce(x)
         if not isinstance(result, Tensor) or result.shape != x.shape:
             rule = f"must return a tensor of shape {tuple(x.shape)}"

@@ -21,7 +21,6 @@ from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
-from rltrainer.ranks.equal_tensors import make_equal
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.codec import Constructed, to_plain
 from rltrainer.state.params import Params
@@ -251,16 +250,18 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
 
     def take_from_first_rank(self) -> None:
         """Take the tensors of the plan's first rank, at the start, and where a callback may have changed them."""
-        if self.num_ranks > 1:
-            of_optimizers = {x: "" for each in self._optimizers() for x in each.shared_tensors}
-            make_equal(of_optimizers | self._shared_tensors(), self.plan.ranks)
+        self.plan.ranks.make_equal(
+            lambda: {x: "" for each in self._optimizers() for x in each.shared_tensors} | self._shared_tensors()
+        )
 
     def require_equal_ranks(self) -> None:
         """Raise a `RanksDifferError` if networks, targets or their statistics differ between the plan's ranks."""
-        if self.num_ranks > 1:
-            gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
-            machine = f"{torch.backends.cpu.get_cpu_capability()} {gpu} {self.plan.runtime}"
-            make_equal(self._shared_tensors(), self.plan.ranks, machine)
+        self.plan.ranks.make_equal(self._shared_tensors, self._machine)
+
+    def _machine(self) -> str:
+        """Return what decides how numbers are rounded: processors and the way that updates run."""
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+        return f"{torch.backends.cpu.get_cpu_capability()} {gpu} {self.plan.runtime}"
 
     def _shared_tensors(self) -> dict[Tensor, str]:
         """Return the tensors of networks, which are equal in all ranks, and their names."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from rltrainer.data.storage import Array
 from rltrainer.errors import ParamsError
-from rltrainer.ranks.ranks import Ranks
 from rltrainer.validation.field_rules import NonNegativeFloat, NonNegativeInt
 
 
@@ -108,25 +107,6 @@ class CollectStats:
             collect_time=sum(part.collect_time for part in parts),
             infos=infos,
         )
-
-    def of_all(self, ranks: Ranks) -> "CollectStats":
-        """Return the statistics of all ranks' collections, which took place at the same time."""
-        if ranks.world == 1:
-            return self
-        infos = {name: values.tolist() for name, values in self.infos.items()}
-        plain = {**vars(self), "returns": self.returns.tolist(), "lengths": self.lengths.tolist(), "infos": infos}
-        parts = []
-        for found in ranks.from_all(plain):
-            returns, lengths = np.array(found["returns"], np.float64), np.array(found["lengths"], np.int64)
-            arrays = {name: np.array(values, np.float64) for name, values in found["infos"].items()}
-            parts.append(CollectStats(**found | {"returns": returns, "lengths": lengths, "infos": arrays}))
-        # Episodes in turn, in proportion to each rank's number, so that the last ones are of all ranks.
-        turns = [np.linspace(1, 0, len(part.lengths), endpoint=False)[::-1] for part in parts]
-        order = np.argsort(np.concatenate(turns), kind="stable")
-        merged, longest = CollectStats.merge(parts), max(part.collect_time for part in parts)
-        infos = {name: values[order] for name, values in merged.infos.items()}
-        returns, lengths = merged.returns[order], merged.lengths[order]
-        return replace(merged, returns=returns, lengths=lengths, infos=infos, collect_time=longest)
 
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
         """Return the stats with one return per episode, reduced from [E, A] to [E] where there are several agents."""

@@ -93,6 +93,7 @@ class Collector(Stateful[CollectorState]):
         keeps_env_action: whether the buffer gets the actions that the envs received, not the samples.
         frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
         shard: rank and number of the shards of a run, of whose envs it has a part; None for all envs.
+        num_all_envs: the number of envs of all shards.
 
     Raises:
         SpaceError: the envs' spaces are not the policy's or the buffer's, the bounds of actions included.
@@ -157,7 +158,7 @@ class Collector(Stateful[CollectorState]):
 
     def _hold(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
         """Hold envs in which no step was taken."""
-        self.envs, self.num_envs = envs, envs.num_envs
+        self.envs, self.num_envs, self.num_all_envs = envs, envs.num_envs, envs.num_envs
         self.shard: tuple[int, int] | None = None
         self.num_rows, self.needs_reset, self._token = 0, True, TrajectoryToken()
         self._processed: Rollout | None = None
@@ -209,7 +210,7 @@ class Collector(Stateful[CollectorState]):
             if self.buffer is not None:
                 self.buffer.take_part(rank, world)
             self._open(sharded.part(rank, world))
-        self.shard = rank, world
+        self.shard, self.num_all_envs = (rank, world), sharded.num_envs
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""
@@ -232,7 +233,7 @@ class Collector(Stateful[CollectorState]):
         """Seed actions, and the envs that carry no seed of their own."""
         seed = checked("Collector.seed", "seed", seed, Integer)
         self._require_envs()
-        own = () if self.shard is None or self.shard[1] == 1 else (self.shard[0],)
+        own = () if self.shard is None else (self.shard[0],)
         self.generator.manual_seed(derive_seed(seed, "action", *own))
         self.adapter.seed(derive_seed(seed, "env"))
 

@@ -99,7 +99,7 @@ class PrioritySampler:
         # makes N cancel out.
         weight = probability.pow_(self._exponent)
         largest = weight.amax(-1, keepdim=True)
-        largest = self.ranks.max(largest) if self.ranks.world > 1 else largest  # of the whole batch
+        largest = self.ranks.max(largest)  # of the whole batch
         return slots.view(shape), (weight / largest).float()
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:

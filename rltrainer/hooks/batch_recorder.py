@@ -62,9 +62,10 @@ class BatchRecorder(TrainerHook):
 
     def pre_steps_log(self, ctx: TrainerContext, batch: Rollout | Transitions) -> None:
         """Write the batch, if one is due, and remove the oldest files beyond the limit."""
-        if not ctx.crossed(self.every) or ctx.params.ranks.rank > 0:
-            return
-        name = f"batch_{ctx.training_step:09d}.safetensors"
+        if ctx.crossed(self.every):
+            ctx.ranks.once(self._write, f"batch_{ctx.training_step:09d}.safetensors", batch)
+
+    def _write(self, name: str, batch: Rollout | Transitions) -> None:
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         with write_errors(self.folder / name, ReplayBufferError):
             write_state(self.folder / name, "batch", {"class": type(batch).__name__, "fields": fields})

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from rltrainer.algorithms import OnPolicyAlgorithm
 from rltrainer.collect.episode_infos import are_names
 from rltrainer.errors import ParamsError
-from rltrainer.functional.moments import moments, pooled
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
 from rltrainer.ranks.ranks import ALONE, Ranks
@@ -75,7 +74,7 @@ class RewardNormalizer(TrainerHook):
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
         """Add new rewards to the statistics; on policy return the rollout with standardised ones."""
         reward = batch.reward[batch.valid] if isinstance(batch, Rollout) else batch.reward.flatten()
-        self.update(reward, ctx.params.ranks)
+        self.update(reward, ctx.ranks)
         if isinstance(ctx.algorithm, OnPolicyAlgorithm):
             return dataclasses.replace(batch, reward=self(batch.reward))
         return None
@@ -88,10 +87,7 @@ class RewardNormalizer(TrainerHook):
     def update(self, reward: Tensor, ranks: Ranks = ALONE) -> None:
         """Merge rewards [M], and those of other ranks, into the statistics, which decay before."""
         x = reward.double()
-        new: Sequence[Any] = len(x), x.mean(), (x - x.mean()).square().sum()
-        if ranks.world > 1:
-            new = pooled(torch.stack(ranks.gather(moments(x, torch.ones_like(x)), is_equal=True))).unbind()
-        num_new, new_mean, new_squares = new
+        num_new, new_mean, new_squares = ranks.merged(len(x), x.mean(), (x - x.mean()).square().sum())
         if num_new == 0:
             return
         # West 1979, weighted increments.

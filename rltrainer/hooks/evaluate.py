@@ -118,8 +118,8 @@ class Evaluate(TrainerHook):
         stats = self._collector.collect(num_episodes=self.num_episodes, explore=False)
         score = float(stats.reduce_agents(ctx.params.multi_agent_return_reduction).returns.mean())
         if score == score and (self.best_score is None or score > self.best_score):
-            if self.save_best_fn is not None and ctx.params.ranks.rank == 0:
-                self.save_best_fn(ctx.algorithm)
+            if self.save_best_fn is not None:
+                ctx.ranks.once(self.save_best_fn, ctx.algorithm)
             self.state.best_score = score  # last: an algorithm that could not be saved is not the best there is
         if ctx.params.logger is not None:
             row = {"return": score, "length": float(stats.lengths.mean()), **stats.info_means}

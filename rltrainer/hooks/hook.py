@@ -15,6 +15,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats
 from rltrainer.errors import ArgumentError, CheckpointError, ParamsError
 from rltrainer.interval import Every, Unit
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.tree import map_tree
 from rltrainer.types import Load, State, UpdateResult
@@ -34,10 +35,11 @@ class TrainerContext:
             `post_loss` and `optimizer` the newest is the last.
         collect_stats: of this training step; None before its collection, and offline.
         result: of this training step's update; None before it, and without an update.
+        ranks: the place of this shard among those of the run.
     """
 
-    def __init__(self, algorithm: Algorithm, params: Any, state: Any, log: Any) -> None:
-        self.algorithm, self.params, self._state, self._log = algorithm, params, state, log
+    def __init__(self, algorithm: Algorithm, params: Any, state: Any, log: Any, ranks: Ranks = ALONE) -> None:
+        self.algorithm, self.params, self._state, self._log, self.ranks = algorithm, params, state, log, ranks
         self.losses: dict[str, Tensor] = {}
         self.result: UpdateResult | None = None
         self.collect_stats: CollectStats | None = None

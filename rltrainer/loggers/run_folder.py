@@ -99,8 +99,7 @@ class RunFolder:
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
         with (ranks := process_ranks()).reporting(), write_errors(Path(root) / name, CheckpointError):
-            path = NumberedPath(Path(root) / name, "").claim() if ranks.rank == 0 else None
-            return cls(ranks.from_first(str(path)))
+            return cls(ranks.on_first(lambda: str(NumberedPath(Path(root) / name, "").claim())))
 
     def refuse_links(self) -> None:
         """Raise a `CheckpointError` for a link in the folder, which may come from elsewhere, before a run writes."""

@@ -11,7 +11,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.errors import readable
-from rltrainer.functional.moments import moments, pooled
 from rltrainer.functional.returns import discounted_returns
 from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.spaces import ACTION_MASK, Space, leaf_shape, leaf_spaces
@@ -40,18 +39,14 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor, ranks: Ranks = ALONE) -> None:
         """Merge samples [M, *shape] of any device, and those of other ranks; nothing if there are none."""
-        x, count = to_device(x, self.mean.device).double(), len(x)
-        if ranks.world > 1:
-            own = moments(x.movedim(0, -1), x.new_ones(count))
-            counts, mean, deviations = pooled(torch.stack(ranks.gather(own, is_equal=True)))
-            count, var = int(counts.amax()), deviations / counts
+        x = to_device(x, self.mean.device).double()
+        own = (x.mean(0), x.var(0, unbiased=False) * len(x)) if len(x) else (x.sum(0), x.sum(0))  # `var` of none warns
+        count, mean, deviations = ranks.merged(len(x), *own)
         if count == 0:
             return
-        if ranks.world == 1:
-            mean, var = x.mean(0), x.var(0, unbiased=False)
         total = self.count + count
         delta = mean - self.mean
-        new_var = (self.var * self.count + var * count + delta.square() * self.count * count / total) / total
+        new_var = (self.var * self.count + deviations + delta.square() * self.count * count / total) / total
         self.mean.add_((delta * count / total).to(self.mean.dtype))
         self.var.copy_(new_var)
         self.count.copy_(total)

@@ -7,16 +7,23 @@ thread. All collectives stand on one, `gather`. See `torch_ranks` for processes.
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from rltrainer.errors import RanksDifferError
 from rltrainer.files.json_text import read_json
+from rltrainer.functional.losses import standardize
+from rltrainer.functional.moments import moments, pooled, standardized
+from rltrainer.seeding import draw_seed
 
 T = TypeVar("T")
+TOLERANCE = 1e-3
+"""Largest difference by rounding on machines of several kinds, relative to the largest number of a tensor."""
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 class Ranks(ABC):
@@ -32,6 +39,8 @@ class Ranks(ABC):
     def __init__(self, rank: int = 0, world: int = 1, is_exact: bool = False) -> None:
         self.rank, self.world, self.is_exact = rank, world, is_exact
         self.is_first_here = True  # of the ranks in this process
+        self.stream: tuple[int, ...] = (rank,)  # what a seed of this rank's own random numbers derives from
+        self.prefix = f"{world} shards, "  # of a line that says how a run trains
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return itself: a place is not copied."""
@@ -73,14 +82,76 @@ class Ranks(ABC):
         """Return the largest of each number over ranks, where the tensor has one shape."""
         return torch.stack(self.gather(x, is_equal=True)).amax(0)
 
+    def largest(self, own: Sequence[int]) -> Sequence[int]:
+        """Return the largest of each number over ranks."""
+        found: list[int] = self.max(torch.tensor(own)).tolist()
+        return found
+
+    def moments(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the moments [3, ...] of the numbers `x` [..., B] of all ranks, under weights [..., B] or [B]."""
+        return pooled(torch.stack(self.gather(moments(x, weight), is_equal=True)))
+
+    def merged(self, count: int, mean: Tensor, deviations: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Merge count, mean [...] and sum of squared deviations [...] of a sample with those of other ranks."""
+        own = torch.stack([torch.full_like(mean, count), mean, deviations])
+        own = own if count else torch.zeros_like(own)  # the mean of nothing is NaN
+        counts, mean, deviations = pooled(torch.stack(self.gather(own, is_equal=True)))
+        return int(counts.amax()), mean, deviations
+
+    def standardized(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Shift and scale `x` [B], with the numbers of all ranks, to mean 0 and standard deviation 1."""
+        return standardized(x, self.moments(x, weight))
+
+    def seed(self, seed: int | None) -> int | None:
+        """Return a seed that all ranks have: this one, or a number that the first rank draws."""
+        return self.on_first(draw_seed) if seed is None else seed
+
+    @torch.no_grad()
+    def make_equal(self, named: Callable[[], Mapping[Tensor, str]], machine: Callable[[], str] | None = None) -> None:
+        """Give all ranks the first one's numbers in some tensors; equal ones cost checksums and one exchange.
+
+        With a `machine`, on which rounding depends, a difference is an error, unless machines differ and it is small.
+
+        Raises:
+            RanksDifferError: on all ranks; the text names the tensor and the rank.
+        """
+        tensors = named()
+        if not tensors:
+            return
+        device = next(iter(tensors)).device
+        bits = (x.reshape(-1).view(INTEGERS.get(x.element_size(), torch.int64)) for x in tensors)
+        sums = self.gather(torch.stack([x.sum(dtype=torch.int64).to(device) for x in bits]), is_equal=True)
+        are_equal = (torch.stack(sums) == sums[0]).all(0).tolist()
+        if all(are_equal):
+            return
+        tolerance = TOLERANCE if machine is not None and len(set(self.from_all(machine()))) > 1 else 0.0
+        for x, name in (item for item, is_equal in zip(tensors.items(), are_equal, strict=True) if not is_equal):
+            found = torch.stack(self.gather(x.detach(), is_equal=True)).double().view(self.world, -1)
+            change = (found - found[0]).abs().amax(1)
+            if machine is not None and not change.max() <= tolerance * found[0].abs().max():  # so NaN differs, too
+                rank = int(change.argmax())
+                text = f"must be equal in all ranks; rank {rank} of {self.world} differs from rank 0"
+                hint = "Hooks run in each shard, with its data: change weights in a callback such as training_fn."
+                raise RanksDifferError(f"{name}: {text} by up to {float(change[rank]):g}. {hint}")
+            x.copy_(found[0].view_as(x))
+
     def from_all(self, value: Any) -> list[Any]:
         """Return the plain values, as JSON knows them, of all ranks."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [read_json(each.numpy().tobytes().decode(), allows_nan=True) for each in self.gather(text)]
 
+    def on_first(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function in the first rank, and return its result, a plain value, in all."""
+        return cast(T, self.from_first(function(*args) if self.rank == 0 else None))
+
     def from_first(self, value: Any) -> Any:
         """Return the plain value of the first rank."""
-        return self.from_all(value if self.rank == 0 else None)[0]
+        return self.from_all(value)[0]
+
+    def once(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """Call a function in the first rank alone; the others do not wait for it."""
+        if self.rank == 0:
+            function(*args, **options)
 
     @contextmanager
     def in_graphs(self) -> Iterator[None]:
@@ -135,14 +206,50 @@ _gather_in_graph.register_fake(lambda x, world: x.new_empty((world, *x.shape)))
 
 
 class Alone(Ranks):
-    """The one rank of a run in one process."""
+    """The one rank of a run in one process: it exchanges nothing, so that no caller asks how many ranks there are."""
 
-    def _gather(self, x: Tensor, is_equal: bool) -> list[Tensor]:
+    def __init__(self, is_exact: bool = False) -> None:
+        super().__init__(is_exact=is_exact)
+        self.stream, self.prefix = (), ""
+
+    def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
+        """Return its own tensor."""
         return [x]
+
+    _gather = gather
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return its argument."""
+        return x
+
+    mean = max = sum
+
+    def largest(self, own: Sequence[int]) -> Sequence[int]:
+        """Return its argument."""
+        return own
+
+    def moments(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the moments [3, ...] of `x` [..., B]; see `functional.moments.moments`."""
+        return moments(x, weight)
+
+    def merged(self, count: int, mean: Tensor, deviations: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Return its arguments."""
+        return count, mean, deviations
+
+    def standardized(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Shift and scale `x` [B] to mean 0 and standard deviation 1; see `functional.losses.standardize`."""
+        return standardize(x, weight)
+
+    def make_equal(self, named: Callable[[], Mapping[Tensor, str]], machine: Callable[[], str] | None = None) -> None:
+        """Do nothing."""
 
     def from_all(self, value: Any) -> list[Any]:
         """Return its own value as it is."""
         return [value]
+
+    def seed(self, seed: int | None) -> int | None:
+        """Return its argument."""
+        return seed
 
 
 ALONE = Alone()

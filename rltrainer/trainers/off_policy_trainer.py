@@ -45,11 +45,6 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
         """Return whether a copy of the policy can act while an update runs."""
         return isinstance(self.training_collector, Collector) and self.training_collector.can_overlap
 
-    def check_fits(self, algorithm: Algorithm) -> None:
-        """Check that the ranks can share out batches, too."""
-        super().check_fits(algorithm)
-        self.part_of("batch_size")
-
     def parts(self) -> dict[str, Any]:
         """Return the buffer too."""
         return {**super().parts(), "buffer": self.buffer}
@@ -91,23 +86,19 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
     run_state_class = OffPolicyRunState
     state: OffPolicyRunState
 
-    def __init__(self, algorithm: OffPolicyAlgorithm, params: OffPolicyTrainerParams) -> None:
-        super().__init__(algorithm, params)
-        self._overlap()
-
     @property
     def buffer(self) -> ReplayBuffer:
         """The buffer of the training collector."""
         return self.params.buffer
 
-    def _overlap(self) -> None:
+    def _fit_collectors(self) -> None:
         """Let a copy of the policy act, which begins with the present weights, or the policy itself."""
         if isinstance(self.params.training_collector, Collector):
             self.params.training_collector.overlap(self.params.runtime.overlap)
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         super()._start_collecting(reset_collectors, reset_buffers)
-        self._overlap()
+        self._fit_collectors()
 
     @property
     def _is_warmup(self) -> bool:
@@ -124,7 +115,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         num_due, result = self._num_due(self._collected), None
         if num_due:
             self._hooks.act("pre_optim_steps")
-            result = self.algorithm.update_from(self.buffer, self.params.batch_size // self.ranks.world, num_due)
+            result = self.algorithm.update_from(self.buffer, self._own(self.params.batch_size), num_due)
         if self.algorithm.has_statistics:  # most have none, and a rollout of one row costs as much as its collection
             self.algorithm.observe(self.params.training_collector.rollout())
         return result

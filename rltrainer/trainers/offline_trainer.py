@@ -69,7 +69,6 @@ class OfflineTrainerParams(TrainerParams):
             if mismatch := describe_mismatch(where, expected, found, with_bounds=name == "action_space"):
                 raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
-        self.part_of("batch_size")  # each rank samples its part from all data
         self.buffer.check_finite()
 
     def create_trainer(self, algorithm: Algorithm) -> "OfflineTrainer":
@@ -92,7 +91,7 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
         if not any(map(self._hooks.has, ("batch_process", "pre_steps_log", "post_steps_log"))):
             return None  # no hook is given the batch, so that the update may sample it by itself
         began = time.perf_counter()
-        transitions = self.algorithm.sample(self.params.buffer, self.params.batch_size // self.ranks.world)
+        transitions = self.algorithm.sample(self.params.buffer, self._own(self.params.batch_size))
         record.timing.update += time.perf_counter() - began
         processed: Transitions = self._hooks.replaced("batch_process", transitions)
         return processed
@@ -100,7 +99,7 @@ class OfflineTrainer(Trainer[OffPolicyAlgorithm, OfflineTrainerParams]):
     def _update(self, batch: Transitions | None) -> UpdateResult:
         self._hooks.act("pre_optim_steps")
         if batch is None:
-            return self.algorithm.update_from(self.params.buffer, self.params.batch_size // self.ranks.world)
+            return self.algorithm.update_from(self.params.buffer, self._own(self.params.batch_size))
         result = self.algorithm.update(batch)
         self.params.buffer.update_priorities(batch.index, result.td_error)
         return result

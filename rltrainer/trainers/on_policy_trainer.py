@@ -46,8 +46,8 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
 
     @property
     def own_batch_size(self) -> int | None:
-        """This rank's env steps of a gradient step; a `ParamsError` if the ranks cannot have equal ones."""
-        return None if self.batch_size is None else self.part_of("batch_size")
+        """Env steps of a gradient step that come from the collector's own envs, if those are a part of the run's."""
+        return self.batch_size and self.batch_size * self.training_collector.num_envs // self.num_envs
 
     @property
     def gradient_batch_size(self) -> int:
@@ -73,20 +73,18 @@ class OnPolicyTrainer(OnlineTrainer[OnPolicyAlgorithm, OnPolicyTrainerParams]):
     algorithm_class = OnPolicyAlgorithm
     params_class = OnPolicyTrainerParams
 
-    def __init__(self, algorithm: OnPolicyAlgorithm, params: OnPolicyTrainerParams) -> None:
-        super().__init__(algorithm, params)
-        params = self.params  # this rank's
-        collector = params.training_collector
+    def _fit_collectors(self) -> None:
+        algorithm, params, collector = self.algorithm, self.params, self.params.training_collector
         if collector.has_stale_data and algorithm.columns_if_stale is None:
             text = "%s: weights older than the policy's may act in training_collector, and it treats their actions as "
             hint = "the policy's own. IMPALA and PPO correct for that."
             logging.getLogger("rltrainer").warning(text + hint, type(algorithm).__name__)
         num_steps, num_envs = params.collection_step_num_env_steps, params.num_envs
         num_rows = -(-(num_steps or 1) // num_envs)
-        if num_steps is not None and num_rows < MIN_NUM_ROWS and self.ranks.rank == 0:
+        if num_steps is not None and num_rows < MIN_NUM_ROWS:
             field = f"{type(params).__name__}.collection_step_num_env_steps"
             text = f"{num_steps} of {num_envs} envs are {num_rows} of each, few to learn from"
-            warn_once(f"{field}: {text}. Take {MIN_NUM_ROWS * num_envs} or more.")
+            self._once(warn_once, f"{field}: {text}. Take {MIN_NUM_ROWS * num_envs} or more.")
         if collector.buffer is None:
             spaces = (algorithm.policy.observation_space, algorithm.policy.action_space)
             known, names = algorithm.policy.columns, algorithm.columns_read(collector.has_stale_data)

@@ -54,8 +54,6 @@ class OnlineTrainerParams(TrainerParams):
     def check_fits(self, algorithm: Algorithm) -> None:
         """Check the columns of the buffer too."""
         super().check_fits(algorithm)
-        if self.collection_step_num_episodes is not None:
-            self.part_of("collection_step_num_episodes")
         source = self.training_collector
         if source.buffer is not None:
             owner = f"{type(self).__name__}.training_collector"
@@ -63,8 +61,8 @@ class OnlineTrainerParams(TrainerParams):
 
     @property
     def num_envs(self) -> int:
-        """The training envs of all ranks."""
-        return self.training_collector.num_envs * self.ranks.world
+        """The training envs of the whole run."""
+        return getattr(self.training_collector, "num_all_envs", self.training_collector.num_envs)
 
     @property
     def planned_num_steps(self) -> int:
@@ -112,14 +110,14 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
 
     def _collect(self, record: EpochRecord) -> Rollout | None:
         params, state, collector = self.params, self.state, self.params.training_collector
-        # Rounded up to rows of all envs, so that all ranks take as many.
+        # Rounded up to rows of all envs, of which these may be a part.
         num_steps, num_episodes = params.collection_step_num_env_steps, params.collection_step_num_episodes
-        num_steps = None if num_steps is None else -(-num_steps // self.ranks.world)
-        num_episodes = None if num_episodes is None else num_episodes // self.ranks.world
+        num_steps = None if num_steps is None else -(-num_steps * collector.num_envs // params.num_envs)
+        num_episodes = None if num_episodes is None else self._own(num_episodes)
         done = {"epoch": state.counters.epoch - 1, "training_step": state.training_step - 1}
         collector.sync({**vars(state.counters), **done})
         stats = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
-        stats = stats.of_all(self.ranks)
+        stats = self._in_all(stats)
         self._collected = stats
         self._hooks.note_collection(stats)
         state.add_collection(stats, record)

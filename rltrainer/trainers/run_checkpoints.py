@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
-import torch
 from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
@@ -45,22 +44,25 @@ TRunState = TypeVar("TRunState", bound=RunState)
 
 
 def run_parts(
-    state: RunState, params: TrainerParams, algorithm: Algorithm, state_of: Callable[[Any], State] = live_state
+    state: RunState,
+    params: TrainerParams,
+    algorithm: Algorithm,
+    ranks: Ranks,
+    state_of: Callable[[Any], State] = live_state,
 ) -> dict[str, State]:
     """Return the state of each part of a run, as `state_of` returns it, and that of the run itself."""
     algorithm.require_equal_ranks()
     state.params = settings_of(params, algorithm)
     # Of a process, so of its first shard: another process that takes over a later shard keeps the streams of its own.
-    state.global_random = GlobalRandom.of_now() if params.ranks.is_first_here else None
+    state.global_random = GlobalRandom.of_now() if ranks.is_first_here else None
     parts = {name: state_of(part) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
     return parts | {"trainer": state.to_state()}
 
 
 def read_run(
-    path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
+    path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm, ranks: Ranks
 ) -> tuple[TRunState, list[Load]]:
     """Return the state of a saved run, and functions that load its parts: all is checked before anything changes."""
-    ranks = params.ranks
     if (num_shards := num_shards_of(path)) != ranks.world:
         hint = f"Pass RuntimeParams(parallel=ParallelParams(num_shards={num_shards}))."
         text = f"was saved by a run of {num_shards} shards, and this one has {ranks.world}"
@@ -137,12 +139,12 @@ class RunCheckpoints:
     Its context is open while anything trains: it holds the directory and the signals.
     """
 
-    def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit) -> None:
+    def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit, ranks: Ranks) -> None:
         self.is_on = params.checkpoint is not None
         self._params = chosen = params.checkpoint or CheckpointParams("unused", resume="never")
-        self._parts_of = partial(run_parts, params=params, algorithm=algorithm)
+        self._parts_of = partial(run_parts, params=params, algorithm=algorithm, ranks=ranks)
         self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
-        self._ranks = params.ranks
+        self._ranks = ranks
         self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best, self._ranks)
         self._signals, self._num_entered = RunSignals(self._ranks), 0
         self._stopped_by, self._wants_save = 0, False  # as all ranks know it
@@ -238,13 +240,12 @@ class RunCheckpoints:
     def agree(self) -> None:
         """Act on signals that have come, and on a hook's request to stop, from now on: on those of any rank."""
         signals, state = self._signals, self._state
-        stopped_by, wants_save, signals.wants_save = signals.stopped_by, signals.wants_save, False
-        if self._ranks.world > 1:
-            own = [stopped_by, wants_save, state.stop_request is not None]
-            stopped_by, wants_save, is_requested = self._ranks.max(torch.tensor(own)).tolist()
-            signals.stopped_by = stopped_by or signals.stopped_by
-            if is_requested:
-                state.stop_request = next(filter(None, self._ranks.from_all(state.stop_request)))
+        own, signals.wants_save = [signals.stopped_by, signals.wants_save, state.stop_request is not None], False
+        stopped_by, wants_save, is_requested = self._ranks.largest(own)
+        if stopped_by:
+            signals.stopped_by = stopped_by
+        if is_requested:
+            state.stop_request = next(filter(None, self._ranks.from_all(state.stop_request)))
         self._stopped_by, self._wants_save = stopped_by, self._wants_save or bool(wants_save)
 
     def _is_due(self) -> bool:

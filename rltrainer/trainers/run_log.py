@@ -40,8 +40,10 @@ class RunLog:
         algorithm: Algorithm,
         unit: StepUnit,
         settings: Callable[[], Mapping[str, float]] = dict,
+        prefix: str = "",
     ) -> None:
         self._params, self._algorithm, self.unit, self._settings = params, algorithm, unit, settings
+        self._prefix = prefix  # of the line that says how the run trains
         self._logger = params.logger
         self._bar = ProgressBar(None, unit, params.verbose)
         has_gpu = self._logger is not None and algorithm.device.type == "cuda"
@@ -87,8 +89,7 @@ class RunLog:
             self._bar.watch_compiler()
         how = "compiled" if state.runtime.compile else "uncompiled"
         how += ", as CUDA graphs" if state.runtime.cuda_graph is True else ""
-        world = self._params.ranks.world
-        name = f"{type(self._algorithm).__name__}: {f'{world} shards, ' if world > 1 else ''}"
+        name = f"{type(self._algorithm).__name__}: {self._prefix}"
         self.say(f"{name}gradient steps {how}, torch threads {state.runtime.num_threads}")
 
     def say(self, line: str) -> None:

@@ -4,19 +4,22 @@ A run of S shards in P processes has S / P of them in each. They share what they
 """
 
 import copy
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.folder import num_shards_of
 from rltrainer.checkpoint.store import newest_num_shards
+from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.collector import require_collector
 from rltrainer.errors import ParamsError
 from rltrainer.plan import ParallelParams
@@ -29,9 +32,16 @@ from rltrainer.trainers.same_program import require_same_program
 from rltrainer.trainers.trainer_params import TrainerParams
 
 TParams = TypeVar("TParams", bound=TrainerParams)
-P = ParamSpec("P")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # lazy ones become one of these
-T = TypeVar("T")
+SHARED_OUT = ("collection_step_num_episodes", "batch_size")
+"""Fields with counts of which each shard takes an equal part."""
+OF_FIRST: Any = {
+    "logger": None, "verbose": False, "show_progress": False, "save_best_fn": None, "save_checkpoint_fn": None,
+    "run_folder": None,
+}  # fmt: skip
+"""Fields that only the first shard of a run follows, with what the others have."""
+METHODS = ("run", "reset", "execute_epoch", "restore", "_save")
+"""Methods of a trainer that all shards run together."""
 
 
 def meeting_of(algorithm: Algorithm, params: TrainerParams) -> Meeting | None:
@@ -59,8 +69,10 @@ def meeting_of(algorithm: Algorithm, params: TrainerParams) -> Meeting | None:
     return None if num_shards == 1 else Meeting(num_shards // outer.world, outer)
 
 
-def split(trainer: type[Any], algorithm: Algorithm, params: TParams, meeting: Meeting) -> tuple[TParams, list[Any]]:
-    """Return the params of this process's first shard, and a trainer of this class for each other one.
+def split(
+    trainer: type[Any], algorithm: Algorithm, params: TParams, meeting: Meeting
+) -> tuple[Ranks, TParams, list[Any]]:
+    """Return rank and params of this process's first shard, and a trainer of this class for each other one.
 
     Collectors and buffers of the params become those of the first shard; the other ones get copies.
 
@@ -71,32 +83,76 @@ def split(trainer: type[Any], algorithm: Algorithm, params: TParams, meeting: Me
     _check_layers(algorithm)
     if params.resume_from_log:
         params.raise_invalid("resume_from_log", "must be False in a run of several shards", "Resume from a checkpoint.")
-    for field, collector in params.collectors().items():
-        owner = f"{type(params).__name__}.{field}"
-        require_collector(owner, collector).let_go(owner, first.world)
-    copies = [copy.deepcopy((algorithm, params.of_rank(ranks))) for ranks in others]
-    params = params.of_rank(first)
-    params.take_parts()
+    for field in SHARED_OUT:
+        _require_multiple(params, field, first.world)
+    quiet = _quiet(params, training_fn=None, test_fn=None)  # which are called once in each process
+    params = _quiet(params) if first.rank > 0 else params
+    for owner, collector in _collectors(params):
+        collector.let_go(owner, first.world)
+    copies = [copy.deepcopy((algorithm, quiet)) for _ in others]
     trainers = []
-    for own_algorithm, own_params in copies:
-        for name in ("training_fn", "test_fn"):  # called once in each process
-            object.__setattr__(own_params, name, None)  # frozen
-        own_params.take_parts()
-        trainers.append(trainer(own_algorithm, own_params))
-    return params, trainers
+    for ranks, (own_algorithm, own_params) in zip(meeting.ranks, [(algorithm, params), *copies], strict=True):
+        for owner, collector in _collectors(own_params):
+            collector.take_part(owner, ranks.rank, ranks.world)
+        if ranks is not first:
+            trainers.append(trainer(own_algorithm, own_params, ranks))
+    return first, params, trainers
 
 
-def on_all_shards(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Make a method of a trainer run for each shard of this process; it returns what the first one returns."""
+def _collectors(params: TrainerParams) -> list[tuple[str, Collector]]:
+    """Return the collectors, each with its name in errors."""
+    named = ((f"{type(params).__name__}.{field}", source) for field, source in params.collectors().items())
+    return [(owner, require_collector(owner, source)) for owner, source in named]
 
-    @functools.wraps(method)
-    def run(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-        meeting: Meeting | None = self.meeting
-        if meeting is None or meeting.is_on:
-            return method(self, *args, **kwargs)
-        return meeting.run([partial(method, each, *args, **kwargs) for each in (self, *self.replicas)])[0]
 
-    return cast(Callable[Concatenate[Any, P], T], run)
+def _require_multiple(params: TrainerParams, field: str, world: int) -> None:
+    count = getattr(params, field, None)
+    if count is not None and count % world:
+        below = count - count % world
+        hint = f"Take {f'{below} or ' if below else ''}{below + world}."
+        params.raise_invalid(field, f"must be a multiple of the number of shards, {world}", hint)
+
+
+def _quiet(params: TParams, **changes: Any) -> TParams:
+    """Return the params of another shard than the first one."""
+    runtime = dataclasses.replace(params.runtime, profiler=None)
+    return dataclasses.replace(params, runtime=runtime, **OF_FIRST, **changes)
+
+
+def run_on_all(first: Any, others: Sequence[Any], meeting: Meeting) -> None:
+    """Let the first trainer's methods run for each shard of this process, and return what the first one's returns."""
+    for name in METHODS:
+        setattr(first, name, _on_all([getattr(each, name) for each in (first, *others)], meeting))
+
+
+def _on_all(methods: Sequence[Callable[..., Any]], meeting: Meeting) -> Callable[..., Any]:
+    @functools.wraps(methods[0])
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if meeting.is_on:
+            return methods[0](*args, **kwargs)
+        return meeting.run([partial(method, *args, **kwargs) for method in methods])[0]
+
+    return run
+
+
+def merged_stats(stats: CollectStats, ranks: Ranks) -> CollectStats:
+    """Return the statistics of all ranks' collections, which took place at the same time."""
+    if ranks.world == 1:
+        return stats
+    infos = {name: values.tolist() for name, values in stats.infos.items()}
+    plain = {**vars(stats), "returns": stats.returns.tolist(), "lengths": stats.lengths.tolist(), "infos": infos}
+    parts = []
+    for found in ranks.from_all(plain):
+        returns, lengths = np.array(found["returns"], np.float64), np.array(found["lengths"], np.int64)
+        arrays = {name: np.array(values, np.float64) for name, values in found["infos"].items()}
+        parts.append(CollectStats(**found | {"returns": returns, "lengths": lengths, "infos": arrays}))
+    # Episodes in turn, in proportion to each rank's number, so that the last ones are of all ranks.
+    turns = [np.linspace(1, 0, len(part.lengths), endpoint=False)[::-1] for part in parts]
+    order = np.argsort(np.concatenate(turns), kind="stable")
+    merged, longest = CollectStats.merge(parts), max(part.collect_time for part in parts)
+    infos = {name: values[order] for name, values in merged.infos.items()}
+    returns, lengths = merged.returns[order], merged.lengths[order]
+    return dataclasses.replace(merged, returns=returns, lengths=lengths, infos=infos, collect_time=longest)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.checkpoint import write_checkpoint
@@ -19,11 +19,12 @@ from rltrainer.collect.collect_stats import NO_EPISODES
 from rltrainer.errors import CheckpointError, ParamsError, at_the_end
 from rltrainer.hooks import HookRunner, TrainerContext
 from rltrainer.hooks.hook import is_ours
-from rltrainer.seeding import derive_seed, draw_seed
+from rltrainer.ranks.ranks import ALONE, Ranks
+from rltrainer.seeding import derive_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import Best, EpochRecord, EpochStats, InfoStats, RunState, StepUnit
-from rltrainer.trainers.shards import meeting_of, on_all_shards, own_global_random, split
+from rltrainer.trainers.shards import meeting_of, merged_stats, own_global_random, run_on_all, split
 from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
@@ -54,23 +55,26 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
     run_state_class: ClassVar[type[RunState]] = RunState
     step_unit: ClassVar[StepUnit] = "env_step"  # of logs and progress
 
-    def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
+    def __init__(self, algorithm: TAlgorithm, params: TParams, ranks: Ranks | None = None) -> None:
         self._check_classes(algorithm, params)
         self.replicas: list[Self] = []
-        self.meeting = meeting_of(algorithm, params) if params.ranks.world == 1 else None
+        self.meeting = meeting_of(algorithm, params) if ranks is None else None
         if self.meeting is not None:
-            params, self.replicas = split(type(self), algorithm, params, self.meeting)
-        self.algorithm, self.params, self.ranks = algorithm, params, params.ranks
+            ranks, params, self.replicas = split(type(self), algorithm, params, self.meeting)
+            run_on_all(self, self.replicas, self.meeting)
+        self.algorithm, self.params, self.ranks = algorithm, params, ranks or ALONE
+        self._own, self._once = self.ranks.part_of, self.ranks.once
         params.check_fits(algorithm)
         algorithm.set_weight_dtype(params.precision.weight_dtype)
         self.state = self.run_state_class.new(params.runtime)
-        self._log = RunLog(params, algorithm, self.step_unit, self._settings)
+        self._log = RunLog(params, algorithm, self.step_unit, self._settings, self.ranks.prefix)
         self._hooks = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
         self._hooks.context = self._new_context()
-        self._checkpoints = RunCheckpoints(params, algorithm, self.step_unit)
+        self._checkpoints = RunCheckpoints(params, algorithm, self.step_unit, self.ranks)
         self._checkpoints.follow(self.state)
         if params.resume_from_log:
             self._resume_from_log()
+        self._fit_collectors()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy or pickle a trainer with its algorithm, envs and data."""
@@ -78,7 +82,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             if getattr(self.params, field) is not None:
                 hint = f"Two runs cannot write one {place}."
                 self.params.raise_invalid(field, "must be None in a trainer that is copied", hint)
-        if self.ranks.world > 1:
+        if self.meeting is not None:
             self.params.runtime.raise_invalid("parallel", "must leave one shard in a trainer that is copied")
         return dict(vars(self))
 
@@ -108,7 +112,6 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         """The gradient steps of all update steps."""
         return self.state.counters.gradient_step
 
-    @on_all_shards
     def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
         """Train from the beginning, or continue after `restore`, or where `CheckpointParams.resume` says.
 
@@ -130,7 +133,6 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             self._log.ended_run(self.state)
         return self.state.info(self.algorithm.num_skipped_steps)
 
-    @on_all_shards
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
         self._checkpoints.require_empty()
@@ -156,7 +158,6 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)
 
-    @on_all_shards
     def execute_epoch(self) -> EpochStats:
         """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
         with self._checkpoints:
@@ -219,12 +220,10 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             raise CheckpointError(f"{owner}: must not be called while a run of several shards trains. {hint}")
         self._save(path, overwrite)
 
-    @on_all_shards
     def _save(self, path: str | Path, overwrite: bool) -> None:
-        parts = run_parts(self.state, self.params, self.algorithm, lambda part: dict(part.state_dict()))
+        parts = run_parts(self.state, self.params, self.algorithm, self.ranks, lambda part: dict(part.state_dict()))
         write_checkpoint(path, parts, overwrite, self.ranks)
 
-    @on_all_shards
     def restore(self, path: str | Path) -> None:
         """Read a checkpoint; the next `run` or `execute_epoch` continues where it was saved.
 
@@ -232,7 +231,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
         """
         path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
-        state, loads = read_run(path, self.run_state_class, self.params, self.algorithm)
+        state, loads = read_run(path, self.run_state_class, self.params, self.algorithm, self.ranks)
         back = partial(setattr, self, "state", self.state), partial(self.algorithm.attach, self.algorithm.plan)
         context = partial(setattr, self._hooks, "context", self._hooks.context)
         with at_the_end(*back, context, self.algorithm.snapshot(), after_errors_only=True):
@@ -259,33 +258,33 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self._attach()
         functions = {name: getattr(self.params, name) for name in CALLBACKS}
         own = [name for name, function in functions.items() if function is not None and not is_ours(function)]
-        self._callbacks = set[str]().union(*self.ranks.from_all(own)) if self.ranks.world > 1 else set()
-        self._profiler = RunProfiler(self.params.runtime.profiler if self.ranks.rank == 0 else None)
+        self._callbacks = set[str]().union(*self.ranks.from_all(own))
+        self._profiler = RunProfiler(self.params.runtime.profiler)
 
     def _new_context(self) -> TrainerContext:
-        return TrainerContext(self.algorithm, self.params, self.state, self._log)
+        return TrainerContext(self.algorithm, self.params, self.state, self._log, self.ranks)
 
     def _attach(self) -> None:
         """Let the algorithm follow this trainer's plan."""
-        plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy)
+        plan = self.params.update_plan(self._progress, self.state.runtime, self.algorithm.policy, self.ranks)
         self.algorithm.attach(dataclasses.replace(plan, callbacks=self._hooks.callbacks()))
         self.algorithm.policy.cuda_graph = self.params.runtime.cuda_graph is not False  # "auto" acts as one on CUDA
         self.state.runtime = self.algorithm.plan.runtime  # "auto" is decided once: a resumed run keeps the decision
+
+    def _fit_collectors(self) -> None:
+        """Fit the collectors of training data to the algorithm."""
 
     def _start_collecting(self, reset_collectors: bool, reset_buffers: bool) -> None:
         """Make the collectors of training data ready; a test collector is reset by every test step."""
 
     def _seed(self) -> None:
         """Give every random stream its seed, if the params have one, or if several ranks must agree on one."""
-        seed, ranks = self.params.seed, self.ranks
-        if seed is None and ranks.world > 1:
-            seed = self._decided(draw_seed)
-        if seed is not None:
+        if (seed := self.ranks.seed(self.params.seed)) is not None:
             for name, part in {"algorithm": self.algorithm, **self.params.parts()}.items():
-                # The streams of a collector follow from its rank and the numbers of its envs among all.
-                is_shared = ranks.world == 1 or isinstance(part, DataSource)
+                # The streams of a collector follow from the numbers of its envs among all.
+                stream = () if isinstance(part, DataSource) else self.ranks.stream
                 if name != "logger":
-                    part.seed(derive_seed(seed, name, *([] if is_shared else [ranks.rank])))
+                    part.seed(derive_seed(seed, name, *stream))
 
     def _settings(self) -> Mapping[str, float]:
         """Return the settings of the moment, such as an exploration rate, for rows of training."""
@@ -307,15 +306,15 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self.algorithm.take_from_first_rank()
         return result
 
-    def _decided(self, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of the first rank's function, a plain value, on all ranks."""
-        return cast(T, self.ranks.from_first(function(*args) if self.ranks.rank == 0 else None))
+    def _in_all(self, stats: CollectStats) -> CollectStats:
+        """Return the statistics of all shards' collections, which took place at the same time."""
+        return merged_stats(stats, self.ranks)
 
     def _score(self, stats: CollectStats) -> float:
-        return self._calling("compute_score_fn", lambda: self._decided(self.params.score, stats))
+        return self._calling("compute_score_fn", lambda: self.ranks.on_first(self.params.score, stats))
 
     def _wants_to_stop(self, score: float) -> bool:
-        return self._calling("stop_fn", lambda: self._decided(self.params.wants_to_stop, score))
+        return self._calling("stop_fn", lambda: self.ranks.on_first(self.params.wants_to_stop, score))
 
     def _has_all_steps(self, record: EpochRecord) -> bool:
         return record.num_steps(self.step_unit) >= self.params.epoch_num_steps
@@ -333,11 +332,11 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self._call("test_fn", self.epoch, self.env_step)
         collector.sync()
         collector.reset(first_episode=True)
-        num_episodes = self.ranks.part_of(params.test_step_num_episodes)
+        num_episodes = self._own(params.test_step_num_episodes)
         with self._running():
             collect = partial(collector.collect, num_episodes=num_episodes, explore=False)
             stats = self._checkpoints.break_off(collect) if num_episodes else NO_EPISODES
-        stats = stats.of_all(self.ranks).reduce_agents(params.multi_agent_return_reduction)
+        stats = self._in_all(stats).reduce_agents(params.multi_agent_return_reduction)
         score = state.score = self._take_score(stats)
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score

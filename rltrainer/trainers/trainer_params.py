@@ -1,10 +1,9 @@
 """The params that all trainers share."""
 
-import copy
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any
 
 import numpy as np
 from torch import nn
@@ -12,7 +11,6 @@ from torch import nn
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.collect import CollectStats, DataSource
-from rltrainer.collect.collector import require_collector
 from rltrainer.collect.episode_infos import as_number
 from rltrainer.errors import ParamsError
 from rltrainer.hooks import HookRunner, TrainerHook
@@ -52,12 +50,6 @@ Hooks = Annotated[
 ]
 
 
-OF_FIRST_RANK = {
-    "logger": None, "verbose": False, "show_progress": False, "save_best_fn": None, "save_checkpoint_fn": None,
-}  # fmt: skip
-"""Fields that only the first rank of a run follows, with what the others have."""
-
-
 def live(default: Any) -> Any:
     """Declare a field that holds a live object or a callback: not compared, and only named in print and JSON."""
     # A field without a default is written out, as a type checker must see that it has none.
@@ -71,8 +63,6 @@ class TrainerParams(Params):
     Counts and sizes are of the whole run: where it has several shards, each takes its part of them.
     """
 
-    ranks: ClassVar[Ranks] = ALONE
-    """The rank whose params these are, once a trainer has split them."""
     max_epochs: PositiveInt = 100
     """Epochs to train for; fewer if `stop_fn` says so."""
     epoch_num_steps: PositiveInt = 30000
@@ -155,28 +145,6 @@ class TrainerParams(Params):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, value)  # frozen, until here
 
-    def of_rank(self, ranks: Ranks) -> Self:
-        """Return the params of one rank; its collectors still have all envs."""
-        own = copy.copy(self)
-        for name, value in {"ranks": ranks, **(OF_FIRST_RANK if ranks.rank > 0 else {})}.items():
-            object.__setattr__(own, name, value)  # frozen; the fields were checked
-        return own
-
-    def take_parts(self) -> None:
-        """Let the collectors and their buffers have this rank's part."""
-        for field, collector in self.collectors().items():
-            owner, ranks = f"{type(self).__name__}.{field}", self.ranks
-            require_collector(owner, collector).take_part(owner, ranks.rank, ranks.world)
-
-    def part_of(self, field: str) -> int:
-        """Return this rank's part of a count; a `ParamsError` if the ranks cannot have equal ones."""
-        count, world = getattr(self, field), self.ranks.world
-        if count % world:
-            below = count - count % world
-            hint = f"Take {f'{below} or ' if below else ''}{below + world}."
-            self.raise_invalid(field, f"must be a multiple of the number of shards, {world}", hint)
-        return int(count // world)
-
     def call(self, field: str, *args: Any) -> Any:
         """Call the callback in this field, if there is one; a note at its errors names the field."""
         callback = getattr(self, field)
@@ -242,9 +210,11 @@ class TrainerParams(Params):
                 hint = "Make it with Collector(algorithm.policy, envs)."
                 self.raise_invalid(field, "must use the algorithm's policy", hint)
 
-    def update_plan(self, progress: Callable[[], float], runtime: RuntimeParams, policy: nn.Module) -> UpdatePlan:
+    def update_plan(
+        self, progress: Callable[[], float], runtime: RuntimeParams, policy: nn.Module, ranks: Ranks = ALONE
+    ) -> UpdatePlan:
         """Return the plan of the algorithm; `runtime` is these params' or, in a resumed run, the saved choice."""
-        work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size // self.ranks.world
+        work = sum(p.numel() for p in policy.parameters()) * self.gradient_batch_size // ranks.world
         num_threads = choose_num_threads(self.runtime.num_threads, runtime.num_threads, work)
         library = choose_library(self.runtime.matrix_library, runtime.matrix_library)
         new: dict[str, Any] = {name: getattr(self.runtime, name) for name in ("detect_anomaly", "profiler")}
@@ -257,7 +227,7 @@ class TrainerParams(Params):
             precision=self.precision,
             update=self.update,
             varies_in_length=self.varies_in_length,
-            ranks=self.ranks,
+            ranks=ranks,
         )
 
     @abstractmethod

@@ -218,7 +218,7 @@ def require_source(ctx: click.Context, env: str | None, recipe: str | None, data
 
 def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -> None:
     """Train in a folder, or resume its run, and print the result."""
-    say = click.echo if process_ranks().rank == 0 else lambda _: None
+    say = functools.partial(process_ranks().once, click.echo)
     say(f"rltrainer: to {folder.path}")
     with saying_what_is_saved("rltrainer", [folder], RESUME):
         live = {"checkpoint": CheckpointParams(folder.checkpoints, **checkpoint)} if checkpoint else {}

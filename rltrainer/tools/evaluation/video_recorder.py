@@ -90,18 +90,19 @@ class VideoRecorder(TrainerHook):
 
     def post_steps(self, ctx: TrainerContext) -> None:
         """Record, if that is due."""
-        is_due = ctx.crossed(self.every) and ctx.params.ranks.rank == 0
-        if self._envs is None or self._collector is None or not is_due:
-            return
+        if self._envs is not None and self._collector is not None and ctx.crossed(self.every):
+            ctx.ranks.once(self._record, ctx, self._envs, self._collector)
+
+    def _record(self, ctx: TrainerContext, envs: FilmedEnvs, collector: Collector) -> None:
         step, is_complete = ctx.env_step or ctx.gradient_step, False
         names = [f"step_{step:09d}_episode_{i + 1}.mp4" for i in range(self.num_episodes)]
-        self._envs.begin([self.folder / name for name in names])
+        envs.begin([self.folder / name for name in names])
         try:
-            self._collector.reset(first_episode=True)
-            self._collector.collect(num_episodes=self.num_episodes * self._num_agents, explore=False)
+            collector.reset(first_episode=True)
+            collector.collect(num_episodes=self.num_episodes * self._num_agents, explore=False)
             is_complete = True
         finally:
-            self._envs.end(is_complete)
+            envs.end(is_complete)
 
     def shutdown(self, ctx: TrainerContext) -> None:
         """Close the env of its own."""

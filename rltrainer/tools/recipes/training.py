@@ -90,7 +90,7 @@ def train(
     env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
     data = checked("train", "data", data, Data | None)
     folder = checked("train", "folder", folder, AnyPath)
-    verbose = fields.get("verbose", True) and process_ranks().rank == 0
+    verbose = fields.get("verbose", True)
     shape = {name: fields[name] for name in SHAPES & fields.keys()}
     start = algorithm if isinstance(algorithm, Algorithm) else None
     if start is not None:
@@ -104,7 +104,8 @@ def train(
     found, recipe = recipe, recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
     if verbose:
-        print(f"rl.train: {words}{rollout_words(found, recipe)}; {recipe.length}, to {run_folder.path}")
+        text = f"rl.train: {words}{rollout_words(found, recipe)}; {recipe.length}, to {run_folder.path}"
+        process_ranks().once(print, text)
     if start is not None:
         recipe = recipe.with_fields(start=run_folder.path / START)
     with saying_what_is_saved("rl.train", [run_folder], "rl.resume({!r})"):
@@ -137,9 +138,10 @@ def saying_what_is_saved(owner: str, folders: Iterable[RunFolder], command: str)
     try:
         yield
     except KeyboardInterrupt:
-        for folder in folders if process_ranks().rank == 0 else ():
+        for folder in folders:
             if any(folder.checkpoints.glob("checkpoint-*")):
-                print(f"{owner}: saved; resume with: {command.format(str(folder.path))}", file=sys.stderr)
+                text = f"{owner}: saved; resume with: {command.format(str(folder.path))}"
+                process_ranks().once(print, text, file=sys.stderr)
         raise
 
 
@@ -154,8 +156,8 @@ def train_in_ranks(num_ranks: int, **arguments: Any) -> Training:
 
 def _train_rank(arguments: dict[str, Any]) -> tuple[Path, InfoStats, AnyRecipe]:
     training = train(**arguments)
-    if process_ranks().rank == 0 and not training.folder.best.exists():  # the last is the best that is known
-        training.algorithm.save(training.folder.best)
+    if not training.folder.best.exists():  # the last is the best that is known
+        process_ranks().once(training.algorithm.save, training.folder.best)
     return training.folder.path, training.info, training.recipe
 
 
@@ -189,8 +191,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
                 Path(cast(Path, recipe.start)).unlink()
             folder.path.rmdir()  # if it is empty: nothing came of it
         raise
-    if trainer.ranks.rank == 0:  # only now: a folder in which no trainer could be made is removed
-        write_recipe(recipe, folder)
+    trainer.ranks.once(write_recipe, recipe, folder)  # only now: a folder in which no trainer could be made is removed
     if trainer.params.verbose:
         print(devices_line(recipe, trainer))
     try:
@@ -200,8 +201,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
             if getattr(collector, "envs", None) is not recipe.env:  # a vector env of the user's stays open
                 collector.close()
     if trainer.params.test_collector is None:
-        if trainer.ranks.rank == 0:
-            trainer.algorithm.save(folder.best)  # the last is the best that is known
+        trainer.ranks.once(trainer.algorithm.save, folder.best)  # the last is the best that is known
     elif folder.best.exists():
         trainer.algorithm.load(folder.best)
     return Training(trainer.algorithm, folder, info, recipe)

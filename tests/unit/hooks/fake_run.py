@@ -24,10 +24,10 @@ class FakeRun:
     def __init__(self, algorithm: Any = None, **params: Any) -> None:
         names_nothing = SimpleNamespace(may_report=lambda name: False, occasional_metrics=())
         self.algorithm = names_nothing if algorithm is None else algorithm
-        self.params: Any = SimpleNamespace(**({"test_collector": None, "seed": None, "ranks": ALONE} | params))
+        self.params: Any = SimpleNamespace(**({"test_collector": None, "seed": None} | params))
         self.counts = dict.fromkeys(("env_step", "gradient_step", "update_step", "training_step", "epoch", "second"), 0)
         self.before = dict(self.counts)
-        self.losses: dict[str, Any] = {}
+        self.ranks, self.losses = ALONE, dict[str, Any]()
         self.result: rl.UpdateResult | None = None
         self.collect_stats: rl.CollectStats | None = None
         self.test_stats: rl.CollectStats | None = None

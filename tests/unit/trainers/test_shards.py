@@ -19,6 +19,7 @@ from rltrainer.nets.mlp import Dropout
 from rltrainer.ranks.ranks import Ranks
 from rltrainer.trainers import shards
 from rltrainer.trainers.run_checkpoints import RunCheckpoints
+from rltrainer.trainers.shards import merged_stats
 from tests.fakes import (
     CountingEnv,
     ScriptedOffPolicy,
@@ -88,6 +89,15 @@ def test_counts_are_of_all_shards() -> None:
     assert [each.env_step for each in trainer.replicas] == [32]
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_params_of_a_trainer_make_others(num_shards: int) -> None:
+    trainer = scripted(num_shards)
+    for each in all_of(trainer):
+        again = rl.OnPolicyTrainerParams(**vars(each.params))
+        assert again == each.params
+        assert again.logger is None
+
+
 def test_no_parallel_params_is_one_shard() -> None:
     for runtime in (rl.RuntimeParams(), rl.RuntimeParams(parallel=None), sharded(1)):
         trainer = scripted(runtime=runtime)
@@ -107,7 +117,7 @@ def test_a_test_step_of_any_number_of_episodes(num_episodes: int) -> None:
 
 def test_statistics_of_a_rank_without_an_episode() -> None:
     own = CollectStats(3, 2, np.array([1.0, 2.0]), np.array([3, 4]), 0.5, infos={"x": np.array([1.0, np.nan])})
-    first, second = run_in_threads([own.of_all, NO_EPISODES.of_all])
+    first, second = run_in_threads([partial(merged_stats, each) for each in (own, NO_EPISODES)])
     for found in (first, second):
         assert (found.num_collected_steps, found.returns.tolist(), found.lengths.tolist()) == (3, [1.0, 2.0], [3, 4])
         assert found.collect_time == 0.5
@@ -116,7 +126,7 @@ def test_statistics_of_a_rank_without_an_episode() -> None:
 
 def test_the_last_episodes_are_of_all_ranks() -> None:
     own = [CollectStats(n, n, np.full(n, 1.0 * i), np.full(n, 1), 0.5) for i, n in enumerate((4, 2, 0))]
-    found = run_in_threads([each.of_all for each in own])
+    found = run_in_threads([partial(merged_stats, each) for each in own])
     assert [each.returns.tolist() for each in found] == [[0.0, 0.0, 1.0, 0.0, 0.0, 1.0]] * 3
 
 
@@ -160,7 +170,7 @@ class OnOneRank(rl.TrainerHook):
     """Asks for the end in the second training step of the second shard."""
 
     def post_steps(self, ctx: Any) -> None:
-        if ctx.params.ranks.rank == 1 and ctx.training_step == 2:
+        if ctx.ranks.rank == 1 and ctx.training_step == 2:
             ctx.request_stop("the second one")
 
 
@@ -175,7 +185,7 @@ class Marks(rl.TrainerHook):
     """Marks the batch with the shard."""
 
     def batch_process(self, ctx: Any, batch: Any) -> Any:
-        batch.reward[:] = 10 + ctx.params.ranks.rank
+        batch.reward[:] = 10 + ctx.ranks.rank
         return batch
 
 
@@ -226,7 +236,7 @@ class FailsOnSecond(rl.TrainerHook):
     """Fails in the second shard."""
 
     def post_steps(self, ctx: Any) -> None:
-        if ctx.params.ranks.rank == 1:
+        if ctx.ranks.rank == 1:
             raise ValueError("of the second")
 
 
