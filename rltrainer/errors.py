@@ -77,6 +77,10 @@ class RankLostError(RLTrainerError):
     """Another rank of a run has failed, is gone or does not answer; the text names it and the cause."""
 
 
+NOT_OF_ENV = (SpaceError, RankLostError)
+"""Errors that leave a step of an env as they are: what else it raises is the env's own failure."""
+
+
 class RanksDifferError(RLTrainerError):
     """Networks that all ranks of a run share have become different; the text names the tensor and the rank."""
 

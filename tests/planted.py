@@ -182,7 +182,7 @@ MUTANTS = [
            f"{UNIT}/functional/test_moments.py"),
     mutant("ranks: envs are numbered within their rank", "envs/adapter/episode_clock.py",
            "derive_seed(self._root(), self.first_env + n,", "derive_seed(self._root(), n,",
-           f"{UNIT}/envs/test_sharded_envs.py"),
+           f"{UNIT}/envs/test_deferred_envs.py"),
     mutant("ranks: a board is read before all have written", "ranks/board.py",
            "            self._wait()\n", "", f"{UNIT}/ranks/test_board.py"),
     # Resuming

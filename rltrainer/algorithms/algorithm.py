@@ -171,7 +171,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             if isinstance(module, TargetNetwork):
                 module.accumulation = self.accumulation
             elif isinstance(module, Dropout):
-                module.shard.fill_(plan.ranks.rank)
+                module.stream.fill_(plan.ranks.rank)
         step = planned_step(self._step, plan, self.device, self.optimizers_by_loss(), self.accumulation)
         self._execution.attach(plan, step, is_ours)
         for name, optimizer in self.optimizers_by_loss().items():

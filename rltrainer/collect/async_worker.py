@@ -18,7 +18,7 @@ from rltrainer.collect.weight_sync import Layout, SharedWeights, check_layout, l
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip
-from rltrainer.envs.sharded_envs import opened
+from rltrainer.envs.deferred_envs import opened
 from rltrainer.envs.vector_env import close_envs
 from rltrainer.errors import EnvError, ParamsError, RLTrainerError, SpaceError
 from rltrainer.nets import Policy

@@ -18,7 +18,7 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.envs import EnvStep
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.envs.adapter.observations import take_rows
-from rltrainer.envs.sharded_envs import opened
+from rltrainer.envs.deferred_envs import opened
 from rltrainer.envs.stream_adapter import StreamAdapter
 from rltrainer.errors import CheckpointError, EnvError, NonFiniteError, ParamsError
 from rltrainer.interval import Every
@@ -128,7 +128,7 @@ class BatchedCollector(Collector):
 
     state_class, adapter_class = BatchedState, StreamAdapter
     varies_in_length: ClassVar[bool] = True
-    can_be_sharded: ClassVar[bool] = False
+    has_parts: ClassVar[bool] = False
     adapter: StreamAdapter
 
     def __init__(

@@ -24,7 +24,7 @@ from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.data.storage import Array
 from rltrainer.envs import AgentsAsEnvs, EnvAdapter, frame_skip
 from rltrainer.envs.adapter.env_state import AdapterState
-from rltrainer.envs.sharded_envs import ShardedEnvs
+from rltrainer.envs.deferred_envs import DeferredEnvs
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.envs.vector_env import env_named, raise_named, share_an_env
 from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
@@ -105,7 +105,7 @@ class Collector(Stateful[CollectorState]):
     state_name = "collector"
     adapter_class: ClassVar[type[EnvAdapter]] = EnvAdapter
     varies_in_length: ClassVar[bool] = False
-    can_be_sharded: ClassVar[bool] = True
+    has_parts: ClassVar[bool] = True
 
     @explains_arguments
     def __init__(
@@ -130,7 +130,7 @@ class Collector(Stateful[CollectorState]):
         self.rollout_buffer: RolloutBuffer | None = None
         self.keeps_env_action, self._eval_mode = False, EvalMode(self._acting)
         self._older: OlderWeights | None = None
-        if isinstance(envs, ShardedEnvs):
+        if isinstance(envs, DeferredEnvs):
             self._hold(envs)
             self.frame_skip = frame_skip(envs)
             require_same_spaces("policy", policy, self)
@@ -166,11 +166,11 @@ class Collector(Stateful[CollectorState]):
 
     @property
     def _is_open(self) -> bool:
-        return not isinstance(self.envs, ShardedEnvs)
+        return not isinstance(self.envs, DeferredEnvs)
 
     def _require_envs(self) -> None:
         """Make all envs, if none is made: without a trainer, a collector has no shard."""
-        if isinstance(self.envs, ShardedEnvs):
+        if isinstance(self.envs, DeferredEnvs):
             if self.buffer is not None:
                 self.buffer.take_part(0, 1)
             self._open(self.envs.env)
@@ -204,7 +204,7 @@ class Collector(Stateful[CollectorState]):
     def take_part(self, owner: str, rank: int, world: int) -> None:
         """Take the part of a shard among `world`: its envs, and its share of the buffer; for errors see `let_go`."""
         self.let_go(owner, world)
-        sharded = cast(ShardedEnvs, self.envs)
+        sharded = cast(DeferredEnvs, self.envs)
         # A rank must not move torch's generator further than others do, whichever they share a process with.
         with torch.random.fork_rng(devices=[]):
             if self.buffer is not None:
@@ -546,7 +546,7 @@ Buffer = ReplayBuffer | RolloutBuffer
 
 def require_collector(owner: str, source: DataSource) -> Collector:
     """Return a source that can take a part of its envs; a `ParamsError` about `owner` for a source of another class."""
-    if isinstance(source, Collector) and source.can_be_sharded:
+    if isinstance(source, Collector) and source.has_parts:
         return source
     params, _, field = owner.rpartition(".")
     hint = "Start the program without torchrun, as one process, or write rl.Collector(policy, rl.make_vec(...))."

@@ -22,7 +22,7 @@ from rltrainer.spaces import ACTION_MASK, ValueRange, num_choices
 from rltrainer.tree import Tree, leaves, named_leaves, to_array
 from rltrainer.types import Rollout
 
-# A fault in the order of time, and within a row of cause and effect: the row, its rank there (0 for the observation
+# A fault in the order of time, and within a row of cause and effect: the row, its turn there (0 for the observation
 # acted on, 1 for the action, 2 for the reward, 3 for a final observation), its text and its error.
 Fault = tuple[int, int, str, type[Exception]]
 
@@ -195,11 +195,11 @@ def _action_faults(
     action: Array, reward: Array, valid: Array, num_before: Array, actions: ValueRange
 ) -> Iterator[Fault]:
     """Yield the first fault of actions [T, N, ...] and of rewards [T, N] or [T, N, A]."""
-    for rank, name, values in ((1, "action", action), (2, "reward", reward)):
+    for turn, name, values in ((1, "action", action), (2, "reward", reward)):
         index = _first_bad(values, valid)
         if index is not None:
             text = f"env {index[1]}, step {num_before[index[1]] + index[0] + 1}: {name} = {values[index]}"
-            yield index[0], rank, text, NonFiniteError
+            yield index[0], turn, text, NonFiniteError
     if action.dtype.kind == "f" or actions.holds(action):
         return
     index = _first(actions.outside(action) & _expanded(valid, action))
@@ -210,7 +210,7 @@ def _action_faults(
 
 
 def _raise_first(faults: Iterator[Fault], hint: str = "") -> None:
-    # By row, then by rank: what came first has caused the rest, as a NaN observed makes actions and rewards NaN.
+    # By row, then by turn: what came first has caused the rest, as a NaN observed makes actions and rewards NaN.
     if (first := min(faults, default=None)) is not None:
         *_, text, error = first
         raise error(text + hint)

@@ -18,7 +18,7 @@ from rltrainer.envs.atari import UNDERSTOOD, AtariVectorEnv, atari_options_of
 from rltrainer.envs.backends.masked_resets import Env
 from rltrainer.envs.backends.native import EnvPoolVectorEnv, NativeVectorEnv
 from rltrainer.envs.backends.sync import SyncVectorEnv
-from rltrainer.envs.sharded_envs import ShardedEnvs
+from rltrainer.envs.deferred_envs import DeferredEnvs
 from rltrainer.envs.tensors import TENSOR_ENVS
 from rltrainer.envs.tensors.tensor_env import TensorEnv
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
@@ -92,7 +92,7 @@ def make_vec(
 
     Returns:
         a vector env with the attribute `base_seed`; without wrappers its `spec` has id and arguments. Under `torchrun`
-        one that stands for all envs, of which each process makes those of its shards when a trainer needs them.
+        one that stands for all envs, of which each process makes its own part when a trainer needs it.
 
     Raises:
         ParamsError: an argument breaks its rule, or two contradict each other.
@@ -148,8 +148,8 @@ def make_vec(
         return made
 
     place = torchrun_place()
-    sharded = ShardedEnvs(make, num_envs, seed, place or (0, num_envs))
-    return sharded if place else sharded.part(0, 1)
+    envs = DeferredEnvs(make, num_envs, seed, place or (0, num_envs))
+    return envs if place else envs.part(0, 1)
 
 
 def single_env(env: str | Callable[[], Env], wrappers: Wrappers = (), **env_kwargs: Any) -> Env:

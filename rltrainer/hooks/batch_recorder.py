@@ -41,8 +41,8 @@ class BatchRecorder(TrainerHook):
     """Writes the batch of a training step to a safetensors file: raw, as collected, or as `batch_process` made it.
 
     On policy that is the `Rollout` of the update, off policy the newly stored rollout, offline the sampled
-    `Transitions`; of several shards that of the first one. The file `batch_000000007.safetensors` is of training step
-    7. Of its own files it keeps the newest.
+    `Transitions`; in a data parallel run those of its first part. The file `batch_000000007.safetensors` is of
+    training step 7. The hook keeps the newest of its own files.
 
     Args:
         folder: of the files; it is made where it is missing.
@@ -63,7 +63,7 @@ class BatchRecorder(TrainerHook):
     def pre_steps_log(self, ctx: TrainerContext, batch: Rollout | Transitions) -> None:
         """Write the batch, if one is due, and remove the oldest files beyond the limit."""
         if ctx.crossed(self.every):
-            ctx.ranks.once(self._write, f"batch_{ctx.training_step:09d}.safetensors", batch)
+            ctx.once(self._write, f"batch_{ctx.training_step:09d}.safetensors", batch)
 
     def _write(self, name: str, batch: Rollout | Transitions) -> None:
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}

@@ -11,7 +11,7 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import make_vec
-from rltrainer.envs.sharded_envs import opened
+from rltrainer.envs.deferred_envs import opened
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
@@ -119,7 +119,7 @@ class Evaluate(TrainerHook):
         score = float(stats.reduce_agents(ctx.params.multi_agent_return_reduction).returns.mean())
         if score == score and (self.best_score is None or score > self.best_score):
             if self.save_best_fn is not None:
-                ctx.ranks.once(self.save_best_fn, ctx.algorithm)
+                ctx.once(self.save_best_fn, ctx.algorithm)
             self.state.best_score = score  # last: an algorithm that could not be saved is not the best there is
         if ctx.params.logger is not None:
             row = {"return": score, "length": float(stats.lengths.mean()), **stats.info_means}

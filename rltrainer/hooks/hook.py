@@ -51,6 +51,10 @@ class TrainerContext:
         self._looked_at = dict.fromkeys(("training_step", "gradient_step", "test_step"), counts["second"])
         self._here = self._step_began = counts, counts["second"]
 
+    def once(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in the first shard of a run alone; the others do not wait for it."""
+        self.ranks.once(function, *args)
+
     @property
     def score(self) -> float | None:
         """The score of the last test step; None before one."""

@@ -156,17 +156,17 @@ class Dropout(nn.Module):
 
     # No random number of torch's is drawn: each mask follows from a counter, which is saved with the weights and grows
     # by one with every mask. So compiled and uncompiled steps drop the same units, and a resumed run continues with the
-    # next mask. Shards count alike, each from its own offset. Source: Srivastava et al. 2014, Dropout.
+    # next mask. Several streams count alike, each from its own offset. Source: Srivastava et al. 2014, Dropout.
     num_masks: Tensor
-    shard: Tensor
+    stream: Tensor
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
         # A random start, so that each layer draws its own masks.
         self.register_buffer("num_masks", torch.randint(2**31, ()))
-        # A tensor, so that all shards of a process run the same compiled code; not saved.
-        self.register_buffer("shard", torch.zeros((), dtype=torch.int64), persistent=False)
+        # A tensor, so that all streams run the same compiled code; not saved.
+        self.register_buffer("stream", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, ...] to the same."""
@@ -175,7 +175,7 @@ class Dropout(nn.Module):
         self.num_masks += 1
         position = torch.arange(x.numel(), device=x.device)
         # A graph that hashes the counter again for each number takes twice as long to compile, and longer to run.
-        seed = computed_once(_mix(self.num_masks + self.shard * 0x9E3779B1))  # golden ratio: far apart modulo 2**32
+        seed = computed_once(_mix(self.num_masks + self.stream * 0x9E3779B1))  # golden ratio: far apart modulo 2**32
         number = _mix(seed + position).view(x.shape)
         return torch.where(number >= self.p * 2**32, x / (1 - self.p), 0.0)
 

@@ -76,7 +76,8 @@ class Ranks(ABC):
 
     def mean(self, x: Tensor) -> Tensor:
         """Return the mean of a tensor over ranks, where it has one shape."""
-        return self.sum(x).div_(self.world)
+        total = _sum_in_graph(x) if torch.compiler.is_dynamo_compiling() else self._sum(x)
+        return total.div_(self.world)
 
     def max(self, x: Tensor) -> Tensor:
         """Return the largest of each number over ranks, where the tensor has one shape."""
@@ -310,7 +311,11 @@ class Meeting:
         processes.
         """
         with self.outer.reporting():
-            return self._run(functions)
+            self.is_on = True
+            try:
+                return self._run(functions) if self.num > 1 else [functions[0]()]
+            finally:
+                self.is_on = False
 
     def _run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         results: dict[int, T] = {}
@@ -326,15 +331,11 @@ class Meeting:
 
         self._barrier.reset()
         threads = [threading.Thread(target=call, args=(lane,), daemon=True) for lane in range(1, self.num)]
-        self.is_on = True
-        try:
-            for thread in threads:
-                thread.start()
-            call(0)
-            for thread in threads:
-                thread.join()
-        finally:
-            self.is_on = False
+        for thread in threads:
+            thread.start()
+        call(0)
+        for thread in threads:
+            thread.join()
         if errors:
             raise errors[0]
         return [results[lane] for lane in range(self.num)]

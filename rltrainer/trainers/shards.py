@@ -121,18 +121,23 @@ def _quiet(params: TParams, **changes: Any) -> TParams:
 
 def run_on_all(first: Any, others: Sequence[Any], meeting: Meeting) -> None:
     """Let the first trainer's methods run for each shard of this process, and return what the first one's returns."""
+
+    def for_all(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            methods = [getattr(each, method.__name__) for each in others]
+            try:
+                for name in METHODS:  # within, the first trainer too calls its own
+                    delattr(first, name)
+                return meeting.run([partial(each, *args, **kwargs) for each in (method, *methods)])[0]
+            finally:
+                run_on_all(first, others, meeting)
+
+        return run
+
     for name in METHODS:
-        setattr(first, name, _on_all([getattr(each, name) for each in (first, *others)], meeting))
-
-
-def _on_all(methods: Sequence[Callable[..., Any]], meeting: Meeting) -> Callable[..., Any]:
-    @functools.wraps(methods[0])
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if meeting.is_on:
-            return methods[0](*args, **kwargs)
-        return meeting.run([partial(method, *args, **kwargs) for method in methods])[0]
-
-    return run
+        vars(first).pop(name, None)
+        setattr(first, name, for_all(getattr(first, name)))
 
 
 def merged_stats(stats: CollectStats, ranks: Ranks) -> CollectStats:

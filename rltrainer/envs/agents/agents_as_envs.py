@@ -20,8 +20,8 @@ from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.adapter.env_state import AdapterState, check_array
 from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
+from rltrainer.envs.deferred_envs import opened
 from rltrainer.envs.make_vec import make_vec
-from rltrainer.envs.sharded_envs import opened
 from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import ParamsError, SpaceError, importing_extra
 from rltrainer.seeding import derive_seed

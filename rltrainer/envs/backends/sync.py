@@ -21,7 +21,7 @@ from rltrainer.envs.checks import (
     failure_text,
     is_of_signal,
 )
-from rltrainer.errors import EnvError, RankLostError, RLTrainerError, SpaceError
+from rltrainer.errors import NOT_OF_ENV, EnvError, RLTrainerError, SpaceError
 from rltrainer.processes.program import Failure
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import State
@@ -195,7 +195,7 @@ class SyncVectorEnv(MaskedVectorEnv):
         return gathered
 
     def _fail(self, error: BaseException) -> NoReturn:
-        is_of_env = isinstance(error, Exception | SystemExit) and not isinstance(error, SpaceError | RankLostError)
+        is_of_env = isinstance(error, Exception | SystemExit) and not isinstance(error, NOT_OF_ENV)
         if not is_of_env or not self._names_failures or is_of_signal(error):
             raise error
         raise EnvError(failure_text(self._current[0], self._when, Failure.of(error))) from error

@@ -15,7 +15,7 @@ from rltrainer.collect.episode_infos import checked_keys, with_success
 from rltrainer.envs import AgentsAsEnvs, TensorEnv, make_vec
 from rltrainer.envs.agents.agents_as_envs import AGENT
 from rltrainer.envs.agents.parallel_env import ParallelEnv, is_parallel
-from rltrainer.envs.sharded_envs import opened
+from rltrainer.envs.deferred_envs import opened
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.nets import Policy
 from rltrainer.tools.evaluation import filming

@@ -9,7 +9,7 @@ import torch
 
 from rltrainer.collect import Collector
 from rltrainer.envs import AgentsAsEnvs, make_vec
-from rltrainer.envs.sharded_envs import opened
+from rltrainer.envs.deferred_envs import opened
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.interval import Every, as_every
@@ -91,7 +91,7 @@ class VideoRecorder(TrainerHook):
     def post_steps(self, ctx: TrainerContext) -> None:
         """Record, if that is due."""
         if self._envs is not None and self._collector is not None and ctx.crossed(self.every):
-            ctx.ranks.once(self._record, ctx, self._envs, self._collector)
+            ctx.once(self._record, ctx, self._envs, self._collector)
 
     def _record(self, ctx: TrainerContext, envs: FilmedEnvs, collector: Collector) -> None:
         step, is_complete = ctx.env_step or ctx.gradient_step, False

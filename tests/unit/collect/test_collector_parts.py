@@ -15,7 +15,7 @@ import rltrainer as rl
 from rltrainer.collect.async_worker import CollectingProgram
 from rltrainer.collect.collector import require_collector
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.envs.sharded_envs import ShardedEnvs
+from rltrainer.envs.deferred_envs import DeferredEnvs
 from rltrainer.errors import CheckpointError, ParamsError, ReplayBufferError, SpaceError
 from rltrainer.seeding import derive_seed
 
@@ -78,7 +78,7 @@ def rollout_of(collector: rl.Collector, num_steps: int = 40) -> Any:
 @under_torchrun
 def test_a_collector_opens_no_env() -> None:
     collector = made(buffer=replay())
-    assert isinstance(collector.envs, ShardedEnvs)
+    assert isinstance(collector.envs, DeferredEnvs)
     assert Counted.num_open == 2  # for the policy's spaces
     assert (collector.num_envs, collector.frame_skip, collector.shard, collector.num_env_restarts) == (4, 1, None, 0)
     collector.take_part(OWNER, 1, 2)
@@ -128,7 +128,7 @@ def test_a_state_is_loaded_before_any_use() -> None:
     state = made().state_dict()
     collector = made()
     collector.load_state_dict(state)
-    assert not isinstance(collector.envs, ShardedEnvs)
+    assert not isinstance(collector.envs, DeferredEnvs)
 
 
 @under_torchrun
@@ -188,7 +188,7 @@ def test_envs_are_closed_and_made_again() -> None:
     assert Counted.num_open == 0
     assert (collector.num_envs, collector.num_rows, collector.needs_reset) == (4, 0, True)
     collector.let_go(OWNER, 2)
-    assert isinstance(collector.envs, ShardedEnvs)
+    assert isinstance(collector.envs, DeferredEnvs)
     stats = collector.collect(num_episodes=8)
     assert (Counted.num_open, stats.info_means) == (4, {"x": 1.0})
     collector.buffer.clear()  # type: ignore[union-attr]

@@ -27,7 +27,7 @@ class FakeRun:
         self.params: Any = SimpleNamespace(**({"test_collector": None, "seed": None} | params))
         self.counts = dict.fromkeys(("env_step", "gradient_step", "update_step", "training_step", "epoch", "second"), 0)
         self.before = dict(self.counts)
-        self.ranks, self.losses = ALONE, dict[str, Any]()
+        self.ranks, self.once, self.losses = ALONE, ALONE.once, dict[str, Any]()
         self.result: rl.UpdateResult | None = None
         self.collect_stats: rl.CollectStats | None = None
         self.test_stats: rl.CollectStats | None = None

@@ -172,7 +172,7 @@ def test_masks_differ_between_calls_layers_shards_rows_and_columns() -> None:
     torch.manual_seed(1)
     one, other = Dropout(0.5), Dropout(0.5)
     of_shard = copy.deepcopy(one)
-    of_shard.shard.fill_(1)
+    of_shard.stream.fill_(1)
     first, *others = (dropped(each, 500, 400) for each in (one, one, other, of_shard))
     for a, b in (*((first, each) for each in others), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):
         assert (a == b).float().mean().item() == pytest.approx(0.5, abs=0.006)
@@ -184,7 +184,7 @@ def test_shards_share_compiled_code() -> None:
     counter, shards = CompileCounter(), [Dropout(0.5) for _ in range(3)]
     run = torch.compile(lambda dropout, x: dropout(x), backend=counter)
     for number, dropout in enumerate(shards):
-        dropout.shard.fill_(number)
+        dropout.stream.fill_(number)
         run(dropout, torch.ones(2))
     assert counter.frame_count == 1
     assert dropout.state_dict().keys() == {"num_masks"}

@@ -59,7 +59,7 @@ def test_dropout_differs_by_shard_and_counts_alike() -> None:
     trainer = scripted(net=rl.NetParams(hidden_sizes=(8,), dropout=0.5))
     trainer.run()
     parts = [part for each in all_of(trainer) for part in each.algorithm.policy.modules()]
-    actor, critic, *others = [(int(part.shard), int(part.num_masks)) for part in parts if isinstance(part, Dropout)]
+    actor, critic, *others = [(int(part.stream), int(part.num_masks)) for part in parts if isinstance(part, Dropout)]
     assert actor[0] == critic[0] == 0
     assert others == [(1, actor[1]), (1, critic[1])]
 
@@ -352,7 +352,7 @@ def test_batches_off_policy_and_offline_that_cannot_be_shared_out() -> None:
 class Whole(rl.Collector):
     """Has no parts, as a `BatchedCollector`."""
 
-    can_be_sharded = False
+    has_parts = False
 
 
 def test_no_collector_that_has_no_parts() -> None:

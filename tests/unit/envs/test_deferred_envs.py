@@ -13,7 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 import rltrainer as rl
 from rltrainer.algorithms.recommended import look_at
 from rltrainer.envs import EnvAdapter
-from rltrainer.envs.sharded_envs import ShardedEnvs, opened
+from rltrainer.envs.deferred_envs import DeferredEnvs, opened
 from rltrainer.envs.vector_env import share_an_env
 
 COUNTS = (1, 2, 4, 8)
@@ -56,8 +56,8 @@ def _none_made() -> None:
     Counted.made.clear()
 
 
-def recipe_of(envs: Any) -> ShardedEnvs:
-    found: ShardedEnvs = envs.recipe
+def recipe_of(envs: Any) -> DeferredEnvs:
+    found: DeferredEnvs = envs.recipe
     return found
 
 
@@ -161,8 +161,8 @@ def test_a_part_that_is_reset_by_hand_takes_the_seeds_of_its_envs() -> None:
 @pytest.mark.usefixtures("under_torchrun")
 def test_make_vec_makes_nothing_under_torchrun() -> None:
     envs = rl.make_vec(Counted, 8, backend="sync", seed=2)
-    assert isinstance(envs, ShardedEnvs)
-    assert (envs.num_envs, envs.base_seed, repr(envs)) == (8, 2, "ShardedEnvs(num_envs=8)")
+    assert isinstance(envs, DeferredEnvs)
+    assert (envs.num_envs, envs.base_seed, repr(envs)) == (8, 2, "DeferredEnvs(num_envs=8)")
     assert not Counted.made
 
 

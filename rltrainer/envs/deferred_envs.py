@@ -1,4 +1,4 @@
-"""The envs of a run of several shards: a vector env that makes no env before it is needed, and then a part of them."""
+"""A vector env that makes no env before it is needed, and then all of them or a part."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ def _of_all(name: str) -> Any:
     return property(lambda self: batch_space(getattr(self, f"single_{name}"), self.num_envs))
 
 
-class ShardedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+class DeferredEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Stands for the envs of a call of `make_vec`, and makes them, all or a part; under torchrun `make_vec` returns it.
 
     Its spaces and its number are those of all envs. A step or reset by hand makes them all.
@@ -47,9 +47,9 @@ class ShardedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         self._all: VectorEnv | None = None
         self._parts = WeakSet[VectorEnv]()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "ShardedEnvs":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DeferredEnvs":
         """Copy it without envs that were made."""
-        return ShardedEnvs(self._make, self.num_envs, self.base_seed, self._place)
+        return DeferredEnvs(self._make, self.num_envs, self.base_seed, self._place)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as None: a user's factories may be no data."""
@@ -82,7 +82,7 @@ class ShardedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
     def __repr__(self) -> str:
         """Return a text without making an env."""
-        return f"ShardedEnvs(num_envs={self.num_envs})"
+        return f"DeferredEnvs(num_envs={self.num_envs})"
 
     def _look(self) -> VectorEnv:
         """Return a part that is open."""
@@ -95,4 +95,4 @@ class ShardedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
 def opened(envs: VectorEnv) -> VectorEnv:
     """Return a vector env whose envs are made, all of them in this process."""
-    return envs.env if isinstance(envs, ShardedEnvs) else envs
+    return envs.env if isinstance(envs, DeferredEnvs) else envs
