@@ -118,6 +118,12 @@ class ScriptedOffPolicy(rl.OffPolicyAlgorithm):
 
 
 def run_in_threads(functions: Sequence[Callable[[Ranks], T]], outer: Ranks = ALONE) -> list[T]:
-    """Call each function with its rank, in a thread each, and return their results; see `Meeting.run`."""
-    meeting = Meeting(len(functions), outer)
-    return meeting.run([partial(function, rank) for function, rank in zip(functions, meeting.ranks, strict=True)])
+    """Call each function with its rank, in a thread each, and return their results; see `Meeting.running`."""
+    meeting, results = Meeting(len(functions), outer), dict[int, T]()
+
+    def call(lane: int) -> None:
+        results[lane] = functions[lane](meeting.ranks[lane])
+
+    with meeting.running([partial(call, lane) for lane in range(1, meeting.num)]):
+        call(0)
+    return [results[lane] for lane in range(meeting.num)]

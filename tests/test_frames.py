@@ -1,4 +1,4 @@
-"""The calls between a trainer and what it drives: own frames between `execute_epoch` and an env, and a gradient."""
+"""The calls between a user's `run()` and an env, a gradient, and an exchange of ranks: frames of the library."""
 
 import traceback
 from pathlib import Path
@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import rltrainer as rl
+from rltrainer.ranks.ranks import Ranks
+from rltrainer.trainers import shards
 from tests.fakes import CountingEnv
 
 PACKAGE = str(Path(rl.__file__).parent)
@@ -34,14 +36,10 @@ def trainer(seen: list[list[str]]) -> rl.OnPolicyTrainer:
     return rl.OnPolicyTrainer(algorithm, params)
 
 
-def from_epoch(names: list[str]) -> list[str]:
-    return names[names.index("execute_epoch") :]
-
-
 def test_frames_to_an_env() -> None:
     seen: list[list[str]] = []
-    trainer(seen).execute_epoch()
-    assert len(from_epoch(seen[0])) <= 6, seen[0]
+    trainer(seen).run()
+    assert len(seen[0]) <= 7, seen[0]
     assert seen[0][-2:] == ["step", "step"]  # of the adapter and of the vector env
 
 
@@ -51,5 +49,21 @@ def test_frames_to_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         torch.autograd, "grad", lambda *args, **kwargs: (seen.append(own_frames()), grad(*args, **kwargs))[1]
     )
-    trainer([]).execute_epoch()
-    assert len(from_epoch(seen[0])) <= 7, seen[0]
+    trainer([]).run()
+    assert len(seen[0]) <= 8, seen[0]
+
+
+class Two(Ranks):
+    """The first of two processes, which trains alone as the second one does."""
+
+    def _gather(self, x: torch.Tensor, is_equal: bool) -> list[torch.Tensor]:
+        return [x, x]
+
+
+def test_frames_to_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    mean = Two.mean
+    monkeypatch.setattr(shards, "process_ranks", lambda *_: Two(0, 2))
+    monkeypatch.setattr(Two, "mean", lambda self, x: (seen.append([*own_frames(), "mean"]), mean(self, x))[1])
+    trainer([]).run()
+    assert len(next(names for names in seen if "gradient_step" in names)) <= 13, seen

@@ -304,41 +304,43 @@ class Meeting:
         self._barrier.wait()
         return self._found  # the next exchange, which makes another list, needs this thread too
 
-    def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
-        """Call a function in each thread, the first one in this thread; return their results.
+    @contextmanager
+    def running(self, others: Sequence[Callable[[], Any]]) -> Iterator[None]:
+        """Call functions in the other threads, while this thread runs the block.
 
-        An error of one ends the others at their next collective; it is raised once all have ended, and told to other
+        An error of one ends the others at their next exchange; it is raised once all have ended, and told to other
         processes.
         """
-        with self.outer.reporting():
-            self.is_on = True
-            try:
-                return self._run(functions) if self.num > 1 else [functions[0]()]
-            finally:
-                self.is_on = False
-
-    def _run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
-        results: dict[int, T] = {}
         errors: list[BaseException] = []
 
-        def call(lane: int) -> None:
+        @contextmanager
+        def noting_errors() -> Iterator[None]:
             try:
-                results[lane] = functions[lane]()
+                yield
             except BaseException as error:
                 if not isinstance(error, threading.BrokenBarrierError):  # a consequence
                     errors.append(error)
                 self._barrier.abort()
 
-        self._barrier.reset()
-        threads = [threading.Thread(target=call, args=(lane,), daemon=True) for lane in range(1, self.num)]
-        for thread in threads:
-            thread.start()
-        call(0)
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return [results[lane] for lane in range(self.num)]
+        def call(function: Callable[[], Any]) -> None:
+            with noting_errors():
+                function()
+
+        threads = [threading.Thread(target=call, args=(function,), daemon=True) for function in others]
+        with self.outer.reporting():
+            self._barrier.reset()
+            self.is_on = True
+            try:
+                for thread in threads:
+                    thread.start()
+                with noting_errors():
+                    yield
+                for thread in threads:
+                    thread.join()
+            finally:
+                self.is_on = False
+            if errors:
+                raise errors[0]
 
     def _exchange(self) -> None:
         # Copies: a thread may go on and change what it brought before another one has read it.

@@ -125,11 +125,12 @@ def run_on_all(first: Any, others: Sequence[Any], meeting: Meeting) -> None:
     def for_all(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def run(*args: Any, **kwargs: Any) -> Any:
-            methods = [getattr(each, method.__name__) for each in others]
+            calls = [partial(getattr(each, method.__name__), *args, **kwargs) for each in others]
             try:
                 for name in METHODS:  # within, the first trainer too calls its own
                     delattr(first, name)
-                return meeting.run([partial(each, *args, **kwargs) for each in (method, *methods)])[0]
+                with meeting.running(calls):
+                    return method(*args, **kwargs)
             finally:
                 run_on_all(first, others, meeting)
 

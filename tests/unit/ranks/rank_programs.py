@@ -2,7 +2,6 @@
 
 import os
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import torch
 
 from rltrainer.errors import RankLostError
 from rltrainer.loggers import RunFolder
-from rltrainer.ranks.ranks import Meeting, Ranks
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.ranks.torch_ranks import process_ranks
+from tests.fakes import run_in_threads
 from tests.resume.sharded import Cut, ends, make
 from tests.unit.state.test_global_random import draw
 
@@ -46,8 +46,7 @@ def collectives(ranks: Ranks) -> dict[str, Any]:
 def describe(folder: Path) -> list[Any]:
     """Return what two processes find, with one rank each and with two, and the folder that they make."""
     plain, exact = process_ranks(), process_ranks(timeout=30.0, is_exact=True)
-    meeting = Meeting(2, exact)
-    found = [collectives(plain), collectives(exact), *meeting.run([partial(collectives, r) for r in meeting.ranks])]
+    found = [collectives(plain), collectives(exact), *run_in_threads([collectives] * 2, exact)]
     path = RunFolder.new("run", folder).path
     print("printed by", plain.rank)
     place = [os.environ["OMP_NUM_THREADS"], torch.get_num_threads(), plain.cause_of_end(), str(path)]
