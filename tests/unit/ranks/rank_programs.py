@@ -30,7 +30,7 @@ def set_variables(monkeypatch: pytest.MonkeyPatch, **changes: str | None) -> Non
 def collectives(ranks: Ranks) -> dict[str, Any]:
     one = torch.tensor([1.0 + ranks.rank, -float(ranks.rank)])
     return {
-        "place": (ranks.rank, ranks.world),
+        "place": [ranks.rank, ranks.world],
         "sum": ranks.sum(one).tolist(),
         "mean": ranks.mean(one).tolist(),
         "max": ranks.max(one).tolist(),
@@ -38,8 +38,25 @@ def collectives(ranks: Ranks) -> dict[str, Any]:
         "columns": ranks.sum(torch.stack([one, one]).T).tolist(),
         "gathered": [x.tolist() for x in ranks.gather(torch.arange(ranks.rank + 1))],
         "equal": [x.tolist() for x in ranks.gather(one, is_equal=True)],
-        "rows": [tuple(x.shape) for x in ranks.gather(torch.zeros(ranks.rank, 2))],
+        "rows": [list(x.shape) for x in ranks.gather(torch.zeros(ranks.rank, 2))],
         "said": ranks.from_first({"stop": ranks.rank, "why": None}),
+    }
+
+
+def expected(rank: int, world: int) -> dict[str, Any]:
+    """Return what `collectives` finds, worked by hand."""
+    total, of_ranks = world * (world + 1) / 2, range(world)
+    return {
+        "place": [rank, world],
+        "sum": [total, world - total],
+        "mean": [total / world, 1 - total / world],
+        "max": [float(world), 0.0],
+        "number": world - total,
+        "columns": [[total] * 2, [world - total] * 2],
+        "gathered": [list(range(each + 1)) for each in of_ranks],
+        "equal": [[1.0 + each, -float(each)] for each in of_ranks],
+        "rows": [[each, 2] for each in of_ranks],
+        "said": {"stop": 0, "why": None},
     }
 
 

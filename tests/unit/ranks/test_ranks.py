@@ -13,27 +13,15 @@ from rltrainer.functional.losses import standardize
 from rltrainer.functional.moments import moments
 from rltrainer.ranks.ranks import ALONE, Alone, Ranks
 from tests.fakes import run_in_threads
-from tests.unit.ranks.rank_programs import collectives
-
-EXPECTED = {
-    "sum": [6.0, -3.0], "mean": [2.0, -1.0], "max": [3.0, 0.0], "number": -3.0, "columns": [[6.0, 6.0], [-3.0, -3.0]],
-    "gathered": [[0], [0, 1], [0, 1, 2]], "equal": [[1.0, 0.0], [2.0, -1.0], [3.0, -2.0]],
-    "rows": [(0, 2), (1, 2), (2, 2)], "said": {"stop": 0, "why": None},
-}  # fmt: skip
+from tests.unit.ranks.rank_programs import collectives, expected
 
 
 def test_threads_agree() -> None:
-    for rank, found in enumerate(run_in_threads([collectives] * 3)):
-        assert found == {"place": (rank, 3), **EXPECTED}
+    assert run_in_threads([collectives] * 3) == [expected(rank, 3) for rank in range(3)]
 
 
 def test_one_rank_is_alone() -> None:
-    found = collectives(Alone())
-    assert found == {
-        "place": (0, 1), "sum": [1.0, 0.0], "mean": [1.0, 0.0], "max": [1.0, 0.0], "number": 0.0,
-        "columns": [[1.0, 1.0], [0.0, 0.0]], "gathered": [[0]], "equal": [[1.0, 0.0]], "rows": [(0, 2)],
-        "said": {"stop": 0, "why": None},
-    }  # fmt: skip
+    assert collectives(Alone()) == expected(0, 1)
     assert Alone().cause_of_end() is None
 
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from rltrainer.errors import ParamsError, RLTrainerError
 from rltrainer.ranks.ranks import Alone
 from rltrainer.ranks.torch_ranks import process_ranks, torchrun_place
 from rltrainer.tools.runs.ranked import run_ranks
-from tests.unit.ranks.rank_programs import describe, draw_in_runs, fail_and_continue, set_variables
+from tests.unit.ranks.rank_programs import describe, draw_in_runs, expected, fail_and_continue, set_variables
 
 
 def test_the_place_is_that_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,23 +68,6 @@ def test_processes_agree_and_so_do_their_threads(tmp_path: Path, capfd: pytest.C
         for lane, of_four in enumerate(found[2:]):
             assert of_four == expected(2 * rank + lane, 4)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def expected(rank: int, world: int) -> dict[str, Any]:
-    """Return what `collectives` finds, as JSON has it."""
-    total, of_ranks = world * (world + 1) / 2, range(world)
-    return {
-        "place": [rank, world],
-        "sum": [total, world - total],
-        "mean": [total / world, 1 - total / world],
-        "max": [float(world), 0.0],
-        "number": world - total,
-        "columns": [[total] * 2, [world - total] * 2],
-        "gathered": [list(range(each + 1)) for each in of_ranks],
-        "equal": [[1.0 + each, -float(each)] for each in of_ranks],
-        "rows": [[each, 2] for each in of_ranks],
-        "said": {"stop": 0, "why": None},
-    }
 
 
 @pytest.mark.full
