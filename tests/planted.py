@@ -130,7 +130,7 @@ MUTANTS = [
            "~ends[:-1]]).to(reward.dtype)", "torch.ones_like(ends[:-1])]).to(reward.dtype)",
            RETURNS, f"{UNIT}/nets/test_normalizer.py"),
     mutant("normaliser: moments stay on the device of the data", "nets/normalizer.py",
-           "x, count = to_device(x, self.mean.device).double(), len(x)", "x, count = x.double(), len(x)",
+           "x = to_device(x, self.mean.device).double()", "x = x.double()",
            "tests/devices/test_runs.py::test_a_run_gives_the_numbers_of_the_cpu"),
     # The loop
     mutant("warm-up: samples of the random phase owe steps", "trainers/off_policy_trainer.py",
@@ -167,7 +167,7 @@ MUTANTS = [
            "if torch.compiler.is_compiling():", "if True:", LOOPS),
     # Seeds
     mutant("seeds: all parts of a run share one", "trainers/trainer.py",
-           "part.seed(derive_seed(seed, name, *([] if is_shared else [ranks.rank])))", "part.seed(seed)", ORDER),
+           "part.seed(derive_seed(seed, name, *stream))", "part.seed(seed)", ORDER),
     mutant("seeds: streams do not depend on the seed", "seeding.py",
            "(seed, *path)))", "(0, *path)))", f"{UNIT}/test_seeding.py"),
     # Ranks
@@ -177,8 +177,8 @@ MUTANTS = [
     mutant("ranks: advantages are standardised by each rank alone", "algorithms/on_policy_algorithm.py",
            "return pooled(torch.stack(self.plan.ranks.gather(moments(x, weight), is_equal=True)))",
            "return moments(x, weight)", "tests/contract/test_ranks.py::test_two_ranks_train_as_one"),
-    mutant("ranks: statistics are of one rank's samples", "nets/normalizer.py",
-           "pooled(torch.stack(ranks.gather(own, is_equal=True)))", "pooled(own.unsqueeze(0))",
+    mutant("ranks: statistics are of one rank's samples", "ranks/ranks.py",
+           "pooled(torch.stack(self.gather(own, is_equal=True)))", "pooled(own.unsqueeze(0))",
            f"{UNIT}/functional/test_moments.py"),
     mutant("ranks: envs are numbered within their rank", "envs/adapter/episode_clock.py",
            "derive_seed(self._root(), self.first_env + n,", "derive_seed(self._root(), n,",
