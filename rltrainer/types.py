@@ -164,6 +164,22 @@ class Rollout:
         """The true successors, a tree [T, N, ...]; built at each call."""
         return self.successors(self.obs, self.last_obs, self.final_obs)
 
+    def successors_at(self, index: Tensor) -> Tree:
+        """Return the true successors of steps t * N + n [K], a tree [K, ...]."""
+        num_envs, num_steps = self.reward.shape[1], self.reward.numel()
+        place = torch.full_like(self.reward, -1, dtype=torch.int64).flatten()
+        place[self.final_index] = torch.arange(len(self.final_index), device=place.device)
+        final, after = place[index], index + num_envs
+        is_final, is_last = final >= 0, after >= num_steps
+
+        def pick(here: Tensor, of_last: Tensor, of_final: Tensor) -> Tensor:
+            found = here.flatten(0, 1)[after.clamp(max=num_steps - 1)]
+            found[is_last] = of_last[index[is_last] % num_envs]
+            found[is_final] = of_final[final[is_final]]
+            return found
+
+        return map_tree(pick, self.obs, self.last_obs, self.final_obs)
+
     def valid_cells(self, tree: Tree) -> Tree:
         """Return the valid steps of a tree [T, N, ...] as [M, ...], time first."""
         index = None if bool(self.valid.all()) else self.valid.flatten().nonzero().squeeze(-1)
@@ -199,6 +215,10 @@ class DenseRollout(Rollout):
     def ends(self) -> Tensor:
         """Return where a trajectory ended [T, N]: with its episode."""
         return self.done
+
+    def successors_at(self, index: Tensor) -> Tree:
+        """Return the true successors of the steps t * N + n [K], a tree [K, ...]."""
+        return map_tree(lambda x: x.flatten(0, 1)[index], self.successor)
 
     def valid_cells(self, tree: Tree) -> Tree:
         """Return the steps of a tree [T, N, ...] as [T * N, ...], time first: all are valid."""

@@ -78,8 +78,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
         """Return transitions for `update`: [B], or [K, B] for K gradient steps."""
-        buffer.progress, buffer.ranks = self.plan.progress, self.plan.ranks
-        return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
+        targets: Any = {"n_step": self.n_step, "gamma": self.gamma, "num_batches": num_batches}
+        return buffer.sample(batch_size, **targets, progress=self.plan.progress, ranks=self.plan.ranks)
 
     def update_from(self, buffer: ReplayBuffer, batch_size: int, num_steps: int = 1) -> UpdateResult:
         """Take gradient steps on samples of a buffer, and report the errors to it.
@@ -132,8 +132,8 @@ class OffPolicyAlgorithm(Algorithm):
             return [dataclasses.replace(result, td_error=None)]
 
         self._begin_update()
-        buffer.progress = self.plan.progress
-        key, generators = (buffer, *buffer.refresh()), (buffer.generator, self.generator)
+        key = buffer, *buffer.refresh(self.plan.progress)
+        generators = buffer.generator, self.generator
         arguments = batch_size, tuple(self._turns(num_batches))
         results = self._execution.run_sampled(key, sample_and_step, buffer.sampler_tensors, generators, *arguments)
         self._end_update(results)

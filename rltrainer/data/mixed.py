@@ -13,10 +13,15 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
 from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree
 from rltrainer.types import Sequences, State, Transitions
 from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked
+
+
+def _of_online(name: str) -> Any:
+    return property(lambda self: getattr(self.online, name))
 
 
 class MixedBuffer(ReplayBuffer):
@@ -32,6 +37,11 @@ class MixedBuffer(ReplayBuffer):
     """
 
     _state_class = MixedState
+    # One memory: a transition that is stored here is stored there.
+    capacity, num_envs, extra, device = map(_of_online, ("capacity", "num_envs", "extra", "device"))
+    observation_space, action_space = map(_of_online, ("observation_space", "action_space"))
+    generator, _has_own_seed, _whole = map(_of_online, ("generator", "_has_own_seed", "_whole"))
+    _ring, _layout, _nbytes = map(_of_online, ("_ring", "_layout", "_nbytes"))
 
     def __init__(self, online: ReplayBuffer, offline: ReplayBuffer, offline_share: float = 0.5) -> None:
         for name, buffer in (("online", online), ("offline", offline)):
@@ -44,10 +54,9 @@ class MixedBuffer(ReplayBuffer):
         }
         for rule in (rule for rule, holds in rules.items() if not holds):
             raise ReplayBufferError.about("MixedBuffer", "offline", rule, offline)
-        vars(self).update(vars(online))  # one memory: a transition that is stored here is stored there
         # Samples are alike if one of the two stacks frames.
-        layout = dataclasses.replace(offline._layout, frame_stack=self._layout.frame_stack)
-        if mismatch := self._layout.mismatch(layout):
+        layout = dataclasses.replace(offline._layout, frame_stack=online._layout.frame_stack)
+        if mismatch := online._layout.mismatch(layout):
             raise SpaceError(f"MixedBuffer.offline: {mismatch}")
         self.online, self.offline = online, offline
         self.offline_share = checked("MixedBuffer", "offline_share", offline_share, UnitFloat)
@@ -57,7 +66,7 @@ class MixedBuffer(ReplayBuffer):
         return len(self.online) + len(self.offline)
 
     def sample(
-        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
+        self, batch_size: int, *, num_batches: int | None = None, ranks: Ranks = ALONE, **options: Any
     ) -> Transitions:
         """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
 
@@ -65,20 +74,17 @@ class MixedBuffer(ReplayBuffer):
             transitions [B], or [K, B]; `index` of the offline ones begins where that of the online buffer ends.
         """
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
-        self.online.progress = self.offline.progress = self.progress
-        self.online.ranks = self.offline.ranks = self.ranks
         # RLPD draws half from either (section 4.1); without online data all is offline. The share is
         # rounded over the batch of all ranks, and each rank has its part.
-        whole = batch_size * self.ranks.world
+        whole = batch_size * ranks.world
         num_offline = round(self.offline_share * whole) if len(self.online) else whole
-        part = self.ranks.part_of(num_offline)
+        part = ranks.part_of(num_offline)
         counts = ((self.online, batch_size - part, whole - num_offline), (self.offline, part, num_offline))
-        arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
         axis = 0 if num_batches is None else 1
         parts = []
         for buffer, size, size_of_all in counts:
             if size_of_all > 0:  # then all ranks draw, as they exchange the weights of a prioritized buffer
-                drawn = buffer.sample(max(size, 1), **arguments)
+                drawn = buffer.sample(max(size, 1), num_batches=num_batches, ranks=ranks, **options)
                 drawn.index += self.num_slots * (buffer is self.offline)
                 parts.append(drawn if size else drawn._map(lambda x: x.narrow(axis, 0, 0)))
         return Transitions.combine(lambda *x: torch.cat(x, axis), parts)
@@ -123,15 +129,10 @@ class MixedBuffer(ReplayBuffer):
         if self.offline._has_own_seed and world > 1:
             generator = self.offline.generator
             generator.manual_seed(derive_seed(generator.initial_seed(), "shard", rank))
-        self._follow()
 
     def let_go(self) -> None:
         """Free the memory of the online buffer."""
         self.online.let_go()
-        self._follow()
-
-    def _follow(self) -> None:
-        vars(self).update(vars(self.online) | {"progress": self.progress, "ranks": self.ranks})
 
     def _sampling_state(self) -> State:
         return {**self.online._sampling_state(), "offline": self.offline.sampling_state()}

@@ -1,6 +1,6 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
@@ -15,6 +15,7 @@ from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError
+from rltrainer.plan import no_progress
 from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.state.codec import from_state, to_state
@@ -51,7 +52,6 @@ class PrioritySampler:
         # The exponent of the weights. A device reads it there: a CUDA graph would repeat a number of the host.
         self._exponent: float | Tensor = 0.0 if device.type == "cpu" else torch.zeros_like(self.largest)
         self._beta: float | None = None
-        self.ranks: Ranks = ALONE
 
     def of_size(self, num_slots: int) -> "PrioritySampler":
         """Return a new one for so many slots."""
@@ -85,9 +85,14 @@ class PrioritySampler:
             self.largest.copy_(torch.maximum(self.largest, other.largest.to(slots.device)))
 
     def draw(
-        self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
+        self,
+        num_drawable: int,
+        shape: tuple[int, ...],
+        progress: float,
+        generator: torch.Generator,
+        ranks: Ranks = ALONE,
     ) -> tuple[Tensor, Tensor]:
-        """Draw a slot from each of B equal shares of the priorities' sum, with weights up to 1."""
+        """Draw a slot from each of B equal shares of the priorities' sum, with weights up to 1 in all `ranks`."""
         # Stratified as in appendix B.2.1: a batch holds rare and frequent transitions in proportion.
         self.refresh(progress)
         device, total = self.tree.leaves.device, self.tree.total
@@ -99,7 +104,7 @@ class PrioritySampler:
         # makes N cancel out.
         weight = probability.pow_(self._exponent)
         largest = weight.amax(-1, keepdim=True)
-        largest = self.ranks.max(largest)  # of the whole batch
+        largest = ranks.max(largest)  # of the whole batch
         return slots.view(shape), (weight / largest).float()
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
@@ -191,16 +196,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
         return type(self) is PrioritizedReplayBuffer and type(self.sampler) is PrioritySampler
 
-    def refresh(self) -> tuple[Hashable, ...]:
+    def refresh(self, progress: Callable[[], float] = no_progress) -> tuple[Hashable, ...]:
         """Bring beta on the device up to date, too."""
         if isinstance(self.sampler, PrioritySampler):
-            self.sampler.refresh(self.progress())
+            self.sampler.refresh(progress())
         return super().refresh()
 
-    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    def _draw(
+        self, shape: tuple[int, ...], progress: Callable[[], float], ranks: Ranks
+    ) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.sampler, PrioritySampler):
-            self.sampler.ranks = self.ranks
-        return super()._draw(shape)
+            return self.sampler.draw(self._ring.num_drawable, shape, progress(), self.generator, ranks)
+        return super()._draw(shape, progress, ranks)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].

@@ -59,8 +59,7 @@ class BufferOptions(TypedDict, total=False):
 class ReplayBuffer:
     """Stores the newest transitions of `num_envs` envs and samples them uniformly, or as `sampler` draws them.
 
-    Each observation is stored once. `progress` returns the share of the run that is done, for schedules; each of
-    `ranks` samples its part of a batch.
+    Each observation is stored once.
 
     Args:
         capacity: transitions in all; rounded up to a multiple of `num_envs`.
@@ -124,8 +123,6 @@ class ReplayBuffer:
         self._ring = Ring(owner, specs, env_capacity, num_envs, self.device, frames)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
-        self.progress: Callable[[], float] = no_progress
-        self.ranks: Ranks = ALONE
         self._whole = self.capacity, num_envs
 
     def take_part(self, rank: int, world: int) -> None:
@@ -181,10 +178,6 @@ class ReplayBuffer:
         num_slots = (-(-capacity // num_envs) + 1) * num_envs
         return num_slots * (of_slot + 4 + cls.sampler_nbytes + cls.saving_nbytes)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy without the way back to a trainer."""
-        return vars(self) | {"progress": no_progress, "ranks": ALONE}
-
     @property
     def sampler(self) -> Sampler | None:
         """Draws the transitions of a batch; None draws them uniformly. Set it in the constructor of a subclass."""
@@ -238,9 +231,10 @@ class ReplayBuffer:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.
             SpaceError: an action lies outside its space; nothing is stored.
         """
-        if token is not self._ring.token:
-            self._ring.continue_with(token)
-        self._ring.write(self._ring.add, obs, action, reward, next_obs, terminated, truncated, extra)
+        ring = self._ring
+        if token is not ring.token:
+            ring.continue_with(token)
+        ring.write(ring.add, obs, action, reward, next_obs, terminated, truncated, extra)
 
     def add_rollout(self, rollout: Rollout, *, token: object | None = None) -> None:
         """Store the valid steps of a rollout [T, N]; for errors see `add`.
@@ -263,7 +257,14 @@ class ReplayBuffer:
         self._ring.resume(token, obs)
 
     def sample(
-        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
+        self,
+        batch_size: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        num_batches: int | None = None,
+        progress: Callable[[], float] = no_progress,
+        ranks: Ranks = ALONE,
     ) -> Transitions:
         """Draw transitions [B], or [K, B]; uniformly and with replacement unless there is a `sampler`.
 
@@ -272,12 +273,14 @@ class ReplayBuffer:
             n_step: steps that `reward` sums up; fewer at the end of a trajectory, or of the stored data.
             gamma: discount of one step, in [0, 1].
             num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
+            progress: returns the share of the run that is done, for schedules.
+            ranks: draw the parts of one batch together, each on its own buffer.
 
         Raises:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
         shape, n_step, gamma = self._sample_shape("ReplayBuffer.sample", 1, batch_size, n_step, gamma, num_batches)
-        slots, weight = self._draw(shape)
+        slots, weight = self._draw(shape, progress, ranks)
         batch = self._transitions(slots.flatten(), n_step, gamma)
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
@@ -296,16 +299,18 @@ class ReplayBuffer:
         """The tensors that `update_priorities` changes."""
         return list(getattr(self.sampler, "tensors", ()))
 
-    def refresh(self) -> tuple[Hashable, ...]:
+    def refresh(self, progress: Callable[[], float] = no_progress) -> tuple[Hashable, ...]:
         """Bring the numbers on the device up to date that a recorded sample reads; return where the data lies."""
         return self._ring.refresh()
 
-    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    def _draw(
+        self, shape: tuple[int, ...], progress: Callable[[], float], ranks: Ranks
+    ) -> tuple[Tensor, Tensor | None]:
         """Return slots [B] or [K, B], and their weights in a loss if they are not 1."""
         ring = self._ring
         if ring.sampler is None:
             return ring.draw(shape, self.generator), None
-        return ring.sampler.draw(ring.num_drawable, shape, self.progress(), self.generator)
+        return ring.sampler.draw(ring.num_drawable, shape, progress(), self.generator)
 
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
         """Return the transitions that start at slots that were drawn [B]."""
@@ -320,6 +325,8 @@ class ReplayBuffer:
         n_step: int = 1,
         gamma: float = 0.99,
         num_batches: int | None = None,
+        progress: Callable[[], float] = no_progress,
+        ranks: Ranks = ALONE,
     ) -> Sequences:
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
@@ -333,7 +340,7 @@ class ReplayBuffer:
             rule = f"must with burn_in={burn_in} be at most the {limit} transitions that each env keeps"
             raise ReplayBufferError.about(owner, "length", rule, length, "Give the buffer more capacity.")
         shape, n_step, gamma = self._sample_shape(owner, burn_in + length, batch_size, n_step, gamma, num_batches)
-        return self._ring.sequences(*self._draw(shape), length, burn_in, n_step, gamma)
+        return self._ring.sequences(*self._draw(shape, progress, ranks), length, burn_in, n_step, gamma)
 
     def _sample_shape(
         self, owner: str, length: int, batch_size: int, n_step: int, gamma: float, num_batches: int | None

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.sampler import Sampler
-from rltrainer.data.storage import FinalObservations, FrameStack, PackedRows, RowWriter, Storage, outside_text
+from rltrainer.data.storage import FinalObservations, FrameStack, PackedRowStorage, RowStorage, outside_text
 from rltrainer.errors import ReplayBufferError, RLTrainerError, SpaceError
 from rltrainer.spaces import Array, ValueRange
 from rltrainer.tree import Tree, is_on_host, leaves, map_tree, to_array
-from rltrainer.types import Rollout, Sequences, Transitions, to_device
+from rltrainer.types import Rollout, Sequences, Transitions
 
 MEMORY = "state"
 """The extra that holds the memory with which a policy acted."""
@@ -61,9 +61,9 @@ class NewTransitions:
             last_obs = map_tree(lambda x, last: torch.cat([x, last.unsqueeze(0)])[rows], rollout.obs, last_obs)
         names = ("obs", "action", "reward", "terminated", "truncated", "extra")
         columns = {name: map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)) for name in names}
-        at = torch.from_numpy(source[ended]).to(rollout.reward.device)
-        final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, at), rollout.next_obs)
-        return cls(columns, source, source % valid.shape[1], ended, final_obs, last_obs)
+        final_obs = rollout.successors_at(torch.from_numpy(source[ended]).to(rollout.reward.device))
+        taken = source if len(source) < valid.size else None
+        return cls(columns, taken, source % valid.shape[1], ended, final_obs, last_obs)
 
 
 class Ring:
@@ -82,15 +82,10 @@ class Ring:
         self.num_rows = env_capacity + 1
         self.num_slots = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
-        self._packed = None if device.type == "cpu" else PackedRows(specs, shape, device)
-        own = shape if self._packed is None else (0, num_envs)  # packed rows have a memory of their own
-        self.columns = {name: Storage(f"{owner}.{name}", part, own, device) for name, part in specs.items()}
-        if self._packed is not None:
-            self._packed.place(self.columns)
-        # Whether the second row of `_packed.step` holds the observations of the heads; if not, a look at them waits.
-        self._has_heads_on_host = False
         self.actions = ValueRange(specs["action"].space)
-        self._writer = RowWriter(self.columns, self.actions)
+        storage = RowStorage if device.type == "cpu" else PackedRowStorage
+        self._rows = storage(owner, specs, shape, device, self.actions)
+        self.columns = self._rows.columns
         self.final = FinalObservations(specs["obs"], shape, device)
         self.sampler: Sampler | None = None
         # The files that hold its transitions, and up to which number of each env [N]; see `RowLog`.
@@ -107,15 +102,12 @@ class Ring:
         # is most often, one number stands for all of them, and draws and rows need no table of envs.
         self.written = np.zeros(num_envs, np.int64)
         self._level: int | None = 0
+        # Whether the heads hold the observations that are acted on next: all trajectories go on, and the caller, whose
+        # token stands for an unbroken run, continues them.
+        self._continues = False
         self._envs = np.arange(num_envs)
         self._table = torch.zeros(4 if self.num_frameless == 0 else 7, num_envs, dtype=torch.int64, device=device)
         self._is_table_old = True
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the copy's state, and let its columns lie in its own packed rows."""
-        vars(self).update(state)
-        if self._packed is not None:
-            self._packed.place(self.columns)
 
     @property
     def nbytes(self) -> int:
@@ -174,58 +166,27 @@ class Ring:
             if self.written[0] < NUM_CHECKED:
                 self.frames.check(obs, next_obs)
             obs, next_obs = newest
-        if self._packed is not None and not is_on_host(obs, action, reward):
-            return self._add_from_device((obs, action, reward, next_obs, terminated, truncated, extra or {}))
         self._end_pending()
         number: Any = self.written if self._level is None else self._level
         rows = number % self.num_rows, (number + 1) % self.num_rows
         if self._level is None:
             rows = (rows[0], self._envs), (rows[1], self._envs)
         terminated, truncated = to_array(terminated), to_array(truncated)
-        step, packed = (obs, action, reward, next_obs, terminated, truncated, extra), self._packed
-        if packed is None:
-            self._writer.write(rows, step)
-        else:
-            self._has_heads_on_host = False  # in case of an interrupt
-            self._writer.write((0, 1), step)
-            slots = np.concatenate([self._slots_at(self.written), self._slots_at(self.written + 1)])
-            packed.write(slots, packed.step.flatten(0, 1))
-            self._has_heads_on_host = True
+        step = (obs, action, reward, next_obs, terminated, truncated, extra)
+        self._rows.write(rows, step, holds_obs=self._continues)
         if np.count_nonzero(self.final.index[rows[1]]):
             self.final.release(self._slots_at(self.written + 1))
-        if np.count_nonzero(terminated) or np.count_nonzero(truncated):
+        has_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
+        if has_ended:
             done = np.flatnonzero(terminated | truncated)
-            if packed is None:
-                final_obs = self.columns["obs"].gather(self.on_device(self._slots_at(self.written + 1)[done]))
-            else:
-                final_obs = map_tree(lambda x: torch.from_numpy(x[done]), self.columns["obs"].row(1))
+            final_obs = map_tree(lambda x: torch.from_numpy(to_array(x)[done]), next_obs)
             self.final.put(self._slots_at(self.written)[done], final_obs)
         if self.sampler is not None:
-            self.sampler.stored(self.on_device(self._slots_at(self.written)))
-            self.sampler.forgotten(self.on_device(self._lost(self.written + 1)))
+            self._tell(self.sampler, self._slots_at(self.written), self.written + 1)
         level = None if self._level is None else self._level + 1
+        continues = not has_ended and self.token is not None
         # In one statement without a call: no handler of a signal runs between its parts.
-        self.written, self._level, self._is_table_old = self.written + 1, level, True
-
-    def _add_from_device(self, step: tuple[Any, ...]) -> None:
-        """Store one step of all envs without a stay on the host."""
-        names = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "extra")
-        columns = dict(zip(names, map_tree(lambda x: to_device(torch.as_tensor(x), self.device), step), strict=True))
-        ended = to_array(columns["terminated"] | columns["truncated"])
-        next_obs, at = columns.pop("next_obs"), self.on_device(np.flatnonzero(ended))
-        final_obs = map_tree(lambda x: x.index_select(0, at), next_obs)
-        new = NewTransitions(columns, None, self._envs, ended, final_obs, next_obs)
-        self._check(new)
-        self.store(new)
-
-    def _check(self, new: NewTransitions) -> None:
-        """Check values and actions, which lie in their space if they are stored."""
-        for name, column in self.columns.items():
-            column.check(new.columns[name], len(new.env) if new.source is None else None)
-        action = to_array(new.columns["action"])
-        action = action if new.source is None else action[new.source]
-        if not self.actions.holds(action):
-            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
+        self.written, self._level, self._is_table_old, self._continues = self.written + 1, level, True, continues
 
     def add_rollout(self, rollout: Rollout, token: object | None) -> None:
         """Store the valid steps of a rollout; see `ReplayBuffer.add_rollout`."""
@@ -242,7 +203,12 @@ class Ring:
         for obs in (map_tree(lambda x: x.flatten(0, 1), rollout.obs), rollout.last_obs, rollout.final_obs):
             self.columns["obs"].check(obs)
         new = NewTransitions.of_rollout(rollout)
-        self._check(new)
+        for name, column in self.columns.items():
+            column.check(new.columns[name])
+        action = to_array(new.columns["action"])
+        action = action if new.source is None else action[new.source]
+        if not self.actions.holds(action):
+            raise SpaceError(outside_text(self.columns["action"].name, self.actions, action, ("transition",)))
         self.continue_with(token)
         # A trajectory ends here if the rollout does not start with the successor of its last stored step.
         starts = to_array(rollout.starts) | ~to_array(rollout.valid | rollout.idle)[0]
@@ -266,26 +232,19 @@ class Ring:
         ended, slots = slots[new.ended & kept], slots[kept]
         grows = np.flatnonzero(count)
         written = self.written + count
-        head = self._slots_at(written)[grows]
-        self.final.release(np.concatenate([slots, head]))
-        if self._packed is not None and is_on_host(new.columns["reward"], new.last_obs):
-            parts = [(column, new.columns[name], source) for name, column in self.columns.items()]
-            rows = self._packed.rows(len(slots), parts)
-            heads = self._packed.rows(len(grows), [(self.columns["obs"], new.last_obs, grows)])
-            self._packed.write(np.concatenate([slots, head]), torch.cat([rows, heads]))
-            self._packed.step[1, grows] = heads
-            self._has_heads_on_host |= len(grows) == self.num_envs
-        else:
-            for name, column in self.columns.items():
-                column.scatter(slots, new.columns[name], source)
-            self.columns["obs"].scatter(head, new.last_obs, grows)
-            self._has_heads_on_host = False
+        heads = self._slots_at(written)[grows]
+        self.final.release(np.concatenate([slots, heads]))
+        self._rows.store(slots, new.columns, source, heads, new.last_obs, grows)
         self.final.put(ended, new.final_obs, np.flatnonzero(kept[new.ended]))
         if self.sampler is not None:
-            self.sampler.stored(self.on_device(slots))
-            self.sampler.forgotten(self.on_device(self._lost(written)))
+            self._tell(self.sampler, slots, written)
         self._note_written(written)
         return slots, source
+
+    def _tell(self, sampler: Sampler, slots: Array, written: Array) -> None:
+        """Report to the sampler slots [M] that are stored, and what is lost once each env has `written` [N]."""
+        sampler.stored(self.on_device(slots))
+        sampler.forgotten(self.on_device(self._lost(written)))
 
     def end_trajectory(self, envs: Array | None) -> None:
         """End the trajectories of some envs [N] bool, or all, before the next transition is written."""
@@ -325,18 +284,17 @@ class Ring:
         for start, new in parts:
             self._note_written(start)
             self.store(new)
-        self.columns["obs"].scatter(self._slots_at(written), head)
-        self.token, self.saved, self._has_heads_on_host = None, saved, False
+        self._rows.store_heads(self._slots_at(written), head)
+        self.token, self.saved = None, saved
         self.pending_end[:] = pending_end
         self._note_written(written.copy())
 
     def _differs_from_head(self, obs: Tree) -> Array:
         """Return which observations [N, ...] are not the successors of the last stored steps [N] bool."""
-        column = self.columns["obs"]
-        if self._has_heads_on_host and is_on_host(obs):
-            return to_array(differ(map_tree(torch.from_numpy, column.row(1)), map_tree(torch.as_tensor, obs)))
-        head = column.gather(self.on_device(self.heads()))
-        return to_array(differ(head, map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)))
+        head = self._rows.heads_on_host()
+        if head is None or not is_on_host(obs):
+            head = self.columns["obs"].gather(self.on_device(self.heads()))
+        return to_array(differ(*(map_tree(torch.as_tensor, tree) for tree in (head, obs))))
 
     def _end_pending(self) -> None:
         """Keep the successors of the last steps whose trajectories end."""
@@ -344,7 +302,7 @@ class Ring:
             newest = self._slots_at(self.written - 1)
             ends = self.pending_end & (self.written > 0) & (self.final.index.reshape(-1)[newest] == 0)
             self.final.put(newest[ends], self.columns["obs"].gather(self.on_device(self.heads()[ends])))
-            self.pending_end[:] = False
+            self.pending_end[:], self._continues = False, False
 
     # Drawing.
 
@@ -511,7 +469,7 @@ class Ring:
 
     def _note_written(self, written: Array) -> None:
         level = int(written[0]) if (written == written[0]).all() else None
-        self.written, self._level, self._is_table_old = written, level, True
+        self.written, self._level, self._is_table_old, self._continues = written, level, True, False
 
     def _drawable_lookup(self) -> Tensor:
         return self._lookup()[-2:] if self.num_frameless else self._lookup()[:2]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rltrainer.data.memory_forecast import check_fits
-from rltrainer.data.storage import Array, Extra, RowWriter, Storage, column_specs, require_extra, slot_nbytes
+from rltrainer.data.storage import Array, Extra, RowStorage, Storage, column_specs, require_extra, slot_nbytes
 from rltrainer.device import require_device
 from rltrainer.errors import ReplayBufferError
 from rltrainer.spaces import ValueRange
@@ -43,13 +43,15 @@ class RolloutBuffer:
         shape = (num_steps + 1, num_envs)  # the spare row holds the successor of the last one
         needed = shape[0] * num_envs * slot_nbytes(specs)
         check_fits("RolloutBuffer", "num_steps", num_steps, needed, self.device)
-        self._columns = {k: Storage(f"RolloutBuffer.{k}", part, shape, self.device) for k, part in specs.items()}
+        self._writer = RowStorage("RolloutBuffer", specs, shape, self.device)
+        self._columns = self._writer.columns
         self._valid = self._columns["valid"].leaves[0]
-        self._writer = RowWriter(self._columns)
         self._final_obs = Storage("RolloutBuffer.final_obs", specs["obs"], (16,), self.device)
         self._final_index: list[int] = []
         # Whether steps came by `add_steps`, and how many of each env.
         self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
+        # Whether the next row holds the observations that are acted on next; see `Ring`.
+        self._continues = False
         self._lengths = np.zeros(num_envs, np.int64)
         self._first_row: tuple[Any, ...] | None = None
         self._views: tuple[tuple[int, int], dict[str, Tree], dict[str, Tree]] | None = None
@@ -97,10 +99,12 @@ class RolloutBuffer:
             self._reserve()
         terminated, truncated = to_array(terminated), to_array(truncated)
         accepted = True if valid is None else self._valid.accept(valid)
-        self._writer.write((row, row + 1), (obs, action, reward, next_obs, terminated, truncated, extra))
+        step = (obs, action, reward, next_obs, terminated, truncated, extra)
+        self._writer.write((row, row + 1), step, holds_obs=self._continues)
         self._valid.target[row] = accepted
         self._has_invalid |= valid is not None
         self.num_rows += 1
+        self._continues = self._token is not None
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated), row)
 
@@ -185,7 +189,7 @@ class RolloutBuffer:
         elif self.num_rows:
             self._starts.fill(False)
         self._lengths.fill(0)
-        self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
+        self.num_rows, self._has_invalid, self._is_ragged, self._continues = 0, False, False, False
         self._final_index.clear()
         self._taken = None
 
@@ -288,6 +292,7 @@ class RolloutBuffer:
 
     def _end(self, envs: Array, rows: Any) -> None:
         """Keep the successors of these envs' steps, whose rows will be overwritten."""
+        self._continues = False
         first, last = len(self._final_index), len(self._final_index) + len(envs)
         if last > self._final_obs.shape[0]:
             self._views = None

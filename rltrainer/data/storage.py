@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, readable
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
-from rltrainer.tree import Tree, leaves, map_tree, rebuild, to_array
+from rltrainer.tree import Tree, is_on_host, leaves, map_tree, rebuild, to_array
 from rltrainer.types import to_device
 from rltrainer.validation.field_rules import PositiveInt, Rule, as_python, checked, is_int
 
@@ -228,74 +228,43 @@ class Leaf:
                 raise SpaceError(f"{self.name}: {self.spec.rule}; got {array[differs][0]} ({array.dtype})")
 
 
-class PackedRows:
-    """All columns of a ring [R, N] on a device in one memory, so that rows are written by one copy and one kernel."""
+class RowStorage:
+    """All columns of a buffer [R, N]: one step of all envs, or many slots, are written at a time.
 
-    def __init__(self, specs: dict[str, Tree], shape: tuple[int, int], device: torch.device) -> None:
-        self._specs, self._starts, size = leaves(specs), list[int](), 0
-        for spec in self._specs:
-            size = -(-size // spec.dtype.itemsize) * spec.dtype.itemsize
-            self._starts.append(size)
-            size += prod(spec.shape) * spec.dtype.itemsize
-        # In words of 8 bytes, which are copied more quickly than bytes.
-        self._memory = torch.zeros(*shape, -(-size // 8), dtype=torch.int64, device=device)
-        self.step = torch.zeros(2, shape[1], -(-size // 8), dtype=torch.int64)
+    `actions` is where actions must lie to be written, None anywhere.
+    """
 
-    def place(self, columns: dict[str, Storage]) -> None:
-        """Let the leaves of columns lie here, and in `step`: the row of a step of all envs and the one after."""
-        self._leaves = [leaf for column in columns.values() for leaf in column.leaves]
-        for leaf, tensor, step in zip(self._leaves, self.views(self._memory), self.views(self.step), strict=True):
-            leaf.place(tensor, step.numpy())
-
-    def views(self, rows: Tensor) -> list[Tensor]:
-        """Return the values of each leaf in rows [*axes, words], views [*axes, ...]."""
-        data, found = rows.view(torch.uint8), []
-        for spec, start in zip(self._specs, self._starts, strict=True):
-            part = data[..., start : start + prod(spec.shape) * spec.dtype.itemsize]
-            found.append(part.view(spec.dtype).view(*rows.shape[:-1], *spec.shape))
-        return found
-
-    def rows(self, num: int, parts: Iterable[tuple[Storage, Tree, Array | None]]) -> Tensor:
-        """Return rows [M, words] of the host with values [S, ...] of some columns, at places [M] in S, or all."""
-        rows = torch.zeros(num, self.step.shape[-1], dtype=torch.int64)
-        views = dict(zip(self._leaves, self.views(rows), strict=True))
-        for column, tree, source in parts:
-            for leaf, value in column.matched(tree):
-                views[leaf].copy_(value if source is None else value.index_select(0, torch.from_numpy(source)))
-        return rows
-
-    def write(self, slots: Array, rows: Tensor) -> None:
-        """Write rows [M, words] of the host into slots [M]; nothing waits."""
-        num, memory = len(slots), self._memory.flatten(0, 1)
-        # PyTorch keeps pinned memory until the device has read it.
-        staged = torch.empty(num * (1 + memory.shape[1]), dtype=torch.int64, pin_memory=True)
-        staged[:num] = torch.from_numpy(slots)
-        staged[num:].view(num, -1).copy_(rows)
-        sent = staged.to(memory.device, non_blocking=True)
-        memory.index_copy_(0, sent[:num], sent[num:].view(num, -1))
-
-
-class RowWriter:
-    """Writes one step of all envs into columns, or nothing if a value does not fit, or lies outside of `actions`."""
-
-    def __init__(self, columns: dict[str, Storage], actions: ValueRange | None = None) -> None:
-        self._actions, self._action_name = actions, columns["action"].name
-        self._action_at = len(columns["obs"].leaves)
-        self._obs, self._extra = columns["obs"], columns["extra"]
+    def __init__(
+        self,
+        owner: str,
+        specs: dict[str, Tree],
+        shape: tuple[int, int],
+        device: torch.device,
+        actions: ValueRange | None = None,
+    ) -> None:
+        self.columns = {name: Storage(f"{owner}.{name}", part, shape, device) for name, part in specs.items()}
+        self._actions = actions
+        self._obs, self._extra = self.columns["obs"], self.columns["extra"]
         self._is_plain = not isinstance(self._obs.specs, dict | tuple) and not self._extra.leaves
-        names = ("obs", "action", "reward", "terminated", "truncated", "extra")
-        here = [leaf for name in names for leaf in columns[name].leaves]
-        self._leaves = [(leaf, 0) for leaf in here] + [(leaf, 1) for leaf in self._obs.leaves]  # 1: the row after
+        names = ("action", "reward", "terminated", "truncated", "extra")
+        here = [(leaf, 0) for name in names for leaf in self.columns[name].leaves]
+        # 1: the row after. Last the observations that were acted on, which that row may hold already.
+        after, before = ([(leaf, k) for leaf in self._obs.leaves] for k in (1, 0))
+        self._new_leaves, self._action_at = after + here, len(after)
+        self._leaves = self._new_leaves + before
 
-    def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None) -> None:
-        """Write `obs, action, reward, next_obs, terminated, truncated, extra` of all envs, or of so many."""
-        # `at` are the row and that of the successors; each is a number, or index arrays (rows, envs).
+    def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None, holds_obs: bool = False) -> None:
+        """Write a step of all envs, or of so many, or nothing if a value does not fit, or lies outside of `actions`.
+
+        `at` are the row and the one of the successors; each is a number, or index arrays (rows, envs). `step` is `obs,
+        action, reward, next_obs, terminated, truncated, extra`. `holds_obs`: the row has these observations already.
+        """
         obs, action, reward, next_obs, terminated, truncated, extra = step
-        values: tuple[Any, ...] = (obs, action, reward, terminated, truncated, next_obs)
+        values: tuple[Any, ...] = (next_obs, action, reward, terminated, truncated, obs)
         if not self._is_plain or extra is not None:
             extras = _values(self._extra, {} if extra is None else extra)
             flags = (terminated, truncated)
-            values = (*_values(self._obs, obs), action, reward, *flags, *extras, *_values(self._obs, next_obs))
+            values = (*_values(self._obs, next_obs), action, reward, *flags, *extras, *_values(self._obs, obs))
         pairs = zip(self._leaves, values, strict=True)
         if num_envs is None:
             accepted = [
@@ -310,9 +279,118 @@ class RowWriter:
         if self._actions is not None:
             env_action = action if type(action) is np.ndarray else to_array(accepted[self._action_at])
             if not self._actions.holds(env_action):
-                raise SpaceError(outside_text(self._action_name, self._actions, env_action, ("env",)))
-        for (leaf, k), value in zip(self._leaves, accepted, strict=True):
+                raise SpaceError(outside_text(self.columns["action"].name, self._actions, env_action, ("env",)))
+        leaves = self._new_leaves if holds_obs else self._leaves
+        for (leaf, k), value in zip(leaves, accepted, strict=False):
             leaf.target[at[k]] = value
+
+    def store(
+        self, slots: Array, values: dict[str, Tree], source: Array | None, heads: Array, obs: Tree, envs: Array
+    ) -> None:
+        """Write values [S, ...] of all columns into slots [M]; `source` [M] are their places in S, None all.
+
+        The observations [N, ...] of some envs [K] go to their `heads` [K].
+        """
+        for name, column in self.columns.items():
+            column.scatter(slots, values[name], source)
+        self.store_heads(heads, obs, envs)
+
+    def store_heads(self, heads: Array, obs: Tree, envs: Array | None = None) -> None:
+        """Write the observations [N, ...] of all or some envs [K] to their `heads` [K]."""
+        self._obs.scatter(heads, obs, envs)
+
+    def heads_on_host(self) -> Tree | None:
+        """Return the observations of all heads [N, ...], if the host knows them without a look at the columns."""
+        return None
+
+
+class PackedRowStorage(RowStorage):
+    """Columns on a device in one memory, so that rows are written by one copy and one kernel."""
+
+    def __init__(
+        self, owner: str, specs: dict[str, Tree], shape: tuple[int, int], device: torch.device, actions: ValueRange
+    ) -> None:
+        super().__init__(owner, specs, (0, shape[1]), device, actions)
+        self._specs, self._starts, size = leaves(specs), list[int](), 0
+        for spec in self._specs:
+            size = -(-size // spec.dtype.itemsize) * spec.dtype.itemsize
+            self._starts.append(size)
+            size += prod(spec.shape) * spec.dtype.itemsize
+        # In words of 8 bytes, which are copied more quickly than bytes.
+        self._memory = torch.zeros(*shape, -(-size // 8), dtype=torch.int64, device=device)
+        # The rows of a step of all envs and of its successors, on the host, and whether the second one holds the heads.
+        self._step, self._has_heads = torch.zeros(2, shape[1], -(-size // 8), dtype=torch.int64), False
+        self._place()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the copy's state, and let its columns lie in its own memory."""
+        vars(self).update(state)
+        self._place()
+
+    def _place(self) -> None:
+        """Let the leaves of columns lie in `_memory`, and their targets in `_step`."""
+        self._packed = [leaf for column in self.columns.values() for leaf in column.leaves]
+        for leaf, tensor, step in zip(self._packed, self._views(self._memory), self._views(self._step), strict=True):
+            leaf.place(tensor, step.numpy())
+
+    def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None, holds_obs: bool = False) -> None:
+        """Write a step of all envs; see `RowStorage`."""
+        self._has_heads = False  # in case of an interrupt
+        if holds_obs:
+            self._step[0] = self._step[1]
+        super().write((0, 1), step, holds_obs=holds_obs)
+        envs = np.arange(self._step.shape[1])
+        rows = [row[0] if isinstance(row, tuple) else row for row in at]
+        self._send(np.concatenate([row * len(envs) + envs for row in rows]), self._step.flatten(0, 1))
+        self._has_heads = True
+
+    def store(
+        self, slots: Array, values: dict[str, Tree], source: Array | None, heads: Array, obs: Tree, envs: Array
+    ) -> None:
+        """Write values of all columns, and the heads; see `RowStorage`. Those of the host need no waiting."""
+        if not is_on_host(values["reward"], obs):
+            return super().store(slots, values, source, heads, obs, envs)
+        rows = self._rows(len(slots), [(column, values[name], source) for name, column in self.columns.items()])
+        of_heads = self._rows(len(envs), [(self._obs, obs, envs)])
+        self._send(np.concatenate([slots, heads]), torch.cat([rows, of_heads]))
+        self._step[1, envs] = of_heads
+        self._has_heads |= len(envs) == self._step.shape[1]
+
+    def store_heads(self, heads: Array, obs: Tree, envs: Array | None = None) -> None:
+        """Write the observations of heads; see `RowStorage`."""
+        self._has_heads = False
+        super().store_heads(heads, obs, envs)
+
+    def heads_on_host(self) -> Tree | None:
+        """Return the observations of all heads [N, ...], arrays, if they are known."""
+        return self._obs.row(1) if self._has_heads else None
+
+    def _views(self, rows: Tensor) -> list[Tensor]:
+        """Return the values of each leaf in rows [*axes, words], views [*axes, ...]."""
+        data, found = rows.view(torch.uint8), []
+        for spec, start in zip(self._specs, self._starts, strict=True):
+            part = data[..., start : start + prod(spec.shape) * spec.dtype.itemsize]
+            found.append(part.view(spec.dtype).view(*rows.shape[:-1], *spec.shape))
+        return found
+
+    def _rows(self, num: int, parts: Iterable[tuple[Storage, Tree, Array | None]]) -> Tensor:
+        """Return rows [M, words] of the host with values [S, ...] of some columns, at places [M] in S, or all."""
+        rows = torch.zeros(num, self._step.shape[-1], dtype=torch.int64)
+        views = dict(zip(self._packed, self._views(rows), strict=True))
+        for column, tree, source in parts:
+            for leaf, value in column.matched(tree):
+                views[leaf].copy_(value if source is None else value.index_select(0, torch.from_numpy(source)))
+        return rows
+
+    def _send(self, slots: Array, rows: Tensor) -> None:
+        """Write rows [M, words] of the host into slots [M]; nothing waits."""
+        num, memory = len(slots), self._memory.flatten(0, 1)
+        # PyTorch keeps pinned memory until the device has read it.
+        staged = torch.empty(num * (1 + memory.shape[1]), dtype=torch.int64, pin_memory=True)
+        staged[:num] = torch.from_numpy(slots)
+        staged[num:].view(num, -1).copy_(rows)
+        sent = staged.to(memory.device, non_blocking=True)
+        memory.index_copy_(0, sent[:num], sent[num:].view(num, -1))
 
 
 def _values(column: Storage, tree: Tree) -> tuple[Any, ...]:

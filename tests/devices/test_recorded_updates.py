@@ -212,14 +212,14 @@ def test_envs_that_are_out_of_step_and_stacked_frames(replays: Replays) -> None:
 def test_an_update_that_cannot_be_recorded_samples_outside_of_its_graph(
     replays: Replays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = rl.ReplayBuffer._draw
+    draw = rl.PrioritizedReplayBuffer._draw
 
-    def looking(self: Any, shape: tuple[int, ...]) -> Any:
-        found = draw(self, shape)
+    def looking(self: Any, *given: Any) -> Any:
+        found = draw(self, *given)
         found[0].sum().item()
         return found
 
-    monkeypatch.setattr(rl.ReplayBuffer, "_draw", looking)
+    monkeypatch.setattr(rl.PrioritizedReplayBuffer, "_draw", looking)
     buffers, algorithms = pair()
     for buffer in buffers:
         filled(buffer, 0, 5)

@@ -66,12 +66,10 @@ def num_online(buffer: ReplayBuffer) -> int:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_part_has_its_share_of_envs_and_capacity(kind: str) -> None:
     buffer = MAKERS[kind]()
-    buffer.progress = progress = lambda: 0.5
     buffer.let_go()
     assert (buffer.capacity, buffer.num_envs) == (104, 4)
     buffer.take_part(1, 2)
     assert (buffer.capacity, buffer.num_envs) == (52, 2)
-    assert buffer.progress is progress
     like = type(buffer) is ReplayBuffer and ReplayBuffer(52, OBS, ACTION, 2)
     assert not like or (like.nbytes, like.num_slots) == (buffer.nbytes, buffer.num_slots)
     fill(buffer, 40)

@@ -72,8 +72,7 @@ def filled(num_steps: int, cls: type[rl.ReplayBuffer] = Own, capacity: int = 4) 
 def test_it_draws_and_weighs() -> None:
     buffer = filled(5)
     assert int(buffer.told.holds.sum()) == len(buffer) == 4
-    buffer.progress = lambda: 0.25
-    batch = buffer.sample(3, num_batches=2)
+    batch = buffer.sample(3, num_batches=2, progress=lambda: 0.25)
     lowest = buffer.told.holds.nonzero().flatten()[:3].tolist()
     assert batch.index.tolist() == [lowest, lowest]
     assert batch.weight.tolist() == [[0.5] * 3] * 2

@@ -292,4 +292,4 @@ def test_a_run_ends_with_other_priorities_than_it_began_with() -> None:
     )  # fmt: skip
     rl.OffPolicyTrainer(algorithm, params).run()
     assert len(priorities(buffer)) > 5
-    assert buffer.progress() == 1.0
+    assert buffer.sampler._beta == pytest.approx(0.94)  # type: ignore[union-attr]  # a `PrioritySampler`

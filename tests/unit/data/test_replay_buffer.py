@@ -10,7 +10,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.data.storage import RowWriter
 from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 from tests.unit.data.reference import (
     ACTION,
@@ -327,7 +326,6 @@ def test_tensor_writes_give_the_same_as_array_writes() -> None:
     buffers = [make_buffer(21, 3), make_buffer(21, 3)]
     for column in (c for storage in buffers[1]._ring.columns.values() for c in storage.leaves):
         column.target, column.dtype = column.tensor, None
-    buffers[1]._ring._writer = RowWriter(buffers[1]._ring.columns)
     final = buffers[1]._ring.final
     final._on_device = torch.from_numpy(final.index.flatten())
     for buffer in buffers:

@@ -211,7 +211,7 @@ def test_both_halves_of_a_copy_share_memory() -> None:
         for leaf in (leaf for store in stores for leaf in store.leaves):
             assert np.shares_memory(leaf.target, leaf.tensor.numpy())
             assert np.shares_memory(leaf.target, leaf.flat.numpy())
-        writer = buffer._ring._writer if is_replay else buffer._writer
+        writer = buffer._ring._rows if is_replay else buffer._writer
         assert {id(leaf) for leaf, _ in writer._leaves} <= {id(leaf) for store in stores for leaf in store.leaves}
     rollouts = copy.deepcopy(buffers[1])
     rollouts.add(as_obs([7]), np.array([2]), np.full(1, 3.0), as_obs([8]), np.array([False]), np.array([False]))
