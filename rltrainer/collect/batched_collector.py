@@ -202,13 +202,12 @@ class BatchedCollector(Collector):
         self._episodes.num_dropped = state.streams.num_dropped
 
     @torch.no_grad()
-    def _step_envs(self, num_steps: int | None) -> None:
-        """Let envs act until so many steps are received, or the episodes are complete."""
+    def _step_envs(self, num_rows: int | None, *parts: Any) -> None:
+        """Let envs act until as many steps are received, or the episodes are complete."""
         adapter, episodes, checker = self.adapter, self._episodes, self._checker
-        num_rows = -(-(num_steps or 0) // self.num_envs)
-        num_left, is_replay = num_rows * self.num_envs, isinstance(self.buffer, ReplayBuffer)
+        num_left, is_replay = (num_rows or 0) * self.num_envs, isinstance(self.buffer, ReplayBuffer)
         # A rollout is of one policy: no more steps are sent than it takes, and none are left from the last one.
-        is_limited = num_steps is not None and not is_replay
+        is_limited = num_rows is not None and not is_replay
         num_dropped, num_answers = episodes.num_dropped, 0
         if adapter.is_fresh:
             self._waiting = EnvQueue(self.inference)
@@ -219,7 +218,7 @@ class BatchedCollector(Collector):
         num_queued = np.array([len(self._queued[n]) for n in range(self.num_envs)])
         checker.begin(adapter.num_steps - num_queued, adapter.num_steps)
         try:
-            while not episodes.is_complete if num_steps is None else num_left > 0:
+            while not episodes.is_complete if num_rows is None else num_left > 0:
                 num_live = self._advance()
                 num_live = min(num_live, num_left - adapter.num_sent) if is_limited else num_live
                 # Sorted: a batch of all envs gets the same noise whichever of them answered first.
@@ -227,20 +226,20 @@ class BatchedCollector(Collector):
                     self._act(np.array(envs))
                     num_live -= len(envs) if is_limited else 0
                 timeout = waiting.seconds_left(num_live, time.monotonic())
-                most = self.num_envs if num_steps is None else num_left
+                most = self.num_envs if num_rows is None else num_left
                 step = adapter.receive(timeout, most, self.max_trajectory_length)
                 if step is not None:
                     num_left -= len(adapter.stepped)
                     num_answers += 1
                     self._take_in(step)
-                if num_steps is None:
+                if num_rows is None:
                     num_short = episodes.num_dropped - num_dropped
                     if num_short >= MAX_SHORT_EPISODES and not len(episodes.lengths):
                         text = f"{num_short} episodes, and no other, were shorter than min_trajectory_length="
                         raise EnvError(f"BatchedCollector.collect: {text}{self.min_trajectory_length}")
                     checker.warn_of_long_episode(num_answers)
             self._advance()
-            self.num_rows += num_rows
+            self.num_rows += num_rows or 0
         finally:
             if self.rollout_buffer is not None:
                 self.rollout_buffer.pad(adapter.obs)
@@ -249,7 +248,7 @@ class BatchedCollector(Collector):
     def _advance(self) -> int:
         # Queue envs that have answered, or let them begin an episode; return how many are still to act.
         adapter, is_open = self.adapter, self._episodes.open
-        if (begun := adapter.advance(is_open)) is not None:
+        if (begun := adapter.advance_ready(is_open)) is not None:
             self._selection.forget(begun)
             if self.rollout_buffer is None:
                 check_obs(adapter.obs, np.isin(np.arange(self.num_envs), begun), adapter.num_steps, is_first=True)

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.collect.action_selection import ActionSelection, random_decision
+from rltrainer.collect.action_selection import ActionSelection
 from rltrainer.collect.collect_stats import CollectStats
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_counter import EpisodeCounter, RunningEpisodes
@@ -326,6 +326,7 @@ class Collector(Stateful[CollectorState]):
             self.rollout_buffer.begin(self._token)
         num_rows_before, self._processed = self.num_rows, None
         self._checker.begin(num_rows_before)
+        num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         # Until all is stored: the next collection must not continue one that failed half-way.
         self.needs_reset, is_stored = True, False
         try:
@@ -334,8 +335,9 @@ class Collector(Stateful[CollectorState]):
                 with nullcontext() if older is None or not self.adapter.is_uploaded else older.acting(continues):
                     self._selection.begin(self.exploration, random, explore)
                     try:
-                        if not self._run_tensors(num_steps):
-                            self._step_envs(num_steps)
+                        if not self._run_tensors(num_rows):
+                            parts = self._selection, self._episodes, self._checker, self.rollout_buffer
+                            self._step_envs(num_rows, self.generator, *parts)
                         self._checker.check_policy(self.policy)
                     except (Exception, SystemExit) as error:
                         self._checker.name_cause(self.rollout_buffer)
@@ -366,28 +368,18 @@ class Collector(Stateful[CollectorState]):
         generator = make_generator(derive_seed(seed, "action"), self.generator.device)
         spaces = (adapter.observation_space, adapter.action_space)
         buffer = RolloutBuffer(num_rows, self.num_envs, *spaces, device=self.policy.device)
-        checker = FaultChecker(adapter, EpisodeCounter(self.num_envs))
+        selection, episodes = ActionSelection(self.policy, adapter), EpisodeCounter(self.num_envs)
+        selection.random, checker = True, FaultChecker(adapter, episodes)
         checker.begin(before)
-        self.needs_reset = True
+        self.needs_reset, self._limit = True, None
         if self._agents is not None:  # an earlier collection may have limited a team's episodes
             self._agents.max_episode_steps = None
         # Seeds, generator and counters are this call's own: a run collects later what it would without this.
         with adapter.aside(derive_seed(seed, "env")), env_named(before):
             adapter.reset()
             try:
-                while self.num_rows < before + num_rows:
-                    if self.policy.has_mask:
-                        checker.check_masks(self.num_rows)
-                    action = random_decision(self.policy, adapter.obs_tensor, adapter, generator).action
-                    env_action = adapter.to_env(action)
-                    self.num_rows += 1
-                    # In step, also where a subclass steps single envs.
-                    step = EnvAdapter.step(adapter, env_action)
-                    sample = to_array(action) if adapter.to_env.clips_samples else env_action
-                    require_one_agent(step.reward)
-                    end = step.terminated, step.truncated
-                    buffer.add(adapter.obs, sample, step.reward, step.next_obs, *end, step.valid)
-                    EnvAdapter.advance(adapter)
+                # In step, also where a subclass steps single envs.
+                Collector._step_envs(self, num_rows, generator, selection, episodes, checker, buffer)
             except (Exception, SystemExit) as error:
                 checker.name_cause(buffer)
                 raise_named(error, self.num_rows)
@@ -469,14 +461,13 @@ class Collector(Stateful[CollectorState]):
         self._selection.forget(lost)
         self._token.join(self.rollout_buffer, self.buffer, self.adapter.obs, lost)
 
-    def _run_tensors(self, num_steps: int | None) -> bool:
+    def _run_tensors(self, num_rows: int | None) -> bool:
         """Collect from envs of tensors without an object per step; False if that is not possible here."""
         tensors, buffer = self._tensors, self.rollout_buffer
-        if tensors is None or num_steps is None or buffer is None:
+        if tensors is None or num_rows is None or buffer is None:
             return False
         if not tensors.can_collect(self._selection, self.generator):
             return False
-        num_rows = -(-num_steps // self.num_envs)
         rows = tensors.collect(num_rows, self._selection, self.generator, self.num_rows)
         self.num_rows += num_rows
         ended = self._episodes.add_rows(rows["reward"], rows["terminated"] | rows["truncated"])
@@ -485,19 +476,27 @@ class Collector(Stateful[CollectorState]):
         return True
 
     @torch.no_grad()
-    def _step_envs(self, num_steps: int | None) -> None:
-        # Step until the count is reached, a row at a time: one step of all envs.
-        adapter, selection, episodes, buffer = self.adapter, self._selection, self._episodes, self.rollout_buffer
-        stores_env_action = self.keeps_env_action or not adapter.to_env.clips_samples
-        first, stop = self.num_rows, None if num_steps is None else self.num_rows - (-num_steps // self.num_envs)
-        must_look = buffer is None
+    def _step_envs(
+        self,
+        num_rows: int | None,
+        generator: torch.Generator,
+        selection: ActionSelection,
+        episodes: EpisodeCounter,
+        checker: FaultChecker,
+        buffer: RolloutBuffer | None,
+    ) -> None:
+        """Take so many steps in all envs, or complete the episodes, and write them into a buffer."""
+        adapter, first = self.adapter, self.num_rows
+        keeps_env_action = self.keeps_env_action and buffer is self.rollout_buffer
+        stores_env_action = keeps_env_action or not adapter.to_env.clips_samples
+        stop, must_look = None if num_rows is None else first + num_rows, buffer is None
         while not episodes.is_complete if stop is None else self.num_rows < stop:
             if must_look:
                 check_obs(adapter.obs, episodes.open, self.num_rows, is_first=True)
             if self.policy.has_mask:
-                self._checker.check_masks(self.num_rows)
+                checker.check_masks(self.num_rows)
             try:
-                decision = selection.decide(adapter.obs_tensor, self.generator)
+                decision = selection.decide(adapter.obs_tensor, generator)
                 env_action = adapter.to_env(decision.action)
             except NonFiniteError as error:
                 raise_choice_fault(error, self.policy, adapter.obs, self.num_rows)
@@ -512,13 +511,13 @@ class Collector(Stateful[CollectorState]):
                 end = step.terminated, step.truncated
                 buffer.add(adapter.obs, stored, step.reward, step.next_obs, *end, counted, extra)
             else:
-                self._checker.check_row(step, env_action, counted, self.num_rows)
+                checker.check_row(step, env_action, counted, self.num_rows)
                 must_look = step.finished is not None
             starting = adapter.advance(episodes.wanted)
             if starting is not None:
                 selection.forget(starting)
             if stop is None:
-                self._checker.warn_of_long_episode(self.num_rows - first)
+                checker.warn_of_long_episode(self.num_rows - first)
 
     def _store(self, process: Process | None) -> None:
         """Check the rollout, and store it in the replay buffer, if there is one."""

@@ -23,7 +23,7 @@ class StreamAdapter(EnvAdapter):
 
     # adapter.reset()
     # while ...:
-    #     adapter.advance()                             # adapter.obs is what the envs in adapter.waiting act on
+    #     adapter.advance_ready()                       # adapter.obs is what the envs in adapter.waiting act on
     #     adapter.send(envs, adapter.convert(action))   # for some of those
     #     step = adapter.receive(timeout, max_steps)    # of those that have answered; adapter.obs is what they acted on
 
@@ -44,7 +44,7 @@ class StreamAdapter(EnvAdapter):
         self.num_steps: Rows = np.zeros(self.num_envs, np.int64)  # of each env since its very first episode began
         self.num_sent = 0  # steps that were sent and are not received
         # The envs whose steps came with the last `receive` [K], and those that wait for an action since the last
-        # `advance` [K]: all after a reset. Of `stepped`, some have ended; some others have begun an episode.
+        # `advance_ready` [K]: all after a reset. Of `stepped`, some have ended; some others have begun an episode.
         self.stepped = self.waiting = self._ended = self._begun = NO_ROWS
 
     def reset(self, first_episode: bool = False) -> None:
@@ -107,7 +107,7 @@ class StreamAdapter(EnvAdapter):
         self._count_end(self._ended, delay=0)
         return result
 
-    def advance(self, wanted: Mask | None = None) -> Rows | None:
+    def advance_ready(self, wanted: Mask | None = None) -> Rows | None:
         """Make successors the current observations; where an episode ended, let the next begin without waiting for it.
 
         Returned are the envs among `waiting` whose next step is the first of an episode [K], or None.
@@ -141,7 +141,7 @@ class StreamAdapter(EnvAdapter):
         lost = super().resume(returns)
         is_inside = self._clock.episode_steps > 0
         self.stepped, self._begun = np.flatnonzero(is_inside), np.flatnonzero(~is_inside)
-        if self._now is not None:  # `advance` takes the observations of those that have stepped from there
+        if self._now is not None:  # `advance_ready` takes the observations of those that have stepped from there
             self._next.write_rows(self.stepped, take_rows(self._now.obs, self.stepped))
         return lost
 
