@@ -6,7 +6,7 @@ import numpy as np
 
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.buffer_description import ActionCoverage
-from rltrainer.data.chosen_episodes import episodes_of
+from rltrainer.tools.datasets.chosen_episodes import episodes_of
 from rltrainer.tools.plots.figures import COLORS, GREY, drawing, new_figure
 
 if TYPE_CHECKING:
