@@ -68,6 +68,7 @@ def make_rollout() -> Rollout:
 def test_next_obs_is_the_next_row_but_the_final_observation_where_an_episode_ended() -> None:
     rollout = make_rollout()
     assert rollout.next_obs["x"].squeeze(-1).tolist() == [[1.0, 92.0], [91.0, 21.0], [11.0, 93.0]]
+    assert torch.equal(rollout.successors_at(torch.arange(6))["x"], rollout.next_obs["x"].flatten(0, 1))
     assert rollout.obs["x"].squeeze(-1).tolist() == [[0.0, 5.0], [1.0, 20.0], [10.0, 21.0]]  # untouched
 
 
@@ -89,6 +90,7 @@ def test_next_obs_without_any_episode_end() -> None:
         make_rollout(), final_obs={"x": torch.zeros(0, 1)}, final_index=torch.zeros(0, dtype=torch.int64)
     )
     assert rollout.next_obs["x"].squeeze(-1).tolist() == [[1.0, 20.0], [10.0, 21.0], [11.0, 30.0]]
+    assert torch.equal(rollout.successors_at(torch.arange(6))["x"], rollout.next_obs["x"].flatten(0, 1))
 
 
 def test_valid_cells_are_in_time_order() -> None:

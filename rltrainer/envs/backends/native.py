@@ -20,6 +20,8 @@ class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Changes nothing but the first reset, if that is given no seed; the adapter derives all from `base_seed`."""
 
     supports_masked_reset = True
+    first_env: int = 0  # the global index of the first env
+    recipe: Any = None  # the `ShardedEnvs` that made them
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int | None = None) -> None:
         super().__init__(env)

@@ -48,6 +48,14 @@ def test_two_streams_take_turns() -> None:
     assert successors(buffer, 3) == {0: 2, 1: 2, 100: 101, 2: 4, 3: 4, 200: 202, 201: 202, 4: 5}
 
 
+def test_an_observation_that_a_row_holds_is_not_written_again() -> None:
+    """Only a stream promises that its steps continue."""
+    buffer, stream = make_buffer(20), object()
+    for obs, token in ((0, stream), (7, stream), (8, None), (20, None)):
+        add(buffer, obs, token)
+    assert successors(buffer) == {0: 1, 1: 8, 8: 20, 20: 21}
+
+
 @pytest.mark.parametrize("valid", [True, False])
 def test_a_rollout_that_starts_anew_ends_the_trace_of_that_env(valid: bool) -> None:
     # Both envs begin where the rollout before ended, as the same first observation may: only env 0 says it starts anew.
