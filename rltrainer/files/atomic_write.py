@@ -25,7 +25,7 @@ def write_errors(path: Path, error: type[Exception]) -> Iterator[None]:
 @contextlib.contextmanager
 def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[BinaryIO]:
     """Open a stream whose contents replace a file at the end; an `OSError` leaves the file as it was."""
-    path = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
+    path = Path(os.path.realpath(path))  # a link stays; its target is replaced
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is no regular file")
     make_folder(path.parent)
@@ -48,7 +48,7 @@ def replaced_file(path: Path, *, survives_power_loss: bool = True) -> Iterator[B
 
 
 def refuse_links(paths: Iterable[Path], error: type[Exception]) -> None:
-    """Raise `error` where a path is a symbolic link: a write there would change what lies somewhere else."""
+    """Raise `error` if a path is a symbolic link: a write there would change what lies somewhere else."""
     for path in paths:
         if path.is_symlink():
             hint = "Remove the link, or put what it leads to in its place."
@@ -69,7 +69,8 @@ def hidden_names(path: Path, suffix: str) -> list[tuple[Path, str]]:
         names = os.listdir(path.parent)
     except OSError:
         return []
-    return [(path.with_name(name), match[1]) for name in names if (match := pattern.fullmatch(name))]
+    matches = map(pattern.fullmatch, names)
+    return [(path.with_name(match[0]), match[1]) for match in matches if match is not None]
 
 
 def remove_abandoned(path: Path, suffix: str) -> None:
@@ -89,7 +90,7 @@ def remove(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those around it, their names flushed to disk; nothing if it is there."""
+    """Make a folder and its missing parents, their names flushed to disk; nothing if it exists."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -106,7 +107,7 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_flushed(temporary: Path, path: Path) -> None:
-    """Flush a file that another program wrote, and rename it to `path`, with a name that is flushed too."""
+    """Flush a file that another program wrote, rename it to `path`, and flush the new name."""
     sync_folder(temporary)
     os.replace(temporary, path)
     sync_folder(path.parent)
@@ -120,12 +121,12 @@ def is_running(owner: str) -> bool | None:
     if int(process) == os.getpid():
         # The thread that asks is in no other save.
         return thread in {str(other.ident) for other in threading.enumerate()} - {str(threading.get_ident())}
-    # Another program may have the number of a dead process by now: its leftovers then wait for a later save.
+    # Another program may have a dead process's number by now: then the leftovers wait for a later save.
     return process_exists(int(process))
 
 
 def process_exists(number: int) -> bool:
-    """Return whether a process of this machine runs; one that cannot be asked does."""
+    """Return whether a process of this machine runs; True for a process that cannot be asked."""
     try:
         os.kill(number, 0)  # signal 0 only asks
     except (OSError, OverflowError) as error:  # a process of another user's lives
@@ -134,7 +135,7 @@ def process_exists(number: int) -> bool:
 
 
 def host_id() -> str:
-    """Return a text that differs where a process id means another process: in another container or boot."""
+    """Return a text that differs between containers and boots: a process id means another process there."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):
         parts += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text()]

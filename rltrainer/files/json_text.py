@@ -1,4 +1,4 @@
-"""JSON that comes from elsewhere: names stand once, numbers are numbers, and nothing is nested without end."""
+"""JSON that comes from elsewhere: each name once, numbers are numbers, and no endless nesting."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def to_strict_json(value: Any) -> str:
 
 
 def read_strict_json(text: str | bytes) -> Any:
-    """Return the data that `to_strict_json` was given; for errors see `read_json`."""
+    """Return the data that `to_strict_json` was given; raises as `read_json` does."""
     return _decoded(read_json(text))
 
 
@@ -67,7 +67,7 @@ def _decoded(value: Any) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    # Of a name that stands twice readers take the first or the last: two programs would see two files.
+    # Readers take the first or the last of two equal names: two programs would see two files.
     if len(found) < len(pairs):
         name = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"names {name[:100]!r} twice")

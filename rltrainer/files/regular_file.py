@@ -1,4 +1,4 @@
-"""Opens files to be read only if they are files, and reads a limited part at once."""
+"""Opens regular files only, and reads a limited part at once."""
 
 import contextlib
 import difflib
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 # A read of a pipe waits, a device never ends, and values take some 30 times the memory of their text.
 MAX_TEXT_SIZE = 1 << 25
-"""Bytes that are read at once of any text: a file of JSON, or a line of a log."""
+"""Bytes of a text that are read at once: a file of JSON, or a line of a log."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
@@ -25,7 +25,7 @@ def open_regular(path: str | os.PathLike[str], *, follows_links: bool = True) ->
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follows_links else getattr(os, "O_NOFOLLOW", 0))
     descriptor = os.open(path, flags)
     try:
-        # Of the file that was opened: by now the path may name another one.
+        # The opened file's mode: by now the path may name another file.
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "something else")
@@ -62,7 +62,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def neighbours_hint(path: str | os.PathLike[str]) -> str:
-    """Return ". " and a sentence about the files beside a path that is missing, or ""."""
+    """Return ". " and a sentence about the files beside a missing path, or ""."""
     path = Path(path)
     if not path.parent.is_dir():
         return f". There is no folder {path.parent} either"

@@ -18,7 +18,7 @@ from rltrainer.tree import Tree
 from rltrainer.types import Rollout, Sequences, Transitions
 from rltrainer.validation.field_rules import AnyPath, PositiveInt, checked
 
-# Dtypes of the fields of batches that have a fixed one.
+# Dtypes of the fields that have a fixed one.
 DTYPES: dict[str, tuple[torch.dtype, ...]] = {
     **dict.fromkeys(("terminated", "truncated", "valid", "starts", "first"), (torch.bool,)),
     **dict.fromkeys(("index", "final_index"), (torch.int64,)),
@@ -41,11 +41,11 @@ class BatchRecorder(TrainerHook):
     """Writes the batch of a training step to a safetensors file: raw, as collected, or as `batch_process` made it.
 
     On policy that is the `Rollout` of the update, off policy the newly stored rollout, offline the sampled
-    `Transitions`; in a data parallel run those of its first part. The file `batch_000000007.safetensors` is of
-    training step 7. The hook keeps the newest of its own files.
+    `Transitions`; in a data-parallel run, the first part's. Training step 7 writes `batch_000000007.safetensors`. The
+    hook keeps the newest of its own files.
 
     Args:
-        folder: of the files; it is made where it is missing.
+        folder: of the files; the hook makes a missing one.
         max_files: the number of files to keep.
 
     Raises:

@@ -42,13 +42,13 @@ class _RewardNormalizerState:
 class RewardNormalizer(TrainerHook):
     """Gives updates `scale * (reward - mean) / std`: [1, 2, 3] becomes [-1, 0, 1].
 
-    The statistics are those of all rewards so far; a training step's rewards weigh `decay` times as much after each
-    later step (TorchRL's `RewardNormalizer`; the deviation is the sample's, divided by count - 1). They come from newly
+    The statistics cover all rewards so far; each later training step multiplies the weight of earlier rewards by
+    `decay` (TorchRL's `RewardNormalizer`; the deviation is the sample's, divided by count - 1). They come from newly
     collected data, warm-up included, and offline from sampled data. Invalid steps do not count.
 
     Buffers, statistics of episodes and files keep the raw rewards: on policy the update's rollout changes, otherwise
-    each minibatch, by the statistics of that time. The algorithm must not sum rewards over several steps (`n_step`): a
-    sum can no longer be centred.
+    each minibatch, by the statistics of that time. An algorithm that sums rewards over several steps (`n_step`) is a
+    `ParamsError` when the run starts: a sum can no longer be centred.
 
     Args:
         decay: weight of the past after each training step; 1 forgets nothing.
@@ -66,7 +66,7 @@ class RewardNormalizer(TrainerHook):
         self.state = _RewardNormalizerState()
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Check that rewards come one by one."""
+        """Check that rewards come one by one, else raise a `ParamsError`."""
         if (n_step := getattr(ctx.algorithm, "n_step", 1)) != 1:
             rule, hint = "must be 1", "A sum of rewards has another mean than each of them."
             raise ParamsError.about("RewardNormalizer", "algorithm.n_step", rule, n_step, hint)
@@ -119,7 +119,7 @@ class SelectKeys(TrainerHook):
 
     Args:
         obs: the keys of the observation to keep, in its own order; None keeps all.
-        extra: the columns of `extra` to keep; None keeps all.
+        extra: the columns of `extra` to keep; None keeps all. Two None, or a misfit to the run, are a `ParamsError`.
     """
 
     NOT_ON_POLICY = ("process_optim_batch",)
@@ -133,7 +133,7 @@ class SelectKeys(TrainerHook):
             raise ParamsError.about("SelectKeys", "obs", "must name a key", obs, "None keeps all.")
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Check the keys against the observations, the networks, and the columns that the algorithm reads."""
+        """Check that observations, networks and algorithm have and need no other keys; else raise a `ParamsError`."""
         if self.obs is not None:
             space = ctx.algorithm.policy.observation_space
             if not isinstance(space, spaces.Dict):
@@ -152,7 +152,7 @@ class SelectKeys(TrainerHook):
             _require_kept("extra", self.extra, columns, "its updates read")
 
     def batch_process(self, ctx: TrainerContext, batch: Rollout | Transitions) -> Any:
-        """Return the selection of an update's data; off policy that is sampled later."""
+        """Return the selection of an update's data; off policy this data is sampled later."""
         is_learned_from = isinstance(ctx.algorithm, OnPolicyAlgorithm) or isinstance(batch, Transitions)
         return self._select(batch) if is_learned_from else None
 
@@ -193,7 +193,7 @@ class BatchSubSampler(TrainerHook):
     its end. A rollout with fewer steps or windows is used whole.
 
     Args:
-        batch_size: steps of an update step, a multiple of `sub_traj_len`; the trainer divides them into minibatches.
+        batch_size: steps of an update step, a multiple of `sub_traj_len` (else a `ParamsError`), for all minibatches.
         sub_traj_len: steps of a window.
         seed: of the draws; None takes the trainer's.
     """
@@ -209,7 +209,7 @@ class BatchSubSampler(TrainerHook):
         self._generator = make_generator(self._own_seed)
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Check that there are rollouts, and windows in them."""
+        """Check that there are rollouts, and windows in them; else raise a `ParamsError`."""
         if not isinstance(ctx.algorithm, OnPolicyAlgorithm):
             rule, hint = "must be on policy", "A replay buffer samples by itself: sample_sequences draws windows."
             raise ParamsError.about("BatchSubSampler", "algorithm", rule, ctx.algorithm, hint)
@@ -223,7 +223,7 @@ class BatchSubSampler(TrainerHook):
         """Return the windows [L, W]."""
         num_rows = len(batch.valid)
         length = min(self.sub_traj_len, num_rows)
-        # A window begins with a valid step, if there are any; its position is t * N + n.
+        # A window starts with a valid step, if there are any; its position is t * N + n.
         starts = batch.valid[: num_rows - length + 1].flatten().cpu()
         starts = starts.nonzero().squeeze(1) if starts.any() else torch.arange(len(starts))
         chosen = torch.randperm(len(starts), generator=self._generator)[: self.batch_size // self.sub_traj_len]

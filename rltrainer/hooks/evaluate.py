@@ -1,4 +1,4 @@
-"""Evaluation in other envs than those of the test steps, while a run trains."""
+"""Evaluation in envs of its own, beside the test steps, while a run trains."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -48,8 +48,8 @@ class _EvaluateState:
 class Evaluate(TrainerHook):
     """Plays whole episodes in other envs, without exploration, at the end of a training step, and logs their means.
 
-    With the name `"hard"` a log has `hard/return`, `hard/length`, and of infos `hard/is_success` or `hard/success`,
-    where the envs report it, and the `info_keys`. Each interval plays the same episodes; they change no bit of the run.
+    With the name `"hard"` a log has `hard/return`, `hard/length`, the `info_keys`, and `hard/is_success` or
+    `hard/success` if the envs report it. Each interval plays the same episodes; they change no bit of the run.
 
     Args:
         envs: a vector env of its own, in any autoreset mode; or a gymnasium id or a factory, which makes as many envs
@@ -58,6 +58,9 @@ class Evaluate(TrainerHook):
         save_best_fn: called with the algorithm whenever the mean return here is strictly better than all before.
         info_keys: see `Collector`.
         seed: of the episodes; None takes the trainer's.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or, when the run starts, the envs belong to one of its collectors.
     """
 
     state_class = _EvaluateState
@@ -96,7 +99,7 @@ class Evaluate(TrainerHook):
         self._seed = seed if self._own_seed is None else self._own_seed
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Make the envs, unless they are given."""
+        """Make the envs, unless they are given; a `ParamsError` for envs of the run's collectors."""
         envs = self.envs
         if not isinstance(envs, gym.vector.VectorEnv):
             envs = opened(make_vec(envs, min(self.num_episodes, MOST_ENVS), backend="sync"))
@@ -120,7 +123,7 @@ class Evaluate(TrainerHook):
         if score == score and (self.best_score is None or score > self.best_score):
             if self.save_best_fn is not None:
                 ctx.once(self.save_best_fn, ctx.algorithm)
-            self.state.best_score = score  # last: an algorithm that could not be saved is not the best there is
+            self.state.best_score = score  # last: an algorithm that could not be saved is not the best one
         if ctx.params.logger is not None:
             row = {"return": score, "length": float(stats.lengths.mean()), **stats.info_means}
             step = ctx.env_step or ctx.gradient_step

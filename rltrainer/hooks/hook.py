@@ -31,8 +31,8 @@ class TrainerContext:
     """A run as its hooks see it: the same object at every point.
 
     Attributes:
-        losses: of the current gradient step so far, by name: "critic", "actor", ..., or "loss" for a single one. In
-            `post_loss` and `optimizer` the newest is the last.
+        losses: of the current gradient step so far, by name: "critic", "actor", ..., or "loss" for a single one. The
+            newest is the last in `post_loss` and `optimizer`.
         collect_stats: of this training step; None before its collection, and offline.
         result: of this training step's update; None before it, and without an update.
         ranks: the place of this shard among those of the run.
@@ -45,8 +45,8 @@ class TrainerContext:
         self.collect_stats: CollectStats | None = None
         self._num_steps_within, self._num_open_steps = 0, 0
         self._is_epochs_end = False
-        # An interval of counts begins with the step at hand. One of seconds begins at the last look from the same
-        # place, because time passes between two steps too: every second belongs to exactly one interval.
+        # An interval of counts starts with the step at hand. An interval of seconds starts at the last look from the
+        # same place, because time passes between two steps too: every second belongs to exactly one interval.
         counts = self._counts()
         self._looked_at = dict.fromkeys(("training_step", "gradient_step", "test_step"), counts["second"])
         self._here = self._step_began = counts, counts["second"]
@@ -87,11 +87,14 @@ class TrainerContext:
         return int(self._state.training_step)
 
     def count(self, unit: Unit) -> float:
-        """Return how many of a unit are done; of epochs the complete ones, of seconds the clock's reading."""
+        """Return how many of a unit are done: complete epochs, the clock's reading for seconds."""
         return self._counts()[unit]
 
     def crossed(self, every: Every) -> bool:
-        """Return whether an interval became due: in this training step, gradient step, or in `test_log` this epoch."""
+        """Return whether an interval became due: in this training step, gradient step, or in `test_log` this epoch.
+
+        An interval that is no `Every`, or of a unit that this run does not count, is a `ParamsError`.
+        """
         if not isinstance(every, Every) or (every.unit == "env_step" and self._log.unit != every.unit):
             rule = "must be an Every, in a unit that the trainer counts"
             raise ParamsError.about("TrainerContext.crossed", "every", rule, every)
@@ -104,7 +107,7 @@ class TrainerContext:
             self._state.stop_request = f"hook: {reason}"
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Add numbers to the means of the next row of the log, as a log point's mapping does."""
+        """Add numbers by name to the means of the log's next row, as log points do; else an `ArgumentError`."""
         if not are_numbers(values):
             raise ArgumentError.about("TrainerContext.log", "values", "must be a mapping from names to numbers", values)
         self._log.take_in("training", lent(dict(values)), {})
@@ -132,7 +135,7 @@ class TrainerContext:
 
     @contextmanager
     def _in_test_step(self) -> Iterator[None]:
-        # Measure intervals from the beginning of this epoch on, those of seconds from the last test step on.
+        # Measure intervals from the start of this epoch on, intervals of seconds from the last test step on.
         here, record = self._here, self._state.record
         self._here = since, _ = self._look("test_step")
         if record is not None:
@@ -147,7 +150,7 @@ class TrainerContext:
             self._here = here  # `test_in_training` makes a test step within a training step
 
     def _look(self, place: str) -> tuple[dict[Unit, float], float]:
-        """Return where intervals begin that are looked at from this place, and the clock's reading now."""
+        """Return where intervals start for a look from this place, and the clock's reading now."""
         since = self._counts()
         clock, since["second"] = since["second"], self._looked_at[place]
         self._looked_at[place] = clock
@@ -178,7 +181,7 @@ field_names = cache(lambda kind: tuple(field.name for field in dataclasses.field
 
 
 def lent(value: Any) -> Any:
-    """Return a copy of a batch, of statistics or of a result, with arrays and tensors of its own."""
+    """Return a copy of a batch, statistics or a result, with arrays and tensors of its own."""
     if not dataclasses.is_dataclass(value):
         return map_tree(_copy, value)
     kind: Any = type(value)
@@ -208,10 +211,10 @@ Values = Mapping[str, Any]
 class TrainerHook(metaclass=ExplainsArguments):
     """Code that runs at some points of a run: subclass it, and override those points.
 
-    The points stand here in the order of a run. Each gradient step calls those from `process_optim_batch` to
+    The points stand here in the order of a run. Each gradient step calls the points from `process_optim_batch` to
     `post_optim_log`; warm-up leaves them out, and `pre_optim_steps`. At each point the hooks are called in the order
-    of `TrainerParams.hooks`. A point that no hook overrides costs nothing. The points inside an update break the graph
-    of a compiled one there, which may round differently.
+    of `TrainerParams.hooks`. A point that no hook overrides costs nothing. A point inside an update breaks the graph of
+    a compiled update there, which may round differently.
     """
 
     name: str | None = None
@@ -250,9 +253,9 @@ class TrainerHook(metaclass=ExplainsArguments):
         """Act after a loss is computed, see `ctx.losses`, and before its gradient."""
 
     def optimizer(self, ctx: TrainerContext, losses: dict[str, Tensor], step: Callable[[], None]) -> Any:
-        """Return another loss to differentiate, by the same name as the newest in `losses`, or None.
+        """Return another loss [] to differentiate, in place of the newest in `losses`, or None.
 
-        `step()` takes the optimizer's step at once; if no hook calls it, that happens after the last hook.
+        `step()` takes the optimizer's step at once; if no hook calls it, the step follows the last hook.
         """
 
     def post_optim(self, ctx: TrainerContext) -> None:
@@ -274,7 +277,7 @@ class TrainerHook(metaclass=ExplainsArguments):
         """Clean up at the end of `Trainer.run`, also after an exception."""
 
     def reset(self) -> None:
-        """Forget an earlier run; called when a run begins from its start, before `setup`."""
+        """Forget an earlier run; called before `setup` when a run starts from its beginning."""
         if self.state_class is not None:
             self.state = self.state_class()
 
@@ -291,8 +294,8 @@ class TrainerHook(metaclass=ExplainsArguments):
     def prepare_load(self, state: State) -> Load:
         """Check what `state_dict` returned, and return the function that restores it.
 
-        Nothing of the run has changed yet. By default a `state_class` is read by the types and rules of its fields,
-        and any other state goes to `load_state_dict`.
+        Nothing of the run has changed yet. By default a `state_class` is read by the types and rules of its fields (a
+        `CheckpointError` if they are broken), and any other state goes to `load_state_dict`.
         """
         if self.state_class is not None:
             for field in dataclasses.fields(self.state_class):
@@ -326,7 +329,8 @@ def overrides(hook: TrainerHook, *points: str) -> bool:
 class FunctionHook(TrainerHook):
     """Calls a function at one point of a run, such as `"post_steps"`, with the arguments of the point.
 
-    `name` distinguishes several of them in a checkpoint.
+    `name` distinguishes several of them in a checkpoint. An unknown point, or a function that does not take the point's
+    arguments, raises a `ParamsError`.
     """
 
     def __init__(self, point: str, fn: Callable[..., Any], name: str | None = None) -> None:

@@ -40,7 +40,7 @@ class HooksState:
 
 
 class HookRunner:
-    """Calls each point of the hooks that override it, in their order; does nothing where no hook does.
+    """Calls the hooks that override a point, in their order; a point without such a hook does nothing.
 
     A user's hook gets copies of batches, losses and statistics: a change in place changes nothing of the run.
     `owner` names the params that hold the hooks, for error texts.
@@ -53,7 +53,7 @@ class HookRunner:
         self._owner = owner
         self._open: list[TrainerHook] = []
         self._hooks = _named(owner, hooks)
-        # Looked up once: at a point without hooks, a step costs one look into a dict.
+        # Looked up once: a point without hooks costs one look into a dict per step.
         self._at = {
             point: [
                 hook for hook in hooks if overrides(hook, point) and not (is_on_policy and point in hook.NOT_ON_POLICY)
@@ -68,14 +68,14 @@ class HookRunner:
         return bool(self._at[point])
 
     def open(self) -> None:
-        """Set the hooks up, unless they are."""
+        """Set the hooks up, unless they are set up."""
         if not self._open:
             for hook in self._hooks.values():
                 self._open.append(hook)  # first, because a hook that fails half-way has something to clean up too
                 self._check_none(hook, "setup", self._call(hook, "setup"))
 
     def close(self) -> None:
-        """Shut down the hooks that were set up, all of them even if one raises; then raise the first error."""
+        """Shut down all hooks that were set up, even if one raises; then raise the first error."""
         hooks, self._open = self._open, []
         call_all(partial(self._call, hook, "shutdown") for hook in hooks)
 
@@ -112,7 +112,7 @@ class HookRunner:
             self._check_none(hook, point, self._show(hook, point, *args))
 
     def replaced(self, point: str, data: Any) -> Any:
-        """Return data as the hooks make it, each from the result of the one before it."""
+        """Return data as the hooks make it in turn; a hook that returns unfit data raises a `ReturnedError`."""
         if isinstance(data, DenseRollout) and any(map(self.has, SEE_ROLLOUTS)):
             data = data.plain()  # successors would not follow a hook's changes
         for hook in self._at[point]:
@@ -128,7 +128,7 @@ class HookRunner:
         return data
 
     def log(self, point: str, *args: Any) -> None:
-        """Add the numbers of each hook to the next row: of updates from inside one, else of training."""
+        """Add the numbers of each hook to the next row: the updates' from inside an update, else the training's."""
         if self._at[point]:
             self.context._log.take_in("update" if point in INSIDE else "training", *self._logged(point, *args))
 
@@ -138,7 +138,7 @@ class HookRunner:
             return self._logged("test_log", stats)
 
     def callbacks(self) -> UpdateCallbacks:
-        """Return the callbacks of an update: none where no hook overrides a point there."""
+        """Return the callbacks of an update: None for a point that no hook overrides."""
         if not any(map(self.has, INSIDE)):
             return UpdateCallbacks()
         on_loss = self._on_loss if self.has("post_loss") or self.has("optimizer") else None
@@ -154,7 +154,7 @@ class HookRunner:
         return dict(to_state(HooksState([*self.changing()], states)))
 
     def prepare_load(self, state: State) -> Load:
-        """Check the states of hooks, and return the function that restores them; reading hooks may come and go."""
+        """Check the states of hooks, else raise a `CheckpointError`; return the function that restores them."""
         found, named = from_state(HooksState, state, "hooks"), self._hooks.items()
         if found.changing != (now := [*self.changing()]):
             text = f"{self._owner}.hooks that change what is learned were {found.changing} when it was saved"
@@ -239,7 +239,7 @@ class HookRunner:
 
 
 def misshapen(batch: Any) -> str | None:
-    """Return which part of a batch is no tensor, or of another length than the rest; None if all fits."""
+    """Return which part of a batch is no tensor, or has another length than the rest; None if all fits."""
     if not isinstance(batch, Rollout | Transitions | OnPolicyBatch):
         return None  # of a user's own algorithm
     axes, others = (batch.valid if isinstance(batch, Rollout) else batch.weight).shape, dict[str, Any]()

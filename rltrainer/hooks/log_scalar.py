@@ -16,7 +16,7 @@ from rltrainer.types import Rollout, State
 from rltrainer.validation.field_rules import AnyText, Flag, NonNegativeInt, checked
 from rltrainer.validation.suggestions import did_you_mean
 
-# Parts wait on their device until there are this many parts, or numbers in them: so no step waits for a GPU.
+# Parts wait on their device until there are so many parts, or so many numbers in them: no step waits for a GPU.
 MAX_PARTS = 256
 MAX_NUMBERS = 1 << 20
 # An unknown metric is an error after this many updates in a row, because some metrics are not in every update.
@@ -33,7 +33,7 @@ class MetricState:
 
 
 def find_metric(hook: TrainerHook, field: str, ctx: TrainerContext, others: Collection[str]) -> Tensor | float | None:
-    """Return a metric of this training step's update; None without an update, or if the update lacks it.
+    """Return a metric [] of this training step's update; None without an update, or if the update lacks it.
 
     The hook's state counts the misses. `field` is its argument with the name, and `others` are further possible names,
     for the text of the `ParamsError` after the last miss.
@@ -70,7 +70,7 @@ class _Summary:
         x = x.double()
         mean = x.mean()
         part_mean, squares, low, high = torch.stack([mean, (x - mean).square().sum(), x.min(), x.max()]).tolist()
-        # M2 = M2_a + M2_b + delta^2 n_a n_b / n: stable where the mean is large and the deviation small.
+        # M2 = M2_a + M2_b + delta^2 n_a n_b / n: stable for a large mean with a small deviation.
         total, delta = self.count + len(x), part_mean - self.mean
         self.sum_of_squares += squares + delta**2 * self.count * len(x) / total
         self.mean += delta * len(x) / total
@@ -85,8 +85,8 @@ class _LogScalarState(MetricState):
 class LogScalar(TrainerHook):
     """Logs the mean, sum, minimum or maximum of one key: `LogScalar("reward")` logs `reward_mean`.
 
-    With an interval it logs the reduction of all numbers since the last log; without one that of each training step,
-    of which the log's rows hold the means. Invalid steps do not count.
+    With an interval it logs the reduction of all numbers since the last log; without one it reduces each training
+    step's numbers, and the log's rows hold the means of these. Invalid steps do not count.
 
     Args:
         key: a field of the batch (`"reward"`, `"action"`, `"obs.position"` of a Dict), a column of its `extra`, or a
@@ -95,7 +95,7 @@ class LogScalar(TrainerHook):
         every: the interval, an int in training steps; None: each training step.
         std: also log the population's standard deviation, as `reward_std`.
         log_pbar: also show the numbers on the progress bar.
-        log_as: the beginning of the logged names; None takes the key.
+        log_as: what the logged names start with; None takes the key.
 
     Raises:
         ParamsError: in the run: there is no such key.
@@ -191,7 +191,7 @@ class LogScalar(TrainerHook):
 
 
 def _part(value: Any, name: str) -> Any:
-    """Return a part of a batch or tree, of a batch also a column of its `extra`; None if there is none."""
+    """Return a part of a batch or tree, or a column of a batch's `extra`; None if there is none."""
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, tuple):

@@ -42,7 +42,7 @@ class LogTiming(TrainerHook):
     """Logs the seconds of each interval by their use: `time_collect`, `time_update`, `time_test`, `time_other`.
 
     An update counts from `pre_optim_steps` to `post_steps`, with the hooks in between. A GPU is still busy then: its
-    remaining time counts where something waits for it.
+    remaining time counts to whatever waits for it.
     """
 
     state_class = Seconds
@@ -54,11 +54,11 @@ class LogTiming(TrainerHook):
         self._begin_time: float | None = None
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Begin to measure."""
+        """Start to measure."""
         self._last_time, self._begin_time = time.perf_counter(), None
 
     def pre_optim_steps(self, ctx: TrainerContext) -> None:
-        """Note the beginning of the update."""
+        """Note the start of the update."""
         self._begin_time = time.perf_counter()
 
     def post_steps(self, ctx: TrainerContext) -> None:
@@ -92,9 +92,9 @@ class LogTiming(TrainerHook):
 
 
 class ClearCudaCache(TrainerHook):
-    """Gives the unused memory that PyTorch holds back to the GPU, at the end of a training step.
+    """Returns PyTorch's unused memory to the GPU, at the end of a training step.
 
-    It helps where other programs need the GPU's memory, or where blocks of many sizes leave gaps. PyTorch then takes
+    It helps if other programs need the GPU's memory, or if blocks of many sizes leave gaps. PyTorch then takes
     the memory again, which costs time. Without CUDA it does nothing.
     """
 
@@ -110,7 +110,7 @@ class ClearCudaCache(TrainerHook):
 class SystemStats(TrainerHook):
     """Logs the load of processor, memory and GPUs, which a thread measures until the run ends.
 
-    `cpu_percent`, `memory_percent` and `process_memory_gb` come from `/proc`, or from psutil where there is none; for
+    `cpu_percent`, `memory_percent` and `process_memory_gb` come from `/proc`, or from psutil without it; for
     each GPU `gpu0_percent`, `gpu0_memory_gb` and `gpu0_temperature` come from `nvidia-smi`, if it is there.
 
     Args:
@@ -120,7 +120,7 @@ class SystemStats(TrainerHook):
         gpu_once: the same for the GPUs.
 
     Raises:
-        MissingExtraError: when the run begins: there is neither `/proc` nor psutil.
+        MissingExtraError: when the run starts: there is neither `/proc` nor psutil.
     """
 
     def __init__(
@@ -185,10 +185,10 @@ class SystemStats(TrainerHook):
 
 
 class CpuProbe:
-    """Measures processor and memory, from `/proc`, and where there is none from psutil.
+    """Measures processor and memory, from `/proc`, or from psutil without it.
 
-    `cpu_percent` is of all cores since the last measurement, `memory_percent` of the machine, `process_memory_gb` of
-    this process.
+    `cpu_percent` covers all cores since the last measurement, `memory_percent` the machine, `process_memory_gb` this
+    process.
 
     Raises:
         MissingExtraError: there is neither.
@@ -234,7 +234,7 @@ class CpuProbe:
 class GpuProbe:
     """Measures `gpu0_percent`, `gpu0_memory_gb` and `gpu0_temperature` of each GPU that `nvidia-smi` reports.
 
-    Nothing where there is no `nvidia-smi`; numbers that a GPU does not report are left out.
+    Without `nvidia-smi` it measures nothing; numbers that a GPU does not report are left out.
     """
 
     def __init__(self) -> None:

@@ -42,6 +42,9 @@ class EarlyStopping(TrainerHook):
         every: between two looks, an int in training steps; a score has looks in test steps only. None: each test step,
             or each epoch.
         min_looks: first looks that never count against the patience.
+
+    Raises:
+        ParamsError: an argument breaks its rule; or, in the run, there is no such metric, or there are no test steps.
     """
 
     state_class = _EarlyStoppingState
@@ -66,7 +69,7 @@ class EarlyStopping(TrainerHook):
         self.state = _EarlyStoppingState()
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Check that there are test steps, if they give the score."""
+        """Check that there are test steps if they give the score; else raise a `ParamsError`."""
         if self.metric == "score" and ctx.params.test_collector is None:
             hint = "Pass TrainerParams.test_collector, or look at 'return' or a loss."
             raise ParamsError.about("EarlyStopping", "metric", "needs test steps", self.metric, hint)
@@ -116,7 +119,7 @@ class _MaxEpisodesState:
 
 
 class MaxEpisodes(TrainerHook):
-    """Ends the run after the training step in which that many training episodes have ended, over all envs."""
+    """Ends the run after the training step in which `num_episodes` (else a `ParamsError`) have ended, over all envs."""
 
     state_class = _MaxEpisodesState
 

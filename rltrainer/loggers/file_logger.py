@@ -32,9 +32,9 @@ class NumberedPath:
     suffix: str
 
     def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
-        """Make the first of these files or folders that is free, and return it: no other process gets the same.
+        """Make the first free one of these files or folders, and return it: no other process gets the same.
 
-        `make` makes it in one step, or raises a `FileExistsError`; `is_used` tells of paths that `make` would take.
+        `make` makes it in one step, or raises a `FileExistsError`; `is_used` names used paths that `make` would take.
         """
         self.given.parent.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):
@@ -46,11 +46,12 @@ class NumberedPath:
         return path
 
     def newest(self, is_log: Test) -> Path:
-        """Return the log that was written to last, the given path if there is none."""
+        """Return the log that was written to last; the given path without a log."""
         names: list[str] = []
         with contextlib.suppress(OSError):
             names = os.listdir(self._numbered(2).parent)
-        numbers = sorted(number for name in names if (number := self._number(name)) is not None)
+        found = map(self._number, names)
+        numbers = sorted(number for number in found if number is not None)
 
         def last_change(path: Path) -> int:
             files = path.iterdir() if path.is_dir() else [path]
@@ -59,7 +60,7 @@ class NumberedPath:
         return max(filter(is_log, [self.given, *map(self._numbered, numbers)]), key=last_change, default=self.given)
 
     def named(self, name: str | None) -> Path:
-        """Return the path of this name, which is not trusted; the given path if it is not one of these names."""
+        """Return the path of this name, which is not trusted; the given path for any other name."""
         number = self._number(name or "")
         return self.given if number is None or name == self.given.name else self._numbered(number)
 
@@ -78,8 +79,8 @@ class NumberedPath:
 class FileLogger(Logger):
     """A logger at a path, or at the next free number of it.
 
-    A new run claims its path in one step, so that processes that start together have a log each. Every piece goes to
-    the operating system in one unbuffered write, so that a killed process loses none.
+    A new run claims its path in one step, so that processes that start together get a log each. Every piece goes to
+    the operating system in one unbuffered write, so a killed process loses none.
     """
 
     def __init__(self, path: Path, suffix: str, **options: Unpack[LoggerOptions]) -> None:
@@ -98,7 +99,7 @@ class FileLogger(Logger):
 
     @abstractmethod
     def _claim(self, path: Path) -> None:
-        """Make the log at a path in one step; a `FileExistsError` if another process has."""
+        """Make the log at a path in one step; a `FileExistsError` if another process has made it."""
 
     @abstractmethod
     def _files(self, path: Path) -> dict[str, Path]:
@@ -110,7 +111,7 @@ class FileLogger(Logger):
 
     @abstractmethod
     def _header(self) -> bytes:
-        """Return the beginning of each file."""
+        """Return what each file starts with."""
 
     @abstractmethod
     def _counters_of(self, path: Path) -> Path:
@@ -138,10 +139,10 @@ class FileLogger(Logger):
         if self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0:
             raise OSError(f"{self.path}: the log was deleted during the run")
         self._cut()
-        # Appended to, so that a file which another program truncates or moves is still written at its end.
+        # Appended to: if another program truncates or moves the file, rows still go to its end.
         self._file = self._file or self._open()
         before = self._file.seek(0, os.SEEK_END)
-        # One write, header and all: a kill between two would leave a file that no reader takes for a log.
+        # One write, header included: a kill between two would leave a file that no reader takes for a log.
         data = (self._header() if before == 0 else b"") + data
         num_written = self._file.write(data)
         if num_written != len(data):
@@ -155,7 +156,7 @@ class FileLogger(Logger):
         self._cuts = {}
 
     def _move(self, path: Path, cuts: dict[Path, int], last_step: int | None) -> None:
-        """Write to a log from now on, after its rows up to a step; None: to a new one."""
+        """Write to a log from now on, after its rows up to a step; None starts a new log."""
         self._close()
         self.path, self._is_unclaimed, self._cuts = path, False, cuts
 
@@ -190,8 +191,10 @@ class FileLogger(Logger):
         return cuts is not None
 
     def _compare(self, state: LoggerState) -> tuple[dict[Path, int] | None, list[str]]:
-        """Return the sizes to which a state's files are cut, None if one is of another log; and what to warn of."""
-        path, cuts, missing = self._runs.named(state.log), dict[Path, int](), list[str]()
+        """Return the sizes to cut a state's files to, None if one belongs to another log; and what to warn of."""
+        path = self._runs.named(state.log)
+        cuts: dict[Path, int] = {}
+        missing: list[str] = []
         files = self._files(path)
         for name, known in state.files.items():
             file = files.get(name, path / name)
@@ -208,9 +211,12 @@ class FileLogger(Logger):
 
 
 class LineLogger(FileLogger):
-    """Appends lines to a text file; it continues an existing one, without a last line that a kill broke off."""
+    """Appends lines to a text file; it continues an existing log, without a last line that a kill broke off.
 
-    # The beginning of every such file; a new file begins with it if it is a whole line.
+    A path of something else, such as another file, raises a `ParamsError`.
+    """
+
+    # What every such file starts with; a new file gets it if it is a whole line.
     header: ClassVar[bytes]
 
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
@@ -230,9 +236,9 @@ class LineLogger(FileLogger):
         if not path.is_file():
             return False
         with open(path, "rb") as file:
-            begin = file.read(len(self.header))
+            start = file.read(len(self.header))
         # A kill may have left a part of the header.
-        return begin != b"" and self.header.startswith(begin)
+        return start != b"" and self.header.startswith(start)
 
     def _claim(self, path: Path) -> None:
         if not path.is_char_device():  # /dev/null serves any number of runs
@@ -242,7 +248,7 @@ class LineLogger(FileLogger):
         return {"log": path}
 
     def _size(self, file: Path) -> int:
-        """Return the position after the last whole line; 0 where there is no file."""
+        """Return the position after the last whole line; 0 without a file."""
         if not file.is_file() or file.stat().st_size == 0:
             return 0
         # A map reads the pages behind the last line break only, however long the log is.
@@ -280,7 +286,7 @@ class CSVLogger(LineLogger):
     `pandas.read_csv(path).pivot(index="step", columns="name", values="value")`. Beside `log.csv` lie the params of the
     run, `log.csv.params.json`, and the counters for `resume_from_log`, `log.csv.progress.json`.
 
-    If the path exists when a run begins, the run takes `log-2.csv` and so on.
+    If the path exists when a run starts, the run takes `log-2.csv` and so on.
     """
 
     header = b"step,name,value\n"

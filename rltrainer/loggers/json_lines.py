@@ -31,7 +31,7 @@ class JSONLinesLogger(LineLogger):
     NaN is `NaN`, as Python and pandas read and write it. Read it with `pandas.read_json(path, lines=True)`.
     The first row, of the kind `params`, holds the params of trainer and algorithm.
 
-    If the path exists when a run begins, the run takes `log-2.jsonl` and so on.
+    If the path exists when a run starts, the run takes `log-2.jsonl` and so on.
     """
 
     header = b'{"kind": '
@@ -40,7 +40,8 @@ class JSONLinesLogger(LineLogger):
         """Return None: the rows of epochs hold the counters."""
 
     def _find_epoch(self) -> LoggedEpoch | None:
-        path, found, end = self._current(), None, 0
+        path = self._current()
+        found, end = None, 0
         if not path.is_file():
             return None
         for number, (row, end) in enumerate(_rows(path), start=1):
@@ -64,7 +65,7 @@ class JSONLinesLogger(LineLogger):
 
 
 class LogRow(NamedTuple):
-    """A row: its kind ("training", "test", "update", "epoch", or one's own), its step, and its numbers by name."""
+    """A row: its kind ("training", "test", "update", "epoch", or your own), its step, and its numbers by name."""
 
     kind: str
     step: int
@@ -72,7 +73,7 @@ class LogRow(NamedTuple):
 
 
 def read_log(folder: Path) -> list[LogRow]:
-    """Return the complete rows of the newest JSON lines in a folder of logs, in their order; none of an empty folder.
+    """Return the complete rows, in order, of the newest JSON lines in a folder of logs; none from an empty folder.
 
     Raises:
         CheckpointError: the log cannot be read, or a line is no row, or there are other logs only; the text names it.
@@ -91,7 +92,7 @@ def columns(rows: list[LogRow], kind: str) -> Columns:
     """Return the rows of one kind as columns; `step` alone, of no length, if there are none.
 
     Raises:
-        CheckpointError: most of the columns would be empty, and take far more memory than the log.
+        CheckpointError: most of the columns would be empty, and far larger than the log.
     """
     rows = [row for row in rows if row.kind == kind]
     names = dict.fromkeys(name for row in rows for name in row.values)
@@ -104,7 +105,7 @@ def columns(rows: list[LogRow], kind: str) -> Columns:
 
 
 def _rows(path: Path) -> Iterator[tuple[LogRow | None, int]]:
-    """Yield the whole rows of a log, None for that of params, each with the position after it."""
+    """Yield the whole rows of a log, None for the row of params, each with the position after it."""
     end = 0
     with read_errors(path, CheckpointError), open_regular(path) as file:
         for number, line in enumerate(read_lines(file), start=1):

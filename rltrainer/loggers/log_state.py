@@ -52,7 +52,7 @@ PROGRESS_NAMES = tuple(each.name for each in dataclasses.fields(ProgressRow))
 
 @dataclass
 class LogPosition:
-    """A position in a log file, with a digest that identifies the file: only the end of that file may be removed."""
+    """A position in a log file, with a digest: rows may be removed only from the file that the digest identifies."""
 
     # Bytes before the position.
     size: NonNegativeInt
@@ -67,7 +67,7 @@ class LogPosition:
         return cls(size, _digest(path, size), os.path.abspath(path))
 
     def is_of(self, path: Path) -> bool:
-        """Return whether a file begins with the bytes before the position."""
+        """Return whether a file starts with the bytes before the position."""
         if self.size == 0:
             return self.path == os.path.abspath(path)
         return path.stat().st_size >= self.size and _digest(path, self.size) == self.digest
@@ -76,7 +76,7 @@ class LogPosition:
 def _digest(path: Path, size: int) -> str:
     if size == 0:
         return hashlib.sha256().hexdigest()
-    # Both ends are enough to tell two logs apart, and a checkpoint of a long log costs as little as one of a short log.
+    # Both ends are enough to tell two logs apart, and a long log costs a checkpoint as little as a short one.
     with open(path, "rb") as file:
         data = file.read(min(size, NUM_BYTES))
         start = max(0, size - NUM_BYTES)
@@ -104,7 +104,7 @@ class LoggerState:
     has_params: bool = False
     # The name of the run's file or folder, or its id at a service.
     log: str | None = None
-    # Of a `MultiLogger`, the states of its loggers; its other fields are unused.
+    # A `MultiLogger`'s states of its loggers; it uses no other field.
     loggers: list["LoggerState"] = field(default_factory=list)
 
 
@@ -123,14 +123,14 @@ class LoggedEpoch:
     @staticmethod
     def write(path: Path, progress: Progress, state: LoggerState) -> None:
         """Write the file beside a log, in one step; like the log, the operating system flushes it later."""
-        state = dataclasses.replace(state, gathered={})  # tensors, which an epoch's end leaves to the checkpoint
+        state = dataclasses.replace(state, gathered={})  # tensors: only the checkpoint holds them
         text = json.dumps({"progress": progress, "state": to_state(state)}, indent=2)
         with replaced_file(path, survives_power_loss=False) as file:
             file.write(text.encode() + b"\n")
 
 
 def read_json_file(path: Path, contents: str) -> Any:
-    """Return the contents of a JSON file, or raise a `CheckpointError`, whose text calls them `contents`."""
+    """Return a JSON file's contents, or raise a `CheckpointError` that calls them `contents`."""
     try:
         with read_errors(path, CheckpointError), open_regular(path) as file:
             return read_json(read_text(file), allows_nan=True)

@@ -21,7 +21,7 @@ from rltrainer.state.stateful import Stateful
 from rltrainer.validation.field_rules import Flag, PositiveInt, Rule, checked
 from rltrainer.validation.suggestions import ExplainsArguments
 
-# Of a row: "training", "test", "update" or "epoch", as trainers write them, or a user's own name.
+# The kind of a row: "training", "test", "update" or "epoch", as trainers write them, or a user's own name.
 Kind = str
 KindName = Annotated[
     str,
@@ -46,10 +46,10 @@ class LoggerOptions(TypedDict, total=False):
 class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
     """Writes the numbers of a run somewhere, each kind of row at its own interval.
 
-    A trainer begins with `begin_run` and `log_params`. It passes measurements to `gather`, calls `log` with the kind of
+    A trainer starts with `begin_run` and `log_params`. It passes measurements to `gather`, calls `log` with the kind of
     row after each collection, update step and test step, and `log_epoch` at the end of an epoch, which also flushes.
-    A row is written if a multiple of its interval was crossed since the last row of its kind; the first always is. It
-    holds the means of all gathered numbers since the row before. Names in the log begin with the kind:
+    A row is written if a multiple of its interval was crossed since the last row of its kind; the first row always is.
+    It holds the means of all numbers gathered since the row before. Names in the log start with the kind:
     `training/return`, `test/score`, `update/loss`. A row of a user's own kind is always written. `step`, the x axis of
     all rows, counts env steps, offline gradient steps.
 
@@ -101,11 +101,11 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
         if every is None or last is None:
             return True
         position = self._position(kind, step, update_step, gradient_step)
-        # A position before the last row's: another run began with the same logger.
+        # A position before the last row's: another run has started with the same logger.
         return position < last or every.crossed(last, position)
 
     def begin_run(self, update_every: Every, *, is_new: bool = True) -> None:
-        """Begin a run at a path that no run has used, or continue the log that was loaded or found.
+        """Start a run at a path that no run has used, or continue the log that was loaded or found.
 
         `update_every` is the interval of update rows, in update steps or gradient steps, if the user gave none.
         """
@@ -114,10 +114,10 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
         state = self._state
         if is_new:
             state.gathered.clear()
-        # A trainer that is reset and then run begins twice: without training rows, the first log continues.
+        # A trainer that is reset and then run starts twice: without training rows, the first log continues.
         if state.has_log and (not is_new or state.last_step <= 0):
             return
-        # Set before the log begins, and if that fails: rows that follow are of this run, and try again.
+        # Set before the log starts, even if that fails: later rows belong to this run, and try again.
         state.has_log, state.has_params = True, False
         if is_new:
             state.last_step, state.last = -1, {}
@@ -138,7 +138,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
                 self._continue(state)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Write the params of trainer and algorithm, as JSON values by name: once a run, not again on a resume."""
+        """Write the params of trainer and algorithm, as JSON values by name; once a run, not again on a resume."""
         if not self._state.has_params:
             self._state.has_params = True
             with self._guarded("write the params", num_rows=1):
@@ -149,7 +149,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
     ) -> None:
         """Add numbers to the means of the next row of this kind.
 
-        Scalar tensors stay on their device until the row is due. `weights` are of numbers with another weight.
+        Scalar tensors stay on their device until the row is due. `weights` has the numbers with another weight.
         """
         part = Part(dict(values), weight, dict(weights or {}))
         gather(self._state.gathered.setdefault(kind, []), part, merge)
@@ -158,8 +158,8 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
         """Write the gathered means of a kind of row, and `values`, if its interval was crossed.
 
         Args:
-            kind: of the row.
-            values: numbers that are no means, such as a learning rate.
+            kind: of the row; a `ParamsError` if it is no name.
+            values: numbers (else an `ArgumentError`) that are no means, such as a learning rate.
             step: the x axis.
             update_step: update steps so far.
             gradient_step: gradient steps so far; None: as many as update steps.
@@ -169,7 +169,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
             self._log(kind, values, step, self._position(kind, step, update_step, gradient_step))
 
     def log_rest(self, kind: Kind, values: Row, step: int, update_step: int, gradient_step: int) -> None:
-        """Write all that no row of this kind holds yet, at the end of a run; arguments as in `log`."""
+        """Write what no row of this kind holds yet, at the end of a run; arguments as in `log`."""
         position, last = self._position(kind, step, update_step, gradient_step), self._state.last.get(kind)
         if last is not None and position > last:
             self._log(kind, values, step, position)
@@ -177,7 +177,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
             self._log(kind, values if last is None else {}, step, position)
 
     def log_epoch(self, progress: Progress) -> None:
-        """Write the fields of a `ProgressRow`, flush, and write the file of counters for `read_progress`."""
+        """Write the fields of a `ProgressRow` (a `ValueError` if some lack), flush, and write the counters' file."""
         missing = [name for name in PROGRESS_NAMES if name not in progress]
         if missing:
             raise ValueError(f"{type(self).__name__}.log_epoch: progress lacks {', '.join(missing)}")
@@ -190,7 +190,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
                 LoggedEpoch.write(path, row, self.get_state())
 
     def read_progress(self) -> Progress | None:
-        """Return the progress of the last whole `log_epoch` of this run, before it begins of the last run, or None.
+        """Return the progress of the last whole `log_epoch`, before this run starts the last run's; or None.
 
         Raises:
             CheckpointError: it is damaged, or holds values that no run resumes from; the text names them.
@@ -227,7 +227,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
     def set_state(self, state: LoggerState) -> None:
         """Continue a log: rows written after `state` was taken are removed.
 
-        The state of another class of logger continues the intervals only, that of several loggers nothing.
+        Another class of logger's state continues the intervals only, and the state of several loggers nothing.
         """
         if state.logger != "MultiLogger":
             self._continue(state)
@@ -245,7 +245,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
 
     @abstractmethod
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        """Write one row; the names in `values` begin with their kind. May raise anything."""
+        """Write one row; the names in `values` start with their kind. May raise anything."""
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
         """Write the params of the run. May raise anything."""
@@ -259,7 +259,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
     # A logger whose log continues after a restore also overrides the following methods.
 
     def _begin_log(self) -> None:
-        """Begin a log that no run has written to."""
+        """Start a log that no run has written to."""
 
     def _log_name(self) -> str | None:
         """Return the name of this run's log."""
@@ -341,7 +341,7 @@ def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concate
 
 
 class MultiLogger(Logger):
-    """Passes every row to several loggers, each with its own intervals, files and failures."""
+    """Passes every row to several loggers, each with its own intervals, files and failures; none is a `ParamsError`."""
 
     def __init__(self, *loggers: Logger) -> None:
         super().__init__()
@@ -373,8 +373,9 @@ class MultiLogger(Logger):
 
         A kill between two loggers leaves the second one epoch behind, a failing logger stays further behind.
         """
-        found = [progress for logger in self.loggers if (progress := logger.read_progress()) is not None]
-        return max(found, key=lambda progress: progress["env_step"] or progress["gradient_step"] or 0, default=None)
+        found = [logger.read_progress() for logger in self.loggers]
+        known = [progress for progress in found if progress is not None]
+        return max(known, key=lambda progress: progress["env_step"] or progress["gradient_step"] or 0, default=None)
 
     def get_state(self) -> LoggerState:
         """Return the states of all, in order."""
@@ -386,7 +387,7 @@ class MultiLogger(Logger):
             logger.check_state(part)
 
     def set_state(self, state: LoggerState) -> None:
-        """Continue each logger whose state is of its class; other loggers begin new logs."""
+        """Continue each logger whose class wrote its state; other loggers start new logs."""
         for logger, part in self._known(state):
             logger.set_state(part)
 

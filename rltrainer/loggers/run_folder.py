@@ -52,7 +52,8 @@ WRITTEN = (
 def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **options: Any) -> Logger:
     """Return a logger by its name, with its files in a folder: "csv" writes `log.csv`, "jsonl" `log.jsonl`.
 
-    `options` are further arguments of its class, such as `training_interval=1000` or `project="control"`.
+    `options` are further arguments of its class, such as `training_interval=1000` or `project="control"`. An unknown
+    name raises a `ParamsError`, an unknown option an `ArgumentError`.
     """
     if not isinstance(name, str) or name not in _CLASSES:
         names = get_args(LoggerName)
@@ -69,7 +70,7 @@ def get_logger(name: LoggerName, /, folder: str | os.PathLike[str] = "runs", **o
 class RunFolder:
     """The files of one run: `RunFolder.new("cartpole")` makes a folder that no other run has.
 
-    `RunFolder(folder)` is an existing folder, for a run that continues.
+    `RunFolder(folder)` is an existing folder, for a run that continues. What is no path raises a `ParamsError`.
 
     Attributes:
         path: the folder.
@@ -94,7 +95,8 @@ class RunFolder:
     def new(cls, name: str, root: str | os.PathLike[str] = "runs") -> Self:
         """Make `<root>/<name>`, or the same with the next number (`cartpole-2`) if it is taken, by any process.
 
-        Under `torchrun` all processes make this call, and have one folder.
+        Under `torchrun` all processes make this call, and have one folder. A name that is none of a folder is a
+        `ParamsError`, a failure to make it a `CheckpointError`.
         """
         name = checked("RunFolder.new", "name", name, FolderName)
         root = checked("RunFolder.new", "root", root, AnyPath)
@@ -109,13 +111,13 @@ class RunFolder:
     def logger(self, *names: LoggerName, **options: Unpack[LoggerOptions]) -> MultiLogger:
         """Return a logger that writes here: the params to `params.json`, rows to JSON lines and to further loggers.
 
-        `names` are those of `get_logger`, beside "jsonl", which `open_run` and pictures read; a service's run takes the
-        folder's name.
+        `names` are further loggers of `get_logger`; "jsonl", which `open_run` and pictures read, is always there. A
+        service's run takes the folder's name.
         """
         self.refuse_links()
         loggers: list[Logger] = [ParamsFile(self.params)]
         for name in dict.fromkeys(("jsonl", *names)):
-            # Services have one list of all runs, where a folder's name finds this one.
+            # A service lists all runs: the folder's name finds this one there.
             own = {"name": self.path.name} if name in ("wandb", "mlflow") else {}
             loggers.append(get_logger(name, self.logs, **own, **options))
         return MultiLogger(*loggers)
@@ -144,7 +146,7 @@ class ParamsFile(Logger):
         """Do nothing."""
 
     def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
-        """Note the step, by which the next run differs from this one."""
+        """Note the step, which tells this run from the next one."""
         self._state.last_step = step
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
@@ -156,9 +158,10 @@ class ParamsFile(Logger):
 
 
 def generate_exp_name(prefix: str, *parts: str) -> str:
-    """Return a name that no other run has, by the time and a random end: `ppo_CartPole-v1_26_11_22-09_30_00_1f2e3d4c`.
+    """Return a name that no other run has, with the time and a random end: `ppo_Ant-v5_26_11_22-09_30_00_1f2e3d4c`.
 
-    Names of one prefix sort by time. Characters that a folder's name should not have become `-`.
+    Names of one prefix sort by time. Characters that a folder's name should not have become `-`. A prefix or part that
+    is no text raises a `ParamsError`.
     """
     given = (("prefix", prefix), *(("parts", part) for part in parts))
     texts = [checked("generate_exp_name", field, text, AnyText) for field, text in given]
@@ -179,8 +182,8 @@ def git_state() -> dict[str, Any] | None:
 
 
 def _git(*args: str) -> "subprocess.CompletedProcess[str] | None":
-    # A repository may configure programs that git would run: these settings switch them off. One on a drive that does
-    # not answer in time is none.
+    # A repository may configure programs that git would run: these settings switch them off. A repository on a drive
+    # that does not answer in time counts as none.
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=" + os.devnull, *args]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)

@@ -21,14 +21,15 @@ from rltrainer.validation.field_rules import AnyPath, AnyText, checked
 Mode = Literal["online", "offline", "disabled"]
 # MLflow's limit of the characters of a param's value.
 MAX_PARAM = 6000
-# MLflow's limit of metrics in one request; of params it is a tenth.
+# MLflow's limit of metrics in one request; a tenth of it limits params.
 MAX_METRICS = 1000
 
 
 class ServiceLogger(Logger):
-    """Writes rows to a run of a service; a resumed run continues the run of the service with the same id.
+    """Writes rows to a run of a service; a resumed run continues the service's run with the same id.
 
-    `folder` holds the counters for `resume_from_log`; `field` is the argument that names the group of the run.
+    `folder` holds the counters for `resume_from_log`; `field` is the argument that names the run's group. An argument
+    that breaks its rule is a `ParamsError`, a missing package a `MissingExtraError`.
     """
 
     # The name of its extra, in the names of files too.
@@ -66,7 +67,7 @@ class WandbLogger(ServiceLogger):
     A run that is restored, or resumed by `resume_from_log`, continues the same run of the service. Online the service
     reports its last step, and rows that it already has are left out: none is doubled or missing (the row of the last
     step before a kill may be incomplete). Offline each start has a folder of its own under one id; `wandb sync` of all
-    folders sends the rows between a checkpoint and a kill twice.
+    folders sends the rows between a checkpoint and a kill twice. Raises as its parent.
 
     Args:
         folder: of W&B's files, in `<folder>/wandb`, and of the counters for `resume_from_log`; it is made with the
@@ -106,7 +107,7 @@ class WandbLogger(ServiceLogger):
     def _write(self, kind: Kind, values: Row, step: int) -> None:
         run = self._opened()
         # W&B refuses rows of earlier steps than its last one.
-        if step >= run.step:  # else the service has the row: the run was killed after its checkpoint
+        if step >= run.step:  # else the run was killed after its checkpoint, and the service has the row
             run.log({name: value for name, value in values.items() if value is not None}, step=step)
 
     def _write_params(self, params: Mapping[str, Any]) -> None:
@@ -132,7 +133,7 @@ class WandbLogger(ServiceLogger):
 
 
 class MLflowLogger(ServiceLogger):
-    """Writes rows as metrics of a run of MLflow, over our steps. Extra `mlflow`.
+    """Writes rows as metrics of a run of MLflow, over our steps. Extra `mlflow`. Raises as its parent.
 
     The params of the run are among MLflow's, one by one, and whole in the artifact `params.json`.
 
@@ -174,7 +175,8 @@ class MLflowLogger(ServiceLogger):
         return f"MLflowLogger({self.tracking_uri!r}, {self.experiment!r}, id={self._id!r})"
 
     def _write(self, kind: Kind, values: Row, step: int) -> None:
-        run, now, metrics = self._opened(), int(time.time() * 1000), []
+        run, now = self._opened(), int(time.time() * 1000)
+        metrics = []
         # MLflow takes letters, digits and these few signs in names.
         named = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in values.items() if value is not None}
         for name, value in named.items():
@@ -207,7 +209,7 @@ class MLflowLogger(ServiceLogger):
             logging.getLogger("rltrainer").info("MLflowLogger: run %s at %s", self._id, self.tracking_uri)
         if self._at_exit is None:
             client.update_run(self._id, status="RUNNING")
-            # Also at the end of the program: the service shows an abandoned run as running for ever.
+            # Also at the program's end: the service shows an abandoned run as running for ever.
             self._at_exit = weakref.finalize(self, client.set_terminated, self._id)
         return self._id
 
@@ -215,7 +217,7 @@ class MLflowLogger(ServiceLogger):
         if self._client is None:
             if self.tracking_uri.endswith(f"{self.folder}/mlflow.db"):
                 self.folder.mkdir(parents=True, exist_ok=True)
-            # MLflow announces its new database there: a run prints only its own output.
+            # MLflow would announce its new database there: a run prints only its own output.
             log = logging.getLogger("mlflow.store.db.utils")
             before = log.level
             log.setLevel(logging.WARNING)
@@ -240,7 +242,7 @@ class MLflowLogger(ServiceLogger):
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the params one by one, such as `trainer.max_epochs`, as text; values of other kinds as JSON."""
+    """Yield the params one by one as text, such as `trainer.max_epochs`; JSON if a value is no text."""
     for name, value in params.items():
         if isinstance(value, Mapping) and ("fields" in value or not prefix):
             yield from _flat(value.get("fields", value), f"{prefix}{name}.")

@@ -31,7 +31,8 @@ class TensorBoardLogger(FileLogger):
     A continued log takes a new event file; `tensorboard.progress.json` beside it holds the counters for
     `resume_from_log`. The params of the run are among the texts.
 
-    If a run has used the folder, a new one takes `cartpole-2` and so on.
+    If a run has used the folder, a new one takes `cartpole-2` and so on. What is no path of a folder raises a
+    `ParamsError`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LoggerOptions]) -> None:
@@ -65,7 +66,7 @@ class TensorBoardLogger(FileLogger):
         from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]  # has no types
 
         super()._move(path, cuts, last_step)
-        # Cuts do not reach event files that were begun after a checkpoint: this event hides their rows of later steps.
+        # Cuts do not reach event files that are newer than the checkpoint: this event hides their rows of later steps.
         start = SessionLog(status=SessionLog.START)
         self._hiding = b"" if last_step is None else _event(last_step + 1, session_log=start)
 
@@ -102,7 +103,7 @@ def _event(step: int, **contents: object) -> bytes:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
-    # A record is framed by its length and checksums: a reader stops before one that a kill broke off.
+    # Length and checksums frame a record: a reader stops before one that a kill broke off.
     stream = io.BytesIO()
     RecordWriter(stream).write(Event(wall_time=time.time(), step=step, **contents).SerializeToString())
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""Output in the terminal: rows as lines, and a bar for long work, which becomes a line a minute in a file."""
+"""Output in the terminal: rows as lines, and a bar for long work; in a file the bar is a line a minute."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ def _text(value: int | float | None) -> str:
 
 
 def make_bar(**options: Any) -> Any:
-    """Return a bar of tqdm's on the standard error, given its options; lines lack the picture of `bar_format`."""
+    """Return a bar of tqdm's on the standard error, or lines without the picture of its `bar_format`."""
     if options.get("disable") or is_watched():
         return tqdm(**options)
     layout = options.pop("bar_format", _LINE).replace("{bar}|", "")
@@ -55,7 +55,7 @@ def make_bar(**options: Any) -> Any:
 
 
 def is_watched() -> bool:
-    """Return whether output can be overwritten: in a terminal, or in a notebook, whose stream denies that it is one."""
+    """Return whether output can be overwritten: in a terminal, or in a notebook, whose stream denies it."""
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
 
 

@@ -32,12 +32,12 @@ class Rule:
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Return whether a value is an integer of Python's and no flag."""
+    """Return whether a value is a Python integer and no flag."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_finite(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number of Python's, no flag, and neither NaN nor infinite."""
+    """Return whether a value is a Python number, no flag, and neither NaN nor infinite."""
     # An integer needs no look: one beyond float's range is finite, and `math.isfinite` would overflow on it.
     return is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
@@ -78,7 +78,7 @@ Scheduled = Annotated[
 
 
 def as_python(value: Any) -> Any:
-    """Return a number or flag of NumPy as Python's, in a tuple or list too; everything else as it is."""
+    """Return NumPy's numbers and flags as Python's, in a tuple or list too; all else stays as it is."""
     if type(value) in (int, float, bool, str):
         return value
     if isinstance(value, np.bool_):
@@ -91,7 +91,7 @@ def as_python(value: Any) -> Any:
 
 
 def checked(owner: str, field: str, value: Any, annotation: Any, error: type[RLTrainerError] = ParamsError) -> Any:
-    """Return an argument, a number of NumPy as Python's; raise `error` if it breaks every rule of its annotation."""
+    """Return an argument, NumPy's numbers as Python's; raise `error` if it breaks every rule of its annotation."""
     value, rules = as_python(value), _rules_once(annotation)
     if not any(rule.accepts(value) for rule in rules):
         raise error.about(owner, field, must_be(rules), value, remedy(rules, value))
@@ -104,7 +104,7 @@ def must_be(rules: list[Rule]) -> str:
 
 
 def remedy(rules: list[Rule], value: Any) -> str:
-    """Return a sentence with the value to write instead of one that breaks all these rules, or ""."""
+    """Return a sentence with the value to write instead of this one, which breaks all these rules; or ""."""
     meant = _meant_number(value)
     if meant is not None and any(rule.accepts(meant) for rule in rules):
         return f"Write {value.strip()} without quotes." if isinstance(value, str) else f"Write {meant}."
@@ -131,7 +131,7 @@ def a_callable(signature: str, hint: str = "") -> Rule:
 
 
 def _meant_number(value: Any) -> int | float | None:
-    """Return the number that a text holds, or the integer that a float is; None of all else."""
+    """Return the number that a text holds, or the integer that a float equals; else None."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Names of arguments and attributes: what is wrong with those of a call, and what a misspelt or foreign name means."""
+"""Names of arguments and attributes: what is wrong with a call's arguments, what a misspelt or foreign name means."""
 
 import dataclasses
 import difflib
@@ -17,9 +17,11 @@ P = ParamSpec("P")
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the known name that a misspelt or foreign one stands for; None if none is near."""
-    theirs = {
-        other: ours for other, names in ARGUMENTS.items() if (ours := next(filter(known.__contains__, names), None))
-    }
+    theirs = {}
+    for other, names in ARGUMENTS.items():
+        ours = [each for each in names if each in known]
+        if ours:
+            theirs[other] = ours[0]
     if name in theirs:
         return theirs[name]
     # A misspelt name of another library; with the usual cutoff of 0.6, names that only look alike would win over ours.
@@ -30,7 +32,9 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return ` Did you mean 'lr'?` for the known name that is meant, other advice, or nothing if none is near."""
-    if not any(ours in known for ours in ARGUMENTS.get(name, ())) and (advice := _advice(ADVICE, name, known)):
+    is_argument = any(ours in known for ours in ARGUMENTS.get(name, ()))
+    advice = "" if is_argument else _advice(ADVICE, name, known)
+    if advice:
         return advice
     meant = nearest(name, known)
     return "" if meant is None else f" Did you mean {meant!r}?"
@@ -63,7 +67,7 @@ class ExplainsArguments(ABCMeta):
         try:
             return super().__call__(*args, **values)  # type: ignore[misc, no-any-return]  # of this metaclass
         except TypeError:
-            # Of the arguments, or of the code that was called: then the arguments fit, and the error stays.
+            # If the arguments fit, the error comes from the code that was called, and stays.
             if inspect.isabstract(cls):
                 ours = ", ".join(each.__name__ for each in cls.__subclasses__())
                 raise ArgumentError(f"{cls.__name__}: is abstract. Build one of its subclasses: {ours}.") from None
@@ -105,7 +109,7 @@ def check_arguments(
     owner: str, function: Callable[..., Any], args: Sequence[Any], values: Mapping[str, Any], what: str,
     hint_of: Callable[[str], str] = lambda name: "",
 ) -> None:  # fmt: skip
-    """Raise an `ArgumentError` if arguments, with `self`, do not fit a function; `what` is the word for one."""
+    """Raise an `ArgumentError` if arguments, `self` included, do not fit a function; `what` names one of them."""
     signature = inspect.signature(function)
     known, takes_any = argument_names(function)
     for name in values:
