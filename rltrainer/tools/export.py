@@ -44,13 +44,13 @@ from rltrainer.validation.field_rules import AnyPath, checked
 
 __all__ = ["export_onnx", "export_torch"]
 
-# Name of the description within a `.pt2` file.
+# Name of the description in a `.pt2` file.
 DESCRIPTION = "rltrainer.json"
 PLAIN_NAME = re.compile(r"[\w./:-]+")
-# Drawn numbers lie in [-10, 10] where their Box allows it: some boxes reach 3e38.
+# Drawn numbers lie in [-10, 10] if their Box allows it: some boxes reach 3e38.
 LARGEST = 10.0
 TOLERANCE = 1e-4
-# Of the 64 observations tried: where two choices are equal up to rounding, either is right.
+# Of 64 tried observations: if two choices are equal up to rounding, either is right.
 MAX_DIFFERENT = 4
 
 Run = Callable[[Tree, tuple[Array, ...]], list[Array]]
@@ -61,10 +61,10 @@ def export_onnx(policy: Player, path: str | os.PathLike[str]) -> None:
     """Write the greedy policy as an ONNX graph, which ONNX Runtime and others run without Python, PyTorch or rltrainer.
 
     Inputs are the leaves of a raw observation, [batch, ...] for any batch, in float32, int64 (choices) or the dtype of
-    a Box of integers: `obs`; of a Dict `obs.position`, `obs.action_mask`, `obs.camera.left`; of a Tuple `obs.0`. Keys
+    a Box of integers: `obs`; for a Dict `obs.position`, `obs.action_mask`, `obs.camera.left`; for a Tuple `obs.0`. Keys
     that only the critic sees are left out. The output `action` is what `policy.predict` returns: within the Box,
     obeying the mask, in the dtype of the space. A recurrent policy has the input `state` [batch, S] and the output
-    `next_state`: zeros begin an episode.
+    `next_state`: zeros start an episode.
 
         session = onnxruntime.InferenceSession("policy.onnx")
         (action,) = session.run(["action"], {"obs": obs})
@@ -109,7 +109,7 @@ def _to_onnx(policy: Policy, program: torch.export.ExportedProgram) -> bytes:
     with quiet():
         try:
             made: Any = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False, **names)
-        except Exception as error:  # the exporter's own, and those of its translations
+        except Exception as error:  # the exporter's own, or its translations'
             problem = f"export_onnx: {type(policy).__name__} is no graph that ONNX has words for: {cause_of(error)}"
             raise ExportError(problem) from error
     model = made.model_proto
@@ -135,12 +135,12 @@ def export_torch(policy: Player, path: str | os.PathLike[str]) -> None:
     The graph takes raw observations as `policy(obs)` does: tensors [N, ...] for any N, a Dict or Tuple as dict (keys in
     the order of the space) or tuple of them, without the keys that only the critic sees. It returns actions [N, ...] as
     `policy.predict` does: within the Box, obeying the mask, in the dtype of their space. A recurrent policy's graph
-    maps `(obs, state) -> (action, next_state)`: zeros [N, S] begin an episode.
+    maps `(obs, state) -> (action, next_state)`: zeros [N, S] start an episode.
 
         graph = torch.export.load("policy.pt2").module()
         action = graph(obs)
 
-    `torch.export.load` unpickles parts of its file: load none that you would not run. The file describes itself in
+    `torch.export.load` unpickles parts of its file: load only files that you would run. The file describes itself in
     the JSON text `rltrainer.json` among its `extra_files`: spaces, names, version.
 
     Args:
@@ -204,12 +204,12 @@ class GreedyGraph(nn.Module):
 
 
 def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:
-    """Return the graph of the greedy policy for any batch size; errors begin with `owner`."""
+    """Return the graph of the greedy policy for any batch size; an `ExportError`, about `owner`, if it has none."""
     _check_names(owner, policy.observation_space)
     # Two observations: PyTorch would take a batch size of 0 or 1 for a constant.
     args = (to_tensors(draw_observations(policy, 2)), *map(torch.from_numpy, draw_state(policy, 2)))
     batch = torch.export.Dim("batch", min=1)
-    # oneDNN's products are an operator of ours, which is unknown where the graph runs.
+    # oneDNN's products are our operator, which other programs do not know.
     with torch.no_grad(), large_products_by("torch"), quiet():
         try:
             # Strict reads the code as well as running it: `len(x)` is no constant, and `if x.sum() > 0` is found.
@@ -261,7 +261,7 @@ def compare(owner: str, policy: Policy, run: Run) -> None:
 
 
 def draw_observations(policy: Policy, num: int, seed: int = 0) -> Tree:
-    """Draw raw observations [num, ...] of the parts that the policy acts on; a mask allows some of each choice."""
+    """Draw raw observations [num, ...] of the parts that the policy acts on; a mask allows some of every choice."""
     space = copy.deepcopy(policy.observation_space)  # its random numbers are the user's
     space.seed(seed)
     samples = map_tree(lambda leaf: _samples(leaf, num), leaf_spaces(space))
@@ -288,18 +288,19 @@ def draw_state(policy: Policy, num: int, seed: int = 0) -> tuple[Array, ...]:
 
 
 def seen_part(policy: Policy, tree: Tree) -> Tree:
-    """Return the parts of an observation's tree that the policy acts on."""
+    """Return the parts of an observation's tree, of any shape, that the policy acts on."""
     return {k: part for k, part in tree.items() if k not in policy.unseen_keys} if isinstance(tree, dict) else tree
 
 
 def to_tensors(tree: Tree) -> Tree:
-    """Return the arrays of a tree as tensors."""
+    """Return the arrays of a tree, of any shape, as tensors."""
     return map_tree(torch.from_numpy, tree)
 
 
 def _check_names(owner: str, observation_space: Space) -> None:
     # PyTorch writes these names into code, and an observation space may come from a file.
-    for name in (names := list(dotted_names(leaf_spaces(observation_space)))):
+    names = list(dotted_names(leaf_spaces(observation_space)))
+    for name in names:
         if not PLAIN_NAME.fullmatch(name):
             rule = "keys must consist of letters, digits and ._-/:"
             raise ExportError(f"{owner}: {readable(name)}: {rule}. Rename them in a wrapper of the env.")
@@ -308,7 +309,7 @@ def _check_names(owner: str, observation_space: Space) -> None:
 
 
 def dotted_names(tree: Tree, name: str = "obs") -> Iterator[str]:
-    """Yield each leaf's name, `obs`, `obs.camera.left` or `obs.0`, in the order of the space."""
+    """Yield the name of each leaf, of any shape: `obs`, `obs.camera.left` or `obs.0`, in the order of the space."""
     if isinstance(tree, dict | tuple):
         for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from dotted_names(part, f"{name}.{key}")
@@ -318,7 +319,7 @@ def dotted_names(tree: Tree, name: str = "obs") -> Iterator[str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence PyTorch's exporters: missing packages, deprecations, traces. Errors still pass."""
+    """Silence PyTorch's exporters (missing packages, deprecations, traces), but not errors."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
 

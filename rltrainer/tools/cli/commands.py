@@ -12,7 +12,7 @@ from rltrainer.tools.cli.train_command import train
 from rltrainer.tools.recipes import get, names
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE, takes
 
-# Actions that an algorithm takes or not, as its policy says.
+# Actions that an algorithm may take, as its policy says.
 KINDS = {
     "Discrete": gym.spaces.Discrete(2),
     "MultiDiscrete": gym.spaces.MultiDiscrete([2, 2]),
@@ -52,7 +52,7 @@ def list_command(what: str | None) -> None:
 
 
 class InOrder(click.Group):
-    """Commands in the order in which they are needed, not that of the alphabet."""
+    """Commands in the order of need, not of the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""

@@ -37,14 +37,14 @@ EXTRAS = {
     "serve": "fastapi", "minari": "minari", "hdf5": "h5py", "parquet": "pyarrow", "system": "psutil", "wandb": "wandb",
     "mlflow": "mlflow-skinny", "ray": "ray",
 }  # fmt: skip
-# Warnings of gymnasium that make no difference here: of wrappers, the bounds of observations, actions to be scaled.
+# Warnings of gymnasium that do not matter here: about wrappers, bounds of observations, actions to be scaled.
 NO_MATTER = re.compile(
     "different from the unwrapped|observation space (min|max)imum value is|symmetric and normalized space"
 )
-MARKS = {True: "ok", False: "BAD", None: "HINT"}  # the last for what is probably a mistake
+MARKS = {True: "ok", False: "BAD", None: "HINT"}  # the last for a probable mistake
 LARGE_REWARD, LARGE_OBS = 1e4, 100.0  # networks expect numbers around 1
 _ANSI = re.compile(r"\x1b\[\d+m")
-# Env steps that an env is looked at for.
+# Env steps to look at an env.
 NUM_STEPS = 1000
 
 
@@ -52,7 +52,7 @@ class Doctor(click.Group):
     """A group whose argument may be taken for an env."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command that is named, or say how an env is."""
+        """Return the named command, or check an env."""
         if self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {args[0]!r}. An env is looked at by: rltrainer doctor env {args[0]}")
         return super().resolve_command(ctx, args)
@@ -105,7 +105,7 @@ def machine() -> Iterator[tuple[str, str]]:
 
 
 def look_at_env(env: Any) -> Iterator[tuple[str, bool | None, str]]:
-    """Yield what was looked at in an env, whether it is as it should be (None: in doubt), and words on it."""
+    """Yield each check of an env: its name, its outcome (None: in doubt), and words on it."""
     try:
         single = single_env(env)
     except Exception as error:
@@ -174,7 +174,7 @@ def _steps(policy: Policy, envs: Any, env: Any, limit: int | None) -> Iterator[t
 
 
 def _hints(rollout: Rollout, lengths: Any) -> Iterator[tuple[str, None, str]]:
-    """Yield what makes an env hard to learn, though each value is allowed."""
+    """Yield what makes an env hard to learn, although each value is allowed."""
     if len(lengths) > 1 and lengths.min() == lengths.max() > 1 and int(rollout.terminated.sum()) == len(lengths):
         how = "return a time limit as truncated, or let the agent observe the time"
         yield "time limit", None, f"every episode is terminated at its step {int(lengths[0])}: {how}"
@@ -186,7 +186,7 @@ def _hints(rollout: Rollout, lengths: Any) -> Iterator[tuple[str, None, str]]:
 
 
 def _walk(env: Any) -> list[Any]:
-    """Return observations and rewards of the same steps, each time from a new env."""
+    """Return observations and rewards of the same steps in a new env."""
     single = single_env(env)
     single.action_space.seed(1)
     flat = functools.partial(gym.spaces.flatten, single.observation_space)  # a copy: an env may reuse its arrays

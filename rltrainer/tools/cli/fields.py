@@ -1,4 +1,4 @@
-"""Every field of a run as an option, made from the dataclasses: nothing of it is written twice."""
+"""Every field of a run as an option, made from the dataclasses, so that nothing is written twice."""
 
 import ast
 import dataclasses
@@ -19,14 +19,14 @@ from rltrainer.tools.cli.values import read_value
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.tools.recipes.algorithms import policy_of
 
-# Fields of a recipe that the command names itself, or that are none of a user's.
+# Fields of a recipe that the command names itself, or that no user sets.
 OF_COMMAND = {
     "algorithm", "env", "env_kwargs", "wrappers", "test_wrappers", "data", "seed", "source", "published_score",
     "published_as",
 }  # fmt: skip
-# Fields whose values no words can say.
+# Fields with values that no words can say.
 NOT_AS_WORDS = {"net", "critic_net", "encoder", "profiler", "optimizer_factory", "folder"}
-# Groups of params that are fields of the trainer's, or options of the policy.
+# Groups of params that are fields of the trainer's params, or options of the policy.
 NESTED = ("update", "precision", "runtime", "checkpoint", "net", "critic_net")
 
 
@@ -75,7 +75,7 @@ def fields_of(recipe: AnyRecipe) -> Iterator[FieldOption]:
 
 
 def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, dict[str, Any]]:
-    """Return the recipe with the values of options, and those of its checkpoints."""
+    """Return the recipe with the values of options, and the fields of its checkpoints; a `ValueError` for bad words."""
     groups: dict[str, dict[str, Any]] = {}
     for key, text in given.items():
         group, _, name = key.partition("__")
@@ -90,7 +90,7 @@ def with_values(recipe: AnyRecipe, given: dict[str, str]) -> tuple[AnyRecipe, di
     for name, params in _nested_params(recipe).items():
         if name in groups:
             fields[name] = dataclasses.replace(params, **groups.pop(name))
-    # Checked above; its folder is the run's, which is not made yet.
+    # Checked above. Its folder will be the run's, which does not exist yet.
     fields.pop("checkpoint", None)
     for values in groups.values():
         fields |= values
@@ -107,7 +107,7 @@ def _nested_params(recipe: AnyRecipe) -> dict[str, Params]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a command would have it."""
+    """Return a value as a user would write it in a command."""
     if isinstance(value, tuple | list):
         return ",".join(map(shown, value)) + "," * (len(value) == 1)
     if value is None or isinstance(value, bool):
@@ -137,7 +137,7 @@ def field_texts(cls: type[Any]) -> dict[str, str]:
 def option_texts(cls: type[Any]) -> dict[str, str]:
     """Return the explanations of a constructor's arguments in docstrings, its parents' too.
 
-    They are the entries of the section `Args`, or else the sentence that names the argument in backticks.
+    An explanation is an entry of the section `Args`, or else the sentence that names the argument in backticks.
     """
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):

@@ -20,7 +20,7 @@ from rltrainer.tools.sweeps.result import DESCRIBED
 
 
 def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None:
-    """Look whether what is to be drawn and recorded can be: before a run, not after it."""
+    """Raise a `MissingExtraError` or `ParamsError` before a run if its pictures or videos could not be made."""
     if is_drawn:
         from rltrainer.tools.plots.figures import drawing
 
@@ -34,7 +34,7 @@ def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None
 
 
 def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:
-    """Draw learning curves to a file, of a single run its page too; or the trials of a sweep."""
+    """Draw learning curves, and a single run's page, or the trials of a sweep; a `ParamsError` for another ending."""
     only = runs[0] if len(runs) == 1 else None
     is_sweep = only is not None and (only / DESCRIBED).exists()
     if only is not None:
@@ -46,7 +46,7 @@ def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/retu
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         picture.savefig(path)
-    except ValueError as error:  # of a format that Matplotlib does not know
+    except ValueError as error:  # Matplotlib does not know the format
         raise ParamsError.about("plot", "path", "must end in .png, .svg or .pdf", str(path)) from error
     click.echo(f"{path}")
     if only is not None and not is_sweep:

@@ -135,7 +135,7 @@ def export(run: Path, path: Path | None) -> None:
 
 
 def _runs_of(folder: Path, value: str) -> list[Path]:
-    """Return a run or a sweep as it is; of another folder the runs in it that have logged the number."""
+    """Return a run or a sweep as it is, or the runs in another folder that have logged the number."""
     found = [run for run in runs_in(folder) if not any((each / DESCRIBED).exists() for each in (run, *run.parents))]
     logged = [run for run in found if run == folder or curve(open_run(run), value) is not None]
     for run in set(found) - set(logged):
@@ -152,7 +152,7 @@ def _recipe(run: Path, env: str | None) -> AnyRecipe:
 
 
 def _env(run: Path, env: str | None, **more: Any) -> Any:
-    """Return what makes an env of a run, or of a file in it: as its recipe says, or its params, or the command."""
+    """Return what makes the env of a run, or of a file in it, by its recipe, its params or the command."""
     problem = f"{run}: lies in no run that says its env. Name it: --env CartPole-v1"
     if (folder := run_of(run)) is not None or not run.is_file():
         opened = open_run(folder or run)

@@ -1,4 +1,4 @@
-"""`rltrainer sweep`: many trials of a recipe with other values of its fields, each of which may be a range."""
+"""`rltrainer sweep`: many trials of a recipe with other values of its fields; each field may be a range."""
 
 import contextlib
 from pathlib import Path
@@ -18,7 +18,7 @@ CAN_VARY = ("run", "algorithm", "policy", "trainer")
 
 
 class SweepCommand(TrainCommand):
-    """A command whose options are the fields of what it varies."""
+    """A command with the fields of what it varies as options."""
 
     left_out = ("checkpoint",)
 
@@ -49,7 +49,8 @@ def sweep(
     meant, fields = ctx.meta["recipe"], {field.key: field for field in ctx.meta["fields"]}
     given = {key: text for key, text in values.items() if text is not None}
     try:
-        ranges = {key: found for key, text in given.items() if (found := read_range(text)) is not None}
+        read = {key: read_range(text) for key, text in given.items()}
+        ranges = {key: found for key, found in read.items() if found is not None}
         fixed = {key: text for key, text in given.items() if key not in ranges}
         made, _ = with_values(meant, fixed)
     except (TypeError, ValueError) as error:

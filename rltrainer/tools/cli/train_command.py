@@ -29,17 +29,17 @@ from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import did_you_mean
 
-# The env whose recipe `--help` shows where no env is named.
+# The env of the recipe that `--help` shows if no env is named.
 DEFAULT_ENV = "CartPole-v1"
 EXAMPLES = "--lr 1e-3, --device cuda, --start RUN (train its best algorithm further): --help-all lists them"
-# The name for `--help` where none is given.
+# The name for `--help` if none is given.
 NO_DATA = "data"
 # The command for a run in a folder.
 RESUME = "rltrainer resume {}"
 
 
 class TrainCommand(click.Command):
-    """A command whose options are the fields of what it is about to train.
+    """A command with the fields of what it is about to train as options.
 
     Attributes:
         left_out: groups of fields that are no options.
@@ -51,7 +51,7 @@ class TrainCommand(click.Command):
         super().__init__(name, params=[*NAMING, *params, *EXPLAINING], **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Choose the recipe that the arguments name, whose fields are options, and read them."""
+        """Choose the recipe that the arguments name, and read its fields; wrong ones raise a `click.UsageError`."""
         try:
             ctx.meta["recipe"], ctx.meta["words"] = _recipe_of(args)
         except ParamsError as error:
@@ -69,7 +69,7 @@ class TrainCommand(click.Command):
             raise click.UsageError(f"{error.message}. One algorithm goes first; name an env by --env", ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the command's own options and those of fields."""
+        """Return the command's own options and the options of fields."""
         if "options" not in ctx.meta:  # hidden: `format_epilog` lists them by group, not line by line
             ctx.meta["options"] = [
                 click.Option([field.flag, field.key], metavar="VALUE", hidden=True)
@@ -100,7 +100,7 @@ class TrainCommand(click.Command):
 
 
 def _other_name(fields: list[FieldOption], option: str) -> str:
-    """Return a sentence that says what another program's option is here; "" if that is not known."""
+    """Return a sentence that names our option for another program's; "" if it is not known."""
     name = option.lstrip("-").replace("-", "_")
     if name in ("algo", "algorithm"):
         return "The algorithm comes first: rltrainer train ppo --env CartPole-v1"
@@ -111,7 +111,7 @@ def _other_name(fields: list[FieldOption], option: str) -> str:
 
 
 def explain(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Print the docstrings of fields, and end."""
+    """Print the docstrings of fields, and end; an unknown field raises a `click.BadParameter`."""
     if value is None:
         return
     fields: list[FieldOption] = ctx.meta["fields"]
@@ -135,7 +135,7 @@ def help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-# Parameters of every `TrainCommand`, before and after its own: what it trains, and words on fields.
+# Parameters of every `TrainCommand`, before and after its own: what it trains, and help on fields.
 NAMING = (
     click.Argument(["algorithm"], required=False, metavar="[ALGORITHM]"),
     click.Option(["--env"], metavar="ENV", help="A gymnasium id, or my_package:MyEnv."),
@@ -186,7 +186,7 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     if made.env is None and (is_drawn or is_filmed):
         raise click.UsageError("--plot and --record show test episodes: name their env, --env ENV", ctx)
     filmed_env = functools.partial(made.make_env, render_mode="rgb_array") if is_filmed else None
-    # Before the run: a missing package at its end would cost hours.
+    # Before the run: a package that is missing at the end would cost hours.
     require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {ctx.meta['words']}{rollout_words(ctx.meta['recipe'], made)}; {made.length}")
     if len(seeds) > 1:
@@ -234,7 +234,7 @@ def _train_new(recipe: AnyRecipe, folder: str, checkpoint: dict[str, Any]) -> Pa
 
 
 def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: dict[str, Any]) -> list[Path]:
-    """Train several seeds at once, and return the folders of those that did not fail."""
+    """Train several seeds at once, and return the folders of the seeds that did not fail."""
     name = recipe.name.replace("/", "_")
     run_folders = {seed: RunFolder.new(f"{name}_seed{seed}", folder) for seed in seeds}
     with saying_what_is_saved("rltrainer", run_folders.values(), RESUME):
@@ -247,24 +247,24 @@ def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: d
         if run.result is None:
             continue
         runs.append(run_folder.path)
-        # Without test steps the last algorithm is the best one that is known.
+        # Without test steps the last algorithm is the best known one.
         if recipe.env is None and (saved := open_run(run_folder.path).newest_checkpoint) is not None:
             run_folder.save_best(load(saved))
     return runs
 
 
 def make_trainer(recipe: AnyRecipe, folders: dict[int, RunFolder], checkpoint: dict[str, Any], seed: int) -> Any:
-    """Return the trainer of a seed, whose folder holds its recipe."""
+    """Return the trainer of a seed, after writing its recipe to its folder."""
     folder, recipe = folders[seed], dataclasses.replace(recipe, seed=seed)
     write_recipe(recipe, folder)
     return recipe.make_trainer(run_folder=folder, checkpoint=CheckpointParams(folder.checkpoints, **checkpoint))
 
 
 def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
-    """Return the recipe that the arguments name, before click reads them: its algorithm decides the options."""
+    """Return the recipe that the arguments name, before click reads them: the algorithm decides the options."""
     name, env, data, start = (_value_of(option, args) for option in ("--recipe", "--env", "--data", "--start"))
     algorithm = args[0] if args and not args[0].startswith("-") else None
-    # However it is written: `PPO`, `DiscreteSAC`, `discrete-sac`.
+    # It may be written `PPO`, `DiscreteSAC` or `discrete-sac`.
     if algorithm is not None:
         plain = algorithm.lower().replace("-", "").replace("_", "")
         algorithm = next((ours for ours in ALGORITHMS if ours.replace("_", "") == plain), algorithm)

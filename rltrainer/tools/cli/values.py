@@ -1,4 +1,4 @@
-"""The words of a command as values of fields; whether a field takes them, its own rule says."""
+"""The words of a command as values of fields; the rule of a field says whether it takes them."""
 
 import contextlib
 import inspect
@@ -37,7 +37,7 @@ RANGES = (
 
 
 def read_value(text: str) -> Any:
-    """Return what a word stands for; text that is nothing else, as it is."""
+    """Return what a word stands for, or the word itself; a bad schedule or interval raises a `ValueError`."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if "," in text:
@@ -66,7 +66,7 @@ def read_value(text: str) -> Any:
 
 
 def read_range(text: str) -> Range | None:
-    """Return the range that a word stands for; None if it is a value."""
+    """Return the range that a word stands for, None if it is a value; a bad range raises a `ValueError`."""
     name, *bounds = text.split(":")
     if name in _RANGES:
         try:
@@ -82,7 +82,7 @@ def read_range(text: str) -> Range | None:
 
 
 def read_seeds(text: str) -> list[int]:
-    """Return the seeds of `3`, `1..5` or `1,2,7`."""
+    """Return the seeds of `3`, `1..5` or `1,2,7`; a `ValueError` for anything else."""
     found = read_range(text)
     seeds = list(found) if isinstance(found, range) else [int(part) for part in text.split(",")]
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
@@ -93,7 +93,8 @@ def read_seeds(text: str) -> list[int]:
 def env_named(name: str) -> str | Callable[[], Any]:
     """Return the env of a name: a factory for `my_package:MyEnv`, whose module is imported; else the id.
 
-    A name comes from the user's command, never from a file. The current folder is looked in first.
+    A name comes from the user's command, never from a file. The current folder is searched first. A name that gives no
+    env raises a `click.BadParameter`.
     """
     attribute = name.partition(":")[2]
     if not attribute or (gym.envs.registration.ENV_ID_RE.fullmatch(attribute) and "-v" in attribute):
@@ -112,4 +113,4 @@ def env_named(name: str) -> str | Callable[[], Any]:
         inspect.isclass(found) and not issubclass(found, gym.Env | TensorEnv | gym.vector.VectorEnv)
     ):
         raise click.BadParameter(f"{name!r} is no env, and makes none", param_hint="--env")
-    return found  # type: ignore[no-any-return]  # callable, as looked at
+    return found  # type: ignore[no-any-return]  # it is callable

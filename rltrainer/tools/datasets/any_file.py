@@ -21,7 +21,7 @@ def load(
     observation_space: gym.Space[Any] | None = None,
     action_space: gym.Space[Any] | None = None,
 ) -> ReplayBuffer:
-    """Read a buffer from data of any kind that is known; options and errors are those of the kind's own reader.
+    """Read a buffer from data of any known kind; takes options and raises errors as the kind's own reader does.
 
     | path | read by |
     |---|---|

@@ -20,9 +20,9 @@ from rltrainer.tools.datasets.logged_rows import check_claim, columns_of, is_wan
 from rltrainer.validation.field_rules import AnyPath, checked
 from rltrainer.validation.suggestions import did_you_mean
 
-# Compressions and checksums that HDF5 and h5py bring; for any other number HDF5 would load a library.
+# Compressions and checksums that HDF5 and h5py bring; HDF5 would load a library for any other number.
 BUILT_IN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
-# Bytes of a member that are read at once.
+# Bytes of a member to read at once.
 CHUNK_SIZE = 1 << 20
 
 
@@ -36,9 +36,10 @@ class ReadOptions(TypedDict, total=False):
 
 
 def begin_reading(reader: str, path: str | Path, options: ReadOptions) -> tuple[Path, str]:
-    """Check the arguments of a reader before it reads; return its path, and the beginning of its error texts."""
+    """Return a reader's path, and what its error texts start with; an unknown option is an `ArgumentError`."""
     path = Path(checked(reader, "path", path, AnyPath))
-    for name in sorted(options.keys() - (known := ReadOptions.__annotations__.keys())):
+    known = ReadOptions.__annotations__.keys()
+    for name in sorted(options.keys() - known):
         raise ArgumentError(f"{reader}: unknown argument {name!r}.{did_you_mean(name, known)}")
     return path, f"{reader}: {path}"
 
@@ -46,8 +47,8 @@ def begin_reading(reader: str, path: str | Path, options: ReadOptions) -> tuple[
 def from_npz(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
     """Read a buffer from a `.npz` file, as `np.savez` and `np.savez_compressed` write it.
 
-    Its arrays are those of `ReplayBuffer.from_arrays`, by name: `observations` (or `observations/camera` and so on, for
-    a Dict), `actions`, `rewards`, `terminations` or `terminals`, `truncations` or `timeouts`, and, if there are,
+    It holds the arrays of `ReplayBuffer.from_arrays`, by name: `observations` (or `observations/camera` and so on, for
+    a Dict), `actions`, `rewards`, `terminations` or `terminals`, `truncations` or `timeouts`, and, optionally,
     `next_observations`. Other arrays are ignored.
 
     Args:
@@ -79,7 +80,7 @@ def from_npz(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
 
 
 def _read_array(origin: str, name: str, file: IO[bytes], num_bytes: int) -> Array:
-    # By hand, as `np.load` would allocate the claimed shape before it compares it with the data, and in parts, as a
+    # Read by hand, as `np.load` allocates the claimed shape before it compares it with the data; and in parts, as a
     # member that is read whole takes its memory twice.
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -103,12 +104,12 @@ def from_hdf5(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
     """Read a buffer from an HDF5 file in D4RL's layout (extra `hdf5`).
 
     Its members are `observations` (a group of them is a Dict), `actions`, `rewards`, `terminals` or `terminations`,
-    `timeouts` or `truncations`, and, if there are, `next_observations`. Others are ignored. A time-out is a
+    `timeouts` or `truncations`, and, optionally, `next_observations`. Others are ignored. A time-out is a
     truncation: its successor is bootstrapped.
 
     Args:
         path: the file.
-        observation_space, action_space, device, seed: see `from_npz`, for what is returned too.
+        observation_space, action_space, device, seed: see `from_npz`, also for what is returned.
 
     Raises:
         ReplayBufferError: the file is damaged, claims more than it can hold, lacks a member, or refers to other files.
@@ -130,12 +131,12 @@ def from_hdf5(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
 
 
 def claimed_nbytes_of(member: Any) -> int:
-    """Return the bytes that an h5py data set claims; an axis of 0 counts as 1, since a space is made of the others."""
+    """Return the bytes that an h5py data set claims; an axis of 0 counts as 1, as the other axes make a space."""
     return int(prod(max(n, 1) for n in member.shape or ()) * member.dtype.itemsize)
 
 
 def members_of(origin: str, file: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Yield name and h5py object of members and of the members of groups, without a look at other files."""
+    """Yield name and h5py object of members, also in groups; a link to another file is a `ReplayBufferError`."""
     import h5py
 
     def refuse(name: str, expected: str, found: str) -> NoReturn:

@@ -24,7 +24,7 @@ AnySpace = Annotated[
     gym.Space[Any], instance_of(gym.Space, hint="Write gymnasium.spaces.Box(...), or take that of an env.")
 ]
 
-# Columns by their names in files: those of `from_arrays`, or D4RL's.
+# Columns by their names in files: the names of `from_arrays`, or D4RL's.
 NAMES = {
     "observations": ("observations",),
     "actions": ("actions",),
@@ -34,9 +34,9 @@ NAMES = {
     "next_observations": ("next_observations",),
 }
 
-# Deflate makes at most 1032 bytes of one, other compressions fewer: so a short file cannot claim much.
+# Deflate makes at most 1032 bytes of one, other compressions fewer: a short file cannot claim much.
 MAX_RATIO = 1032
-# Bytes that a file may claim whatever its length.
+# Bytes that a file of any length may claim.
 FREE_NBYTES = 1 << 20
 # Errors that packages raise about damaged files, besides classes of their own.
 USUAL_ERRORS: tuple[type[Exception], ...] = (
@@ -45,7 +45,7 @@ USUAL_ERRORS: tuple[type[Exception], ...] = (
 
 
 def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
-    """Refuse columns that are larger than the file could hold compressed, or than the memory that is left."""
+    """Raise a `ReplayBufferError` for columns larger than the file could hold compressed, or than the free memory."""
     limit = max(FREE_NBYTES, MAX_RATIO * length)
     if claimed > limit:
         text = f"expected columns of at most {limit:,} bytes in a file of {length:,}, found {claimed:,}"
@@ -55,7 +55,7 @@ def check_claim(origin: str, path: Path, claimed: int, length: int) -> None:
 
 @contextlib.contextmanager
 def telling(origin: str) -> Iterator[None]:
-    """Prefix errors of ours with their origin: the reader and its path."""
+    """Raise our errors again with their origin: the reader and its path."""
     try:
         yield
     except RLTrainerError as error:
@@ -88,14 +88,14 @@ def is_wanted(member: str) -> bool:
 
 
 def columns_of(origin: str, members: Mapping[str, Array]) -> dict[str, Any]:
-    """Arrange the members of a file as columns; refuse a missing column and unequal numbers of rows."""
+    """Arrange a file's members as columns; a missing one, or unequal numbers of rows, are a `ReplayBufferError`."""
     trees = _trees(origin, members)
     found: dict[str, Any] = {
         column: next((trees[name] for name in names if name in trees), None) for column, names in NAMES.items()
     }
     has_successors = found["next_observations"] is not None
     for column, names in NAMES.items():
-        # With successors, a row is followed by whatever they say: time limits may be missing.
+        # With successors, they say what follows a row: time limits may be missing.
         is_optional = column == "next_observations" or (column == "truncations" and has_successors)
         if found[column] is None and not is_optional:
             hint = " Where no episode has a time limit, it is an array of zeros." if column == "truncations" else ""
@@ -122,7 +122,7 @@ def to_buffer(
     device: torch.device | str = "cpu",
     seed: int | None = None,
 ) -> ReplayBuffer:
-    """Make a buffer of columns of `from_arrays` by name, in time order, whose leaves are arrays [M, ...]."""
+    """Make a buffer of the columns [M, ...] of `from_arrays`, in time order; raises as `from_npz` does."""
     # Spaces that are None are inferred, and bounded by the length of the files, `num_bytes`.
     with telling(origin):
         checked("dataset", "observation_space", observation_space, AnySpace | None)
@@ -141,8 +141,8 @@ def to_buffer(
 
 
 def with_successors(origin: str, rows: dict[str, Any]) -> dict[str, Any]:
-    """Take the next row as each row's successor; leave out rows whose successor is unknown."""
-    # They are truncated rows, and a last row that is not terminated.
+    """Take the next row as each row's successor, and leave out rows without one; a `ReplayBufferError` if all are."""
+    # Truncated rows, and a last row that is not terminated, have no known successor.
     terminated, truncated = rows["terminations"], rows["truncations"].copy()
     num_rows = len(terminated)
     is_unknown = ~terminated & (truncated | (np.arange(num_rows) == num_rows - 1))
@@ -157,7 +157,7 @@ def with_successors(origin: str, rows: dict[str, Any]) -> dict[str, Any]:
     before = np.flatnonzero(is_unknown & truncated) - 1
     before = before[before >= 0]
     truncated[before[~terminated[before]]] = True
-    after = np.minimum(kept + 1, num_rows - 1)  # of a terminated last row any observation does
+    after = np.minimum(kept + 1, num_rows - 1)  # any observation serves a terminated last row
     next_observations = map_tree(lambda x: x[after], rows["observations"])
     rows = {name: map_tree(lambda x: x[kept], rows[name]) for name in NAMES if name != "next_observations"}
     return rows | {"truncations": truncated[kept], "next_observations": next_observations}
@@ -183,7 +183,7 @@ def _trees(origin: str, members: Mapping[str, Array]) -> dict[str, Tree]:
 
 
 def _fit(values: Tree, parts: Tree) -> Tree:
-    """Reshape rows that are stored flat, [M, numbers], to their leaf spaces; drop keys that have none."""
+    """Reshape rows that are stored flat, [M, numbers], to their leaf spaces; drop keys without one."""
     if isinstance(values, dict) and isinstance(parts, dict):  # `from_arrays` names a missing key
         return {key: _fit(values[key], part) for key, part in parts.items() if key in values}
     if isinstance(values, dict | tuple) or isinstance(parts, dict | tuple):
@@ -206,13 +206,13 @@ def _flags(name: str, values: Any) -> Array:
 
 
 def infer_space(name: str, values: Tree, num_bytes: int) -> gym.Space[Any]:
-    """Return a space that holds observations or actions [M, ...] of files of `num_bytes`."""
-    # A Box takes memory for a row even where there are no rows: a damaged file could claim any shape.
+    """Return a space of the observations or actions [M, ...] in files of `num_bytes`; a `SpaceError` if none fits."""
+    # A Box takes memory for a row even without rows: a damaged file could claim any shape.
     check_claims([{"space": "Box", "shape": list(np.shape(leaf)[1:])} for leaf in leaves(values)], num_bytes)
     if name == "observation" and isinstance(values, dict):
         return gym.spaces.Dict([(key, infer_space(name, part, num_bytes)) for key, part in values.items()])
     array = np.asarray(values)
-    # Floats: a Box without bounds, but of actions within [-1, 1] with these. Bytes: an image. Integers: choices.
+    # Floats: a Box without bounds; actions within [-1, 1] get these bounds. Bytes: an image. Integers: choices.
     if array.dtype.kind == "f":
         is_unit = name == "action" and array.size > 0 and bool((np.abs(array) <= 1).all())
         bound = np.float32(1 if is_unit else np.inf)

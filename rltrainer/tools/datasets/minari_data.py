@@ -33,13 +33,13 @@ def from_minari(
 ) -> ReplayBuffer:
     """Read a buffer from a Minari data set on this machine (extra `minari`); nothing is downloaded, no env is made.
 
-    Minari keeps the final observation of each episode, so no transition is left out. An episode that ends with neither
-    flag is truncated: its recording stopped there.
+    Minari keeps the final observation of each episode, so no transition is left out. An episode without a flag at its
+    end is truncated: its recording stopped there.
 
     Args:
         name: its name, such as `"D4RL/pen/human-v2"`, as Minari finds it (`MINARI_DATASETS_PATH`), or its folder.
-        observation_space: of one env; None takes the data set's. One with fewer keys leaves the others out, such as
-            texts, which no buffer holds.
+        observation_space: of one env; None takes the data set's. A space with fewer keys leaves out the others, such
+            as texts, which no buffer holds.
         action_space: of one env; None takes the data set's.
         device, seed: of the buffer.
 
@@ -97,7 +97,7 @@ def _of_space(values: Tree, space: gym.Space[Any] | None) -> Tree:
 
 
 def _check_folder(origin: str, folder: Path) -> None:
-    # Minari trusts metadata and claimed sizes, so they are checked before it reads them.
+    # Minari trusts metadata and claimed sizes: they are checked before it reads them.
     with reading(origin, "metadata of Minari"), open_regular(folder / "metadata.json") as file:
         metadata: Any = read_json(read_text(file), allows_nan=True)
         if not isinstance(metadata, dict):
@@ -129,7 +129,7 @@ def _check_folder(origin: str, folder: Path) -> None:
 
 
 def _named(plain: Any) -> Any:
-    # `check_claims` looks for the key "space" where Minari describes one with "type".
+    # `check_claims` looks for the key "space"; Minari writes "type".
     if isinstance(plain, list):
         return [_named(each) for each in plain]
     if not isinstance(plain, dict):
@@ -151,8 +151,8 @@ def to_minari(
 ) -> Path:
     """Write a buffer as a Minari data set, which `from_minari` reads back as it was (extra `minari`).
 
-    An unfinished episode becomes a truncated one, as with Minari's own collector. Episodes whose beginning was
-    overwritten are left out, and a warning counts their transitions. Columns of `extra` are not written. Images are
+    An unfinished episode becomes a truncated one, as with Minari's own collector. Episodes with an overwritten
+    start are left out, and a warning counts their transitions. Columns of `extra` are not written. Images are
     stored as they are, not as JPEG.
 
     Args:
@@ -164,8 +164,8 @@ def to_minari(
         the folder of the data set.
 
     Raises:
-        ParamsError: the name is none of a data set.
-        ReplayBufferError: there is one of that name, the buffer holds no episode, or writing failed, which leaves
+        ParamsError: the name is no data set's.
+        ReplayBufferError: a data set has this name, the buffer holds no episode, or writing failed, which leaves
             nothing behind.
         MissingExtraError: Minari is not installed.
     """
@@ -210,7 +210,7 @@ def to_minari(
 
 
 def _episodes(buffer: ReplayBuffer, caller: str) -> Iterator[dict[str, Any]]:
-    # In the order of storage; episodes whose beginning was overwritten are left out, and counted in a warning.
+    # In the order of storage; episodes with an overwritten start are left out, and counted in a warning.
     ring, episodes = buffer._ring, stored_episodes(buffer._ring)
     episodes.warn_of_lost_beginnings(caller)
     obs_spaces = leaf_spaces(buffer.observation_space)

@@ -30,16 +30,16 @@ Keys = Annotated[
 
 
 def from_parquet(path: str | Path, **options: Unpack[ReadOptions]) -> ReplayBuffer:
-    """Read a buffer from a Parquet file, or from all of a folder in the order of their names (extra `parquet`).
+    """Read a buffer from a Parquet file, or from all in a folder in the order of their names (extra `parquet`).
 
     Its columns are `observations` (a list per row; a struct, or columns `observations/camera` and so on, are a Dict),
-    `actions`, `rewards`, `terminations` or `terminals`, `truncations` or `timeouts`, and, if there are,
-    `next_observations`. Others are ignored. Lists are numbers of one length; images may be flat lists where
+    `actions`, `rewards`, `terminations` or `terminals`, `truncations` or `timeouts`, and, optionally,
+    `next_observations`. Others are ignored. Lists are numbers of one length; images may be flat lists if
     `observation_space` has their shape.
 
     Args:
         path: the file or folder.
-        observation_space, action_space, device, seed: see `from_npz`, for what is returned too.
+        observation_space, action_space, device, seed: see `from_npz`, also for what is returned.
 
     Raises:
         ReplayBufferError: a file is damaged, claims more than it can hold, lacks a column, or has missing values.
@@ -55,14 +55,13 @@ def from_lerobot(path: str | Path, *, keys: Sequence[str] = (STATE,), **options:
     """Read a buffer from the folder of a LeRobot data set, version 2 or 3 (extra `parquet`).
 
     A frame is a transition: `action`, `next.reward` (0 without it, and a warning is logged) and `next.done`. A done
-    frame is terminal; but if frames have `next.success`, only that of a success is. An episode that ends otherwise ends
-    by truncation. The data lack what came after the last frame: `from_npz` explains what happens to such rows.
+    frame is terminal; but if frames have `next.success`, only a successful one is. All other ends are truncations. The
+    data lack what came after the last frame: `from_npz` explains what happens to such rows.
 
     Args:
         path: the folder, with `meta/info.json` and Parquet files in `data`. Videos and images are not read.
-        keys: the features that are observed; one is a Box, several are a Dict with these keys.
-        observation_space, action_space: of one env; None takes Boxes without bounds, of actions with [-1, 1] if they
-            lie there.
+        keys: the observed features; one is a Box, several are a Dict with these keys.
+        observation_space, action_space: of one env; None takes Boxes without bounds, and [-1, 1] for actions within.
         device, seed: of the buffer.
 
     Raises:
@@ -102,7 +101,7 @@ def from_lerobot(path: str | Path, *, keys: Sequence[str] = (STATE,), **options:
 
 
 def _read_files(origin: str, path: Path, folder: Path, is_wanted: Wanted) -> tuple[dict[str, Array], int]:
-    # Of a folder all files count, in the order of their names; the second value is their length.
+    # All files of a folder count, in the order of their names; the second value is their length.
     files = sorted(folder.rglob("*.parquet")) if folder.is_dir() else [path]
     if not files:
         raise ReplayBufferError(f"{origin}: expected Parquet files, found none in {folder.name}")
@@ -133,7 +132,7 @@ def _read_file(origin: str, path: Path, is_wanted: Wanted) -> dict[str, Array]:
 
 @contextlib.contextmanager
 def opened(origin: str, path: Path) -> Iterator[Any]:
-    """Open a file with pyarrow; errors begin with `origin`."""
+    """Open a file with pyarrow; errors start with `origin`."""
     with importing_extra(origin.partition(":")[0], "parquet"):
         import pyarrow
         from pyarrow import parquet
@@ -147,9 +146,9 @@ def claimed_nbytes(file: Any, names: list[str] | None = None) -> int:
     names = file.schema_arrow.names if names is None else names
     paths = [file.schema.column(i).path for i in range(len(file.schema))]
     known, parts = set(names), [path.split(".") for path in paths]
-    # A leaf's path begins with its column's name and a dot; names may hold dots too.
+    # A leaf's path starts with its column's name and a dot; names may hold dots too.
     wanted = [i for i, each in enumerate(parts) if any(".".join(each[: n + 1]) in known for n in range(len(each)))]
-    # Asked for a damaged chunk's metadata, pyarrow ends the process. This scan reads all of it in batches and raises.
+    # pyarrow ends the process if asked for a damaged chunk's metadata. This scan reads all in batches, and raises.
     file.scan_contents(columns=names)
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     widths, total = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}, 0

@@ -15,7 +15,7 @@ from rltrainer.errors import EnvError, MissingExtraError, ParamsError, RLTrainer
 from rltrainer.files.atomic_write import hidden_name, remove, remove_abandoned, replace_flushed
 
 DEFAULT_FPS = 30.0
-# Settings that make libraries draw without a display, by words of their errors.
+# Error text to look for, and the setting that makes the library draw without a display.
 _HEADLESS = {
     r"GL|gl[A-Z]|OSMesa": "Set MUJOCO_GL=egl (a GPU) or MUJOCO_GL=osmesa (none; libosmesa6) before Python starts.",
     "video|pygame": "Set SDL_VIDEODRIVER=dummy before Python starts.",
@@ -24,9 +24,9 @@ _SDL = "SDL_VIDEODRIVER"
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", _SDL)
 # Arguments of ffmpeg by the ending of the file.
 FORMATS: dict[str, dict[str, Any]] = {
-    # What players understand has an even width and height; a black line makes up for an odd one.
+    # Players need an even width and height; a black line makes an odd one even.
     ".mp4": {"output_params": ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]},
-    # A palette for each frame: one for all of them would keep them all in ffmpeg's memory until the last is known.
+    # A palette for each frame: one for all would keep all frames in ffmpeg's memory until the last is known.
     ".gif": {
         "codec": "gif",
         "pix_fmt_out": "pal8",
@@ -34,13 +34,13 @@ FORMATS: dict[str, dict[str, Any]] = {
     },
 }
 
-# A frame that is smaller in both directions is enlarged to about ENLARGED pixels: it would be too small to see.
+# A frame that is smaller in both directions is too small to see: it is enlarged to about ENLARGED pixels.
 FEW_PIXELS = 32
 ENLARGED = 240
 
 
 def has_display() -> bool:
-    """Return whether a window may open: on Linux, where the environment names a display or a driver of SDL."""
+    """Return whether a window may open: on Linux the environment must name a display or a driver of SDL."""
     return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
 
 
@@ -60,7 +60,7 @@ def frames_per_second(env: Any) -> float:
 
 
 def rendered(render: Callable[[], Any]) -> Any:
-    """Return a frame; an `EnvError` names the remedy where there is no display."""
+    """Return a frame; without a display an `EnvError` names the remedy."""
     is_headless = not has_display()
     if is_headless:  # SDL, with which pygame draws, would warn that it finds no display
         os.environ[_SDL] = "dummy"
@@ -93,7 +93,7 @@ def require_encoder(owner: str) -> Any:
 
 
 class VideoFile:
-    """Writes frames to an MP4 or GIF, which appears, complete, when `close` is called.
+    """Writes frames to an MP4 or GIF, which appears when `close` is called, complete.
 
     Missing parent folders are made, an existing file is replaced.
     """
@@ -106,7 +106,7 @@ class VideoFile:
         self._shape: tuple[int, ...] = ()
 
     def add(self, frame: Any) -> None:
-        """Write a frame: uint8 [H, W, 3], or floats in [0, 1], as MinAtar renders."""
+        """Write a frame: uint8 [H, W, 3], or floats in [0, 1], as MinAtar renders; another one is an `EnvError`."""
         frame = _as_shown(frame)
         is_frame = isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
         if not is_frame or frame.shape != (self._shape or frame.shape):
@@ -162,7 +162,7 @@ def _as_shown(frame: Any) -> Any:
 
 
 class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
-    """A vector env, in any autoreset mode, whose episodes are filmed, each in a video of its own."""
+    """A vector env, in any autoreset mode; each of its episodes is filmed in a video of its own."""
 
     supports_masked_reset = True
 
@@ -172,7 +172,7 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
         self._open: dict[int, VideoFile] = {}
 
     def begin(self, paths: list[Path]) -> None:
-        """Film an episode per path from the next reset on, shared among the envs as a collector shares them."""
+        """Film an episode per path from the next reset on; envs share them as in a collector."""
         self._paths = [paths[i :: self.num_envs] for i in range(self.num_envs)]
 
     def end(self, is_complete: bool) -> None:
@@ -186,7 +186,7 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
         mask = (options or {}).get("reset_mask")  # gymnasium's sync and async envs take it out of the options
         result = super().reset(seed=seed, options=options)
         rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-        self._close(rows)  # of an episode that was truncated from outside
+        self._close(rows)  # an episode may be truncated from outside
         self._film(rows)
         return result
 
@@ -204,7 +204,7 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
                 video.close()
 
     def _film(self, rows: Any) -> None:
-        # Rows whose episode is filmed, or begins to be.
+        # Film the rows that have an open video, or start one.
         for i in rows:
             if i not in self._open and i < len(self._paths) and self._paths[i]:
                 self._open[i] = VideoFile(self._paths[i].pop(0), self._fps)
@@ -224,7 +224,7 @@ class _Filmed:
 
     def reset(self, **options: Any) -> Any:
         """Reset, and keep the first frame until a step follows."""
-        # After the last episode of agents, a reset follows but no step.
+        # A reset without a step follows the last episode of agents.
         result = self._wrapped.reset(**options)
         self._first = rendered(self._wrapped.render)
         return result

@@ -40,17 +40,17 @@ def evaluate_policy(
 ) -> CollectStats:
     """Play whole episodes and return their statistics: `returns`, `lengths`, summaries of both, `success_rate`.
 
-    Each env plays its share of the episodes, so that short ones are not favoured. The policy and its normalisers stay
-    as they are.
+    Each env plays its share of the episodes, so that short episodes are not favoured. Policy and normalisers do not
+    change.
 
     Args:
         policy: a policy, an algorithm, or the path of a file, of a checkpoint, or of a run's folder: its best.
-        envs: a vector env in any autoreset mode, or a factory of one; or a gymnasium id or a factory, of which one env
-            per episode is made, ten at most; or an env. The agents of a PettingZoo parallel env share the policy, and
+        envs: a vector env in any autoreset mode, or a factory of one; or a gymnasium id or a factory, which makes one
+            env per episode, ten at most; or an env. The agents of a PettingZoo parallel env share the policy, and
             each plays `num_episodes`; an `AgentsAsEnvs` counts the episodes of single agents.
-        seed: of the episodes, where the envs have none of their own (`make_vec(seed=)`). With either, each call plays
+        seed: of the episodes, if the envs have no seed of their own (`make_vec(seed=)`). With either, each call plays
             the same episodes.
-        info_keys: further numbers in the infos with which episodes end, for `infos` and `info_means`. `success_rate`
+        info_keys: further numbers in the infos at the ends of episodes, for `infos` and `info_means`. `success_rate`
             always reads `is_success`, or else `success`.
         max_episode_steps: truncates an episode of this length; None waits for its end.
 
@@ -92,9 +92,9 @@ def record(
     Args:
         policy: as of `evaluate_policy`.
         env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="rgb_array"`. An env stays open.
-            Of a PettingZoo parallel env the agents share the policy, as `AgentsAsEnvs` has it: what is returned are
-            `episodes` of each agent.
-        path: the file, whose name ends in `.mp4` or `.gif`; missing folders are made, an existing file is replaced.
+            The agents of a PettingZoo parallel env share the policy, as in `AgentsAsEnvs`; the statistics have each
+            agent's `episodes`.
+        path: the file, `*.mp4` or `*.gif`; missing folders are made, an existing file is replaced.
         max_episode_steps: cuts an episode that would be longer; None waits for its end.
         seed: of the episodes; with one, each call plays the same.
         fps: frames a second; None takes the env's own, or 30. A GIF shows at most 50.
@@ -145,7 +145,7 @@ def watch(
     Args:
         policy: as of `evaluate_policy`.
         env: a gymnasium id; or a factory of an env, or an env, made with `render_mode="human"`. An env stays open.
-            Of a PettingZoo parallel env the agents share the policy, as in `rl.record`.
+            The agents of a PettingZoo parallel env share the policy, as in `rl.record`.
         max_episode_steps: cuts an episode that would be longer; None waits for its end.
         seed: of the episodes; with one, each call plays the same.
 
@@ -178,7 +178,10 @@ def vector_of(
     wrap: Callable[[Any], Any] = lambda made: made,
     **env_kwargs: Any,
 ) -> Iterator[VectorEnv]:
-    """Make `num_envs` envs of an id or factory in this process and close them at the end; a given env stays open."""
+    """Make `num_envs` envs of an id or factory in this process, and close them at the end; a given env stays open.
+
+    An env of another kind raises a `ParamsError`.
+    """
     is_made = isinstance(env, gym.Env) or is_parallel(env)
     if not is_made and not (isinstance(env, str) and env) and not callable(env):
         rule = "must be a gymnasium id, a factory of envs, or an env"
@@ -189,7 +192,7 @@ def vector_of(
     first: Any = None
     make = factory
     if not isinstance(env, str):
-        # The first env says of which kind all are; a factory that fails is reported when the envs are made.
+        # The first env shows the kind of all; a factory that fails is reported when the envs are made.
         with suppress(Exception):
             first = factory()
         if is_parallel(first) or isinstance(first, gym.Env):
@@ -226,7 +229,10 @@ def play(
     max_episode_steps: int | None = None,
     per_env: int = 1,
 ) -> CollectStats:
-    """Play `num_episodes` in each of `per_env` rows; a seed plays the same ones and leaves torch's generator alone."""
+    """Play `num_episodes` in each of `per_env` rows; a seed repeats them, and leaves torch's generator alone.
+
+    An argument that breaks its rule raises a `ParamsError`.
+    """
     num_episodes = checked(owner, "num_episodes", num_episodes, PositiveInt)
     seed = checked(owner, "seed", seed, NonNegativeInt | None)
     explore = checked(owner, "explore", explore, Flag)

@@ -25,24 +25,23 @@ EnvOrFactory = Annotated[
 class VideoRecorder(TrainerHook):
     """Records whole episodes of the policy, without exploration, at the end of a training step, each as an MP4 file.
 
-    The file `step_000020480_episode_1.mp4` is of env step 20480, offline of that gradient step. What is recorded is
-    neither trained on nor counted, and changes no random number of the run. The episodes are the first ones of a test
-    step, if envs or run have a seed, or those of an env of its own, the same at each interval. Frames go to ffmpeg one
-    by one as they are drawn: how long an episode is makes no difference to the memory that it takes. Of an
-    `AgentsAsEnvs` they are episodes of teams.
+    The file `step_000020480_episode_1.mp4` is from env step 20480, offline from this gradient step. Recorded episodes
+    are neither trained on nor counted, and change no random number of the run. With a seed of envs or run, they are the
+    first episodes of a test step; an env of its own plays the same episodes at each interval. Frames go to ffmpeg one
+    by one as they are drawn: a long episode takes no more memory. An `AgentsAsEnvs` has episodes of teams.
 
     Args:
-        folder: for the files; made where it is missing.
+        folder: for the files; a missing one is made.
         every: the interval; an int counts training steps.
         env: a gymnasium id, or a factory of an env that renders with `"rgb_array"`; None records the test envs, which
             must be made with `render_mode="rgb_array"`.
         num_episodes: how many, each time.
         fps: frames a second; None takes the env's own, or 30.
         max_episode_steps: cuts an episode that would be longer; None waits for its end.
-        seed: of the env of its own; None leaves it to the trainer's.
+        seed: of the env of its own; None takes the trainer's.
 
     Raises:
-        ParamsError: an argument breaks its rule; or, when the run begins, there is nothing to record.
+        ParamsError: an argument breaks its rule; or, when the run starts, there is nothing to record.
         MissingExtraError: there is no ffmpeg; the extra `video` brings one.
     """
 
@@ -76,7 +75,7 @@ class VideoRecorder(TrainerHook):
         self._seed = seed if self._own_seed is None else self._own_seed
 
     def setup(self, ctx: TrainerContext) -> None:
-        """Make the env, or find the test envs, and look whether they render."""
+        """Make the env, or find the test envs; a `ParamsError` if they do not render."""
         envs, seed = self._make_envs(ctx)
         require_frames("VideoRecorder.env", envs)
         agents = envs.unwrapped if isinstance(envs.unwrapped, AgentsAsEnvs) else None
@@ -114,7 +113,7 @@ class VideoRecorder(TrainerHook):
         self._envs = self._collector = None
 
     def _make_envs(self, ctx: TrainerContext) -> tuple[gym.vector.VectorEnv[Any, Any, Any], int]:
-        # The second value is the seed from which those of the episodes derive.
+        # The second value is the seed that the episodes' seeds derive from.
         if self.env is not None:
             options: Any = {"render_mode": "rgb_array"} if isinstance(self.env, str) else {}
             return opened(make_vec(self.env, 1, backend="sync", **options)), self._seed

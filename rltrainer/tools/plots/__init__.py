@@ -1,6 +1,6 @@
 """Pictures of runs, from their logs: learning curves, comparisons, profiles, a page of a run; of buffers, of sweeps.
 
-They need Matplotlib, the extra `plot`: without it each is a `MissingExtraError`.
+They need Matplotlib, the extra `plot`: without it each raises a `MissingExtraError`.
 """
 
 from rltrainer.tools.plots.buffer_overview import buffer

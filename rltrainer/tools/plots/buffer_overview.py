@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Numbers of an action that are drawn; it may have any number.
+# Numbers of an action to draw; an action may have any number.
 MAX_NUMBERS = 24
 NUM_BINS = 30
 
@@ -21,7 +21,7 @@ NUM_BINS = 30
 def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
     """Return the picture of a buffer: returns and lengths of its episodes, by how they ended, and what actions cover.
 
-    `buffer.describe()` has the numbers. Only episodes from their beginning to their end count.
+    `buffer.describe()` has the numbers. Only whole episodes count.
 
     Args:
         title: above the picture; "" gives the numbers of transitions and episodes.

@@ -30,7 +30,7 @@ AGGREGATES = {
 def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
 
-    Higher is better; where one line is above another everywhere, any quantile of its scores is better.
+    Higher is better; if one line is above another everywhere, any quantile of its scores is better.
 
     Args:
         scores: by algorithm, `[R, M]` for R runs on each of M tasks, as `run_scores` returns them; normalised, so that
@@ -92,13 +92,13 @@ def aggregate_scores(
 def probability_of_improvement(
     scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 2000, title: str = ""
 ) -> "Figure":
-    """Return the picture of how probable it is that a run of one algorithm scores better than one of another.
+    """Return the picture of the probability that one algorithm's run scores better than another's.
 
-    A row for each pair, the one that was named first over the other, averaged over tasks; see
-    `rl.scores.probability_of_improvement`. Where the interval holds 0.5, nothing says that one of them is better.
+    Each pair has a row, the first named over the other, averaged over tasks; see
+    `rl.scores.probability_of_improvement`. If the interval holds 0.5, nothing says that one is better.
 
     Args:
-        scores: by algorithm, `[R, M]` for R runs on each of the same M tasks; of two algorithms at least.
+        scores: by algorithm, `[R, M]` for R runs on each of the same M tasks; of at least two algorithms.
         confidence: of the intervals of the stratified bootstrap.
 
     Raises:
@@ -127,7 +127,7 @@ def _draw_rows(
     confidence: float,
     num_resamples: int,
 ) -> None:
-    """Draw a bar for the interval of the statistic of each row's scores, with a mark at its value, the first on top."""
+    """Draw each row's statistic as a mark on the bar of its interval, the first row on top."""
     for index, scores in enumerate(rows):
         low, high = bootstrap_interval(statistic, *scores, confidence=confidence, num_resamples=num_resamples)
         color = line(index)["color"]
@@ -149,7 +149,7 @@ def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
 
 
 def _explained(arrays: Mapping[str, Array], confidence: float) -> str:
-    """Return the words below marks: how many runs there are of each algorithm, once if there are as many of each."""
+    """Return the words below marks: the number of each algorithm's runs, once if the numbers are equal."""
     sizes = {name: _size(each) for name, each in arrays.items()}
     text = ", ".join(f"{label(name)}: {size}" for name, size in sizes.items())
     if len(set(sizes.values())) == 1:
@@ -162,15 +162,15 @@ def _size(scores: Array) -> str:
     return f"{num_runs} run{'s' * (num_runs > 1)} of {num_tasks} task{'s' * (num_tasks > 1)}"
 
 
-# The side that each column is aligned to: numbers to the right.
+# The side to align each column to: numbers to the right.
 SIDES = "<<>>><"
 
 
 def table(runs: Runs, value: str = "test/score", *, confidence: float = 0.95) -> str:
     """Return a Markdown table with a row for each env and algorithm: runs, mean, standard deviation and interval.
 
-    The last value of each run counts. The standard deviation is that of the sample (divided by R - 1), the interval is
-    the bootstrap's of the mean (`rl.scores.bootstrap_interval`); a single run has neither.
+    The last value of each run counts. The standard deviation is the sample's (divided by R - 1), the interval is the
+    mean's by bootstrap (`rl.scores.bootstrap_interval`); a single run has neither.
 
     Args:
         runs: folders or opened runs, by the name of their group: `{"PPO": [...], "DQN": [...]}`. A list of runs is

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Up to so many, each is marked.
+# Up to so many points are marked.
 FEW_POINTS = 40
 
 
@@ -50,15 +50,15 @@ def learning_curve(run: AnyRun) -> "Figure":
 def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95, title: str = "") -> "Figure":
     """Return the picture of several seeds of one algorithm, or of several: interquartile mean and bootstrap interval.
 
-    Runs are brought to common steps on straight lines. The mean and its interval reach as far as all runs of a group
-    have data; each run is a thin line besides, so that one that fails, or ends sooner, is seen.
+    Runs are interpolated linearly at common steps. The mean and its interval reach as far as all runs of a group have
+    data; each run is a thin line, too, so that a run that fails or ends early is seen.
 
     Args:
         runs: folders or opened runs, by the name of their group: `{"PPO": [...], "DQN": [...]}`. A list of runs is
             grouped by algorithm and params, all but the seed, with a picture for each env.
         value: which number of the log, with its kind.
         confidence: of the interval, which is the stratified bootstrap's (`rl.scores.bootstrap_interval`).
-        title: of the picture; without one, the name of the env, where all runs tell it (those of `rl.train` do).
+        title: of the picture; without one, the name of the env if all runs tell it, as runs of `rl.train` do.
 
     Raises:
         ParamsError: there is no run, or a log has no such number.
@@ -105,9 +105,9 @@ def _draw_group(axes: "Axes", index: int, name: str, curves: list[Curve], confid
 
 
 NUM_COLUMNS = 3
-# The size of a small picture in inches, and what is left of it on the left, right, bottom and top.
+# The size of a small picture in inches, and its margins on the left, right, bottom and top.
 PANEL, MARGINS = (3.2, 2.1), (0.72, 0.12, 0.46, 0.26)
-# Small pictures in one; a log may have any number of names.
+# Small pictures in one picture; a log may have any number of names.
 MAX_PANELS = 60
 # Points of a small picture.
 MAX_PARTS = 500
@@ -136,7 +136,7 @@ def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
     with drawing():
         columns = min(NUM_COLUMNS, len(shown))
         figure, grid = new_figure("", len(shown), num_columns=columns, size=PANEL)
-        # All panels have one size, however wide their numbers are: pictures on a page are aligned with one another.
+        # All panels have one size, however wide their numbers are, so that pictures on a page are aligned.
         figure.set_layout_engine(None)
         (width, height), (left, right, bottom, top) = PANEL, MARGINS
         whole, high = width * columns, height * -(-len(shown) // columns)
@@ -145,7 +145,7 @@ def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
             wspace=(left + right) / (width - left - right), hspace=(bottom + top) / (height - bottom - top)
         )
         for axes, (name, each) in zip(grid, shown.items(), strict=True):
-            parts = min(len(each.step), MAX_PARTS)  # of a longer curve the means of so many parts of it
+            parts = min(len(each.step), MAX_PARTS)  # a longer curve shows the means of so many parts
             step, value = ([part.mean() for part in np.array_split(x, parts)] for x in (each.step, each.value))
             axes.plot(step, value, **line(0), linewidth=1.1, marker="o" if len(step) == 1 else None, markersize=3)
             axes.set_title(label(name), size=9)

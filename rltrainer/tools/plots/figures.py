@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Blue, vermilion, green, purple and black of Okabe and Ito (2008): those that are dark enough for a line on white.
+# Blue, vermilion, green, purple and black of Okabe and Ito (2008), which are dark enough for a line on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
-# Line styles, which change with the colour and tell pictures in grey, and a sixth line, from the first.
+# Line styles: they change with the colour, and tell lines apart in grey, and the sixth line from the first.
 LINES = ("solid", (0, (5, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (1.2, 1.2)))
 GREY = "#595959"
 # Characters of a name.
@@ -36,7 +36,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def line(index: int) -> dict[str, Any]:
-    """Return colour and style of the line with this index, which tell it from the others."""
+    """Return colour and style of the line with this index."""
     return {"color": COLORS[index % len(COLORS)], "linestyle": LINES[index % len(LINES)]}
 
 
@@ -80,7 +80,7 @@ def note(axes: "Axes", text: str) -> None:
 
 
 def label(text: str) -> str:
-    """Return a name as a picture can show it: on one line, without control characters, not endless."""
+    """Return a name for a picture: on one line, without control characters, not endless."""
     plain = "".join(each if each.isprintable() else " " for each in text)
-    plain = f" {plain}" if plain.startswith("_") else plain  # which Matplotlib would leave out of a legend
+    plain = f" {plain}" if plain.startswith("_") else plain  # Matplotlib leaves such names out of a legend
     return plain if len(plain) <= MAX_LABEL else f"{plain[: MAX_LABEL - 3]}..."

@@ -1,6 +1,6 @@
 """A page of a run: one HTML file in its folder that opens from disk and loads nothing but the run's own videos.
 
-Whatever a log, params or a file's name say is shown as text: it is escaped, and the page's own policy forbids scripts.
+Logs, params and names of files are shown as text: they are escaped, and the page's own policy forbids scripts.
 """
 
 import base64
@@ -46,22 +46,22 @@ td:first-child, code { font-family: ui-monospace, "DejaVu Sans Mono", monospace;
 tr { border-bottom: 1px solid #eee; } summary { cursor: pointer; font-weight: 600; } code { white-space: pre-wrap; }
 """
 
-# Nothing runs and nothing is fetched, but for pictures within the page and the files beside it.
+# Nothing runs and nothing is fetched, except pictures within the page and the files beside it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data: 'self' file:; media-src 'self' file:"
 
 
 def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
     """Write an HTML page of a run and return its path: curves, videos, params, versions, timing, whether it has ended.
 
-    The page is one file that a browser opens from disk. Videos are not in it: they stay where they are, in the run's
-    folder. Written again, it shows what the run has come to since.
+    The page is one file that a browser opens from disk. Videos stay beside it in the run's folder. A page that
+    is written again shows the run's newest state.
 
     Args:
         run: the folder of a run, or what `rl.open_run` returns; it may still be training.
         path: of the page; None is `page.html` in the run's folder.
 
     Raises:
-        CheckpointError: the run cannot be read, or its folder holds links through which something would be written.
+        CheckpointError: the run cannot be read, or its folder holds links that a write would follow.
         OSError: the page cannot be written.
     """
     run = run_data.as_run(run)
@@ -105,7 +105,7 @@ def _lines(run: Run, path: Path) -> Iterator[str]:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what is to be seen at a glance."""
+    """Yield the facts to see at a glance."""
     if algorithm := run_data.algorithm_name(run):
         yield "algorithm", algorithm
     if env := run_data.env_name(run):
@@ -133,7 +133,7 @@ def _cards(facts: Mapping[str, str]) -> Iterator[str]:
 def _metrics(run: Run) -> Iterator[str]:
     for kind in run.kinds:
         found = {} if kind in SKIPPED_KINDS else run_data.curves(run, kind)
-        if kind == "test":  # the first picture has the returns, and so a score that is the return
+        if kind == "test":  # the first picture has the returns, and the score if it is the return
             score, return_ = found.get("score"), found.get("return")
             is_same = score and return_ and np.array_equal((score.step, score.value), (return_.step, return_.value))
             drawn = {"return", "length"} | ({"score"} if is_same else set())
@@ -173,7 +173,7 @@ def _table(title: str, params: Mapping[str, Any], *, is_open: bool = False) -> I
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    # Nested params become `update.max_grad_norm`, a live object the name of its class.
+    # Nested params become `update.max_grad_norm`; a live object becomes its class's name.
     for name, value in params.items():
         match value:
             case {"params": str(), "fields": dict(fields)}:
@@ -195,7 +195,7 @@ def _timing(run: Run) -> Iterator[tuple[str, str]]:
             case dict(seconds):
                 yield from ((str(name), _duration(value)) for name, value in seconds.items() if is_finite(value))
         unit = step_unit(run)
-        match state:  # both of whole epochs: a run that was stopped within one has steps without their time
+        match state:  # both count whole epochs: a run that was stopped within one has steps without their time
             case {"timing": {"total": float(total)}, "record": None, "counters": dict(counters)} if total > 0:
                 num_steps = counters.get(unit.removesuffix("s").replace(" ", "_"))
                 yield from [("all together", f"{num_steps / total:,.0f} {unit}/s")] if is_finite(num_steps) else ()

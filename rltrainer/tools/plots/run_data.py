@@ -22,7 +22,7 @@ AnyRun: TypeAlias = Run | str | os.PathLike[str]
 # Runs, which are grouped by their params, or groups of them by name.
 Runs: TypeAlias = AnyRun | Sequence[AnyRun] | Mapping[str, AnyRun | Sequence[AnyRun]]
 
-# Beyond, the difference of two numbers, or the square of one, may be infinite; no return and no loss is there.
+# Larger numbers may have an infinite difference or square; no return and no loss is so large.
 LARGEST = 1e150
 # Points of a curve of several runs; more would not be seen.
 MAX_POINTS = 300
@@ -32,7 +32,7 @@ OF_ONE_RUN = frozenset({"seed", "logger", "checkpoint", "verbose", "show_progres
 
 @dataclass(frozen=True)
 class Curve:
-    """The values of one number in a log, as far as they are finite, over steps that increase."""
+    """The finite values of one number in a log, over increasing steps."""
 
     step: Array
     value: Array
@@ -49,17 +49,17 @@ def as_runs(runs: AnyRun | Sequence[AnyRun]) -> list[Run]:
 
 
 def curve(run: Run, value: str) -> Curve | None:
-    """Return the curve of a number, such as "test/return", or None if the log has none of it."""
+    """Return the curve of a number, such as "test/return"; None if the log lacks it."""
     kind, _, name = value.partition("/")
     return curves(run, kind, name).get(name)
 
 
 def curves(run: Run, kind: str, only: str | None = None) -> dict[str, Curve]:
-    """Return the curves of all numbers of a kind of row, or of one, by name, but those that were never finite."""
+    """Return the curves of all numbers of a kind of row, or of one, by name, without numbers that were never finite."""
     rows, found = run.rows(kind), dict[str, Curve]()  # once: a log may have a million
     for name in [each for each in rows if each != "step"] if only is None else {only} & rows.keys():
         is_finite = np.abs(rows[name]) <= LARGEST
-        # Of the rows of one step the last counts, which is the first in reverse.
+        # The last row of a step counts: it is the first in reverse.
         step, last = np.unique(rows["step"][is_finite][::-1], return_index=True)
         if len(step):
             found[name] = Curve(step.astype(np.float64), rows[name][is_finite][::-1][last])
@@ -67,7 +67,7 @@ def curves(run: Run, kind: str, only: str | None = None) -> dict[str, Curve]:
 
 
 def needed_curve(owner: str, run: Run, value: str) -> Curve:
-    """Return the curve of a number."""
+    """Return the curve of a number; a `ParamsError` if the log lacks it."""
     found = curve(run, value)
     if found is None:
         names = [f"{kind}/{name}" for kind in run.kinds for name in run.rows(kind) if name != "step"]
@@ -94,7 +94,7 @@ def step_unit(run: Run) -> str:
 
 
 def grouped(owner: str, runs: Runs) -> dict[str, list[Run]]:
-    """Return opened runs by the name of their group, or group them by algorithm, env and params, all but the seed."""
+    """Return opened runs by group: as named, or by algorithm, env and params without the seed; none: `ParamsError`."""
     if isinstance(runs, Mapping):
         groups = {str(name): as_runs(of_name) for name, of_name in runs.items()}
     else:
@@ -111,14 +111,14 @@ def grouped_by_env(owner: str, runs: Runs) -> dict[str, dict[str, list[Run]]]:
     every = [run for of_name in groups.values() for run in of_name]
     envs = {run.folder.path: env_name(run) for run in every}
     names = list(dict.fromkeys(envs.values()))
-    # Named groups stay together, as do runs of which one does not know its env: then it is the only one known, or "".
+    # Named groups stay together; so do runs if one does not know its env, which is then the only known one, or "".
     if isinstance(runs, Mapping) or len(names) < 2 or None in names:
         return {(names[0] or "") if len(names) == 1 else "": groups}
     return {str(env): grouped(owner, [run for run in every if envs[run.folder.path] == env]) for env in names}
 
 
 def _by_params(runs: list[Run]) -> dict[str, list[Run]]:
-    # A group's name is that of its algorithm, and the fields that tell it from other groups of the algorithm.
+    # A group's name is its algorithm's, with the fields that tell it from the algorithm's other groups.
     settings = [_settings(run) for run in runs]
     found: dict[str, list[Run]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -131,7 +131,7 @@ def _by_params(runs: list[Run]) -> dict[str, list[Run]]:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    # The settings that runs of one group share, as texts by name.
+    # The settings that the runs of a group share, as texts by name.
     found: dict[str, Any] = {f"trainer.{name}": value for name, value in run.trainer.items() if name not in OF_ONE_RUN}
     found |= {f"algorithm.{name}": value for name, value in run.algorithm.items()}
     found = {name: value for name, value in found.items() if not (isinstance(value, dict) and "live" in value)}
@@ -141,7 +141,7 @@ def _settings(run: Run) -> dict[str, str]:
 
 
 def env_name(run: Run) -> str | None:
-    """Return the name of a run's env: that of its recipe, or the id in its params; None of a factory or wrappers."""
+    """Return the name of a run's env, in its recipe or params; None for a factory or wrappers."""
     try:
         return recipe_of(run.folder).env_name
     except CheckpointError:  # there is no recipe, or it names a factory
@@ -151,7 +151,7 @@ def env_name(run: Run) -> str | None:
 def algorithm_name(run: Run) -> str | None:
     """Return the name of a run's algorithm, if its params hold it."""
     match run.params.get("algorithm"):
-        case {"params": str(name)} if run.algorithm_class is None:  # folders of before the class was written there
+        case {"params": str(name)} if run.algorithm_class is None:  # folders from before the class was written there
             return name.removesuffix("Params")
     return run.algorithm_class
 
@@ -169,12 +169,12 @@ def run_scores(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     value: str = "test/score",
 ) -> Array:
-    """Return what the runs of an algorithm scored at last, [R, M]: R runs (seeds) on each of M tasks.
+    """Return the last scores [R, M] of an algorithm: R runs (seeds) on each of M tasks.
 
-    That is the array that `rl.scores` and the pictures of several tasks take.
+    `rl.scores` and the pictures of several tasks take this array.
 
     Args:
-        tasks: the runs of each task, by its name, as many for each.
+        tasks: the runs of each task, by its name, equally many for each.
         ranges: by task, the scores that become 0 and 1, such as a random agent's and an expert's. None leaves all
             scores as they are.
         value: which number of the log, whose last value counts.

@@ -1,4 +1,4 @@
-"""A sweep at a glance: the scores of its trials, and what each of the fields that vary has to do with them."""
+"""A sweep at a glance: the scores of its trials, and how each varying field relates to them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Positive numbers that differ by so much are drawn on a logarithmic axis.
 MANY_TIMES = 30
-# Up to so many numbers, of a list most likely, are drawn side by side, as what are no numbers is.
+# A field with at most this many values is drawn as categories.
 FEW_VALUES = 5
 # Marker, colour and opacity of a trial.
 MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
@@ -24,7 +24,7 @@ MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
 def sweep(result: SweepResult) -> "Figure":
     """Return the picture of a sweep: scores by trial with the best so far, and by each field that varies.
 
-    A pruned trial is a cross, at the score that it had come to; one that failed is left out.
+    A pruned trial is a cross at its last score; a failed trial is left out.
 
     Raises:
         ParamsError: no trial has a score.
@@ -60,7 +60,7 @@ def _draw(axes: "Axes", trials: Sequence[SweepTrial], places: Sequence[float]) -
 
 
 def _placed(axes: "Axes", values: Sequence[Any]) -> Sequence[float]:
-    # Numbers lie where they are on the x axis; other values, and few numbers, stand side by side.
+    # Numbers lie at their place on the x axis; other values, and few numbers, stand side by side.
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if are_numbers and not len(set(values)) <= FEW_VALUES < len(values):
         if min(values) > 0 and max(values) / min(values) > MANY_TIMES:

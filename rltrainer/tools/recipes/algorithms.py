@@ -1,4 +1,4 @@
-"""The algorithms, by the names that recipes and commands have for them: a closed list."""
+"""The algorithms by their names in recipes and commands: a closed list."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Space = gym.Space[Any]
 OFFLINE: dict[str, type[Algorithm]] = {
     "bc": known.BC, "cql": known.CQL, "discrete_cql": known.DiscreteCQL, "iql": known.IQL, "td3bc": known.TD3BC,
 }  # fmt: skip
-"""Algorithms that recipes train from data only; the other off-policy ones can do so too."""
+"""Algorithms that recipes train from data only; other off-policy algorithms can learn from data, too."""
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "a2c": known.A2C, "c51": known.C51, "ddpg": known.DDPG, "discrete_sac": known.DiscreteSAC,
     "double_dqn": known.DoubleDQN, "dqn": known.DQN, "impala": known.IMPALA, "ppo": known.PPO, "qrdqn": known.QRDQN,
@@ -25,13 +25,13 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def policy_of(algorithm: str | type[Algorithm]) -> type[Policy]:
-    """Return the class of the policy that an algorithm is given."""
+    """Return the class of an algorithm's policy."""
     cls = algorithm_named("recipes", algorithm)
     return Actor if issubclass(cls, known.BC) else cls.policy_class
 
 
 def algorithms_for(observation_space: Space, action_space: Space) -> list[str]:
-    """Return the names of the algorithms whose policies take these spaces, of an env's or of a data set's."""
+    """Return the names of the algorithms that take these spaces of an env or a data set."""
     return [name for name in ALGORITHMS if takes(name, observation_space, action_space)]
 
 
@@ -46,7 +46,7 @@ def takes(name: str, observation_space: Space, action_space: Space) -> bool:
 
 
 def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
-    """Return an algorithm by its name, or the class itself; a `ParamsError` of this owner says which may be meant."""
+    """Return an algorithm by its name, or the class itself; a `ParamsError` about `owner` says which may be meant."""
     if isinstance(name, type) and issubclass(name, Algorithm):
         return name
     if isinstance(name, str) and name in ALGORITHMS:
@@ -60,6 +60,6 @@ def algorithm_named(owner: str, name: Any) -> type[Algorithm]:
 
 
 def name_of(algorithm: Any) -> Any:
-    """Return the name of an algorithm or class, or the class if it is a user's; everything else as it is."""
+    """Return the name of an algorithm or class, or a user's class itself; all else stays as it is."""
     cls = type(algorithm) if isinstance(algorithm, Algorithm) else algorithm
     return next((name for name, each in ALGORITHMS.items() if each is cls), cls)

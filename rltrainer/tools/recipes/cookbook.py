@@ -55,11 +55,11 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
 
 
 def find(env: str, algorithm: str | None = None) -> Recipe | None:
-    """Return the recipe for an env, or for another version of it, of this algorithm or the best that there is.
+    """Return the recipe for an env or another version of it, of this algorithm or of the best one with a recipe.
 
-    All Atari games are trained by the same settings, so one without a recipe gets another one's.
+    All Atari games train with the same settings, so a game without a recipe gets another game's.
     """
-    order = [algorithm] if algorithm else ["sac", "ppo", *ALGORITHMS]  # SAC has none for discrete actions
+    order = [algorithm] if algorithm else ["sac", "ppo", *ALGORITHMS]  # SAC has no recipes for discrete actions
     for is_meant in (
         lambda other: other == env,
         lambda other: _without_version(other) == _without_version(env),
@@ -98,7 +98,7 @@ def _read(value: Any, reader: PlainReader, path: str) -> Any:
 
 
 def is_atari(env: str) -> bool:
-    """Return whether an id is that of an Atari game: `ALE/Pong-v5`, `PongNoFrameskip-v4`."""
+    """Return whether an id names an Atari game: `ALE/Pong-v5`, `PongNoFrameskip-v4`."""
     return env.startswith("ALE/") or "NoFrameskip-" in env
 
 
@@ -111,12 +111,12 @@ def _refuse(place: str, name: str) -> str:
 
 
 NAME = "recipe.json"
-# File in a run's folder of the algorithm that continued.
+# The file in a run's folder of an algorithm that continues.
 START = "start.safetensors"
 
 
 def write_recipe(recipe: AnyRecipe, folder: RunFolder) -> None:
-    """Write the recipe of a run that begins; a resumed one keeps its own."""
+    """Write the recipe of a new run; a resumed run keeps its own."""
     path = folder.path / NAME
     folder.refuse_links()
     if path.exists():
@@ -160,7 +160,7 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except ParamsError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    # The recipe has the path that the folder had at first; it may have been moved since.
+    # The recipe has the folder's first path; it may have moved since.
     own = folder.path / START
     if recipe.start is not None and Path(recipe.start).name == START and own.exists():
         recipe = recipe.with_fields(start=own)

@@ -75,7 +75,10 @@ Wrappers = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AnyRecipe(Params):
-    """All settings of a training as data: `recipe.make_trainer().run()`; in an env or from logged data."""
+    """All settings of a training, in an env or from logged data, as data: `recipe.make_trainer().run()`.
+
+    A field that breaks its rule raises a `ParamsError`.
+    """
 
     algorithm: str | type[Algorithm]
     """Name of the algorithm, such as "ppo"; or a class of your own."""
@@ -125,7 +128,7 @@ class AnyRecipe(Params):
         super().__post_init__()
         object.__setattr__(self, "algorithm", name_of(self.algorithm))
         cls = self.algorithm_class
-        # A frozen field is set by `object`; as tuples and text they equal those of a file.
+        # `object` sets a frozen field; tuples and text equal what a file restores.
         for field in ("wrappers", "test_wrappers"):
             if (data := getattr(self, field)) is not None:
                 wrappers_named(type(self).__name__, field, data)
@@ -151,7 +154,7 @@ class AnyRecipe(Params):
 
     @classmethod
     def from_json(cls, text: str, **live: Any) -> Self:
-        """Rebuild a recipe from `to_json` text; see `Params.from_json`.
+        """Rebuild a recipe from `to_json` text; takes and raises what `Params.from_json` does.
 
         Gymnasium would import a module that an env's id names (`my_package:MyEnv-v0`), so pass such an `env` instead.
         """
@@ -182,7 +185,7 @@ class AnyRecipe(Params):
 
     @property
     def length(self) -> str:
-        """The length of the run in words: of the whole collections and epochs that it comes to."""
+        """The length of the run in words, rounded up to whole collections and epochs."""
         _, collection, unit = self._steps()
         epochs = {**self._epochs(), **self.trainer}
         per_epoch = math.ceil(epochs["epoch_num_steps"] / collection) * collection
@@ -196,7 +199,8 @@ class AnyRecipe(Params):
     def with_fields(self, **fields: Any) -> Self:
         """Return a copy with other values of fields: the recipe's own, the algorithm's, the trainer's, the policy's.
 
-        Each goes by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`.
+        Each goes by its own name, wherever it belongs: `num_envs=16, lr=1e-3, batch_size=64`. A name or value that
+        breaks its rule is a `ParamsError`.
         """
         known = self.fields_by_owner()
         changes: dict[str, dict[str, Any]] = {owner: {} for owner in known}
@@ -205,7 +209,7 @@ class AnyRecipe(Params):
             if owner is None:
                 raise ParamsError(f"Recipe {self.name}: has no field {name!r}.{self._field_hint(name)}")
             changes[owner][name] = value
-        # The networks of a saved algorithm are as they are: options of the recipe's policy do not apply to them.
+        # A saved algorithm keeps its networks: options of the recipe's policy do not apply to them.
         own_policy = {} if changes[""].get("start") is not None else self.policy
         return dataclasses.replace(
             self,
@@ -226,7 +230,7 @@ class AnyRecipe(Params):
         if self.backend == "tensor" and self.device == "auto":  # before the networks: envs of tensors have a device
             device = resolve_device(type(self).__name__, "auto", None, None, "tensor", earlier.get("networks"))
             return dataclasses.replace(self, device=str(device)).make_trainer(**live)
-        # Before the networks, whose weights are drawn by torch's global generator.
+        # Before the networks: torch's global generator draws their weights.
         seed_everything(self.seed)
         policy, fields = self._parts(earlier)
         shared = {"test_step_num_episodes": self.test_step_num_episodes, "seed": self.seed}
@@ -239,9 +243,9 @@ class AnyRecipe(Params):
 
     @abstractmethod
     def _parts(self, earlier: Mapping[str, str]) -> tuple[Policy, dict[str, Any]]:
-        """Return the policy, and the fields of the trainer's params that are made: collectors, buffer, epochs.
+        """Return the policy, and new fields of the trainer's params: collectors, buffer, epochs.
 
-        `earlier` are the devices of a run that is resumed: see `Run.devices`.
+        `earlier` are the devices of the run to resume: see `Run.devices`.
         """
 
     @abstractmethod
@@ -259,12 +263,12 @@ class AnyRecipe(Params):
         return policy.to(device)
 
     def _device_of_buffer(self, nbytes: int, policy: Policy, earlier: Mapping[str, str]) -> torch.device:
-        """Return the policy's device if a buffer of so many bytes fits there, and did so when the run began."""
+        """Return the policy's device if a buffer of so many bytes fits there, and did so when the run started."""
         has_no_room = earlier.get("buffer") == "cpu" and earlier.get("networks") == str(policy.device)
         return torch.device("cpu") if has_no_room else device_for_data(nbytes, policy.device)
 
     def _make_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
-        """Return the policy with the recipe's options, or of the saved algorithm that continues."""
+        """Return the policy with the recipe's options, or the policy of the saved algorithm that continues."""
         if self.start is not None:
             return self._saved(self.start).policy
         try:
@@ -297,7 +301,7 @@ class AnyRecipe(Params):
         return vector_env(type(self).__name__, self.env, num_envs, backend=self.backend, **options)
 
     def make_env(self, **env_kwargs: Any) -> gym.Env[Any, Any]:
-        """Return one env as those of test steps are, with further arguments, such as `render_mode="rgb_array"`."""
+        """Return one env like the envs of test steps, with further arguments, such as `render_mode="rgb_array"`."""
         return single_env(cast(Any, self.env), self._wrappers(for_tests=True), **{**self.env_kwargs, **env_kwargs})
 
     def _wrappers(self, for_tests: bool) -> list[Any]:
@@ -307,7 +311,7 @@ class AnyRecipe(Params):
         return wrappers_named(type(self).__name__, "wrappers", data)
 
     def _test_collector(self, policy: Policy, envs: VectorEnv) -> Collector:
-        """Return the collector of test steps, in which all episodes end."""
+        """Return the collector of test steps, with a limit so that all episodes end."""
         knows_limit = self.max_episode_steps is not None or self.backend in ("tensor", "envpool")
         if isinstance(self.env, str) and not knows_limit:
             spec = spec_of(self.env)
@@ -339,7 +343,7 @@ class AnyRecipe(Params):
         return live - made | {"checkpoint"}
 
     def _field_hint(self, name: str) -> str:
-        """Return a sentence on the name that may be meant instead of one that `with_fields` does not take."""
+        """Return a sentence on the name that may be meant instead of an unknown one."""
         of_train = ("data", "folder")
         others = {*self.live_fields(), *of_train}
         if (meant := nearest(name, {*self.field_names(), *others})) not in others:
@@ -350,8 +354,8 @@ class AnyRecipe(Params):
 
 def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
     """Split `num_units` units of `unit` steps, such as collections, into about `wanted` equal epochs, rounded up."""
-    # Epochs of `fewer` units are at least as many as wanted, those of one unit more at most as many. The nearer
-    # number of epochs is taken, and of two that are as near the one with fewer steps.
+    # Epochs of `fewer` units are at least as many as wanted, epochs of one unit more at most as many. The nearer number
+    # of epochs is taken; if both are as near, the one with fewer steps.
     fewer = num_units // wanted
     candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
     count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
@@ -359,7 +363,7 @@ def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
 
 
 def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv:
-    """Return the vector env that is given, or that a factory makes, as it is; else one by `make_vec`."""
+    """Return a given vector env, or a factory's, as it is (wrappers for it are a `ParamsError`); else `make_vec`'s."""
     made = env
     if callable(env) and (not isinstance(env, type) or issubclass(env, gym.vector.VectorEnv)):
         with contextlib.suppress(Exception, SystemExit):  # make_vec says which env cannot be made
@@ -379,7 +383,7 @@ def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv
 MAX_CAPACITY = 1_000_000
 # Field of the trainer's params: the env steps of all envs in a rollout.
 SIZE = "collection_step_num_env_steps"
-# Steps after which the episodes of tests are truncated where nothing else limits them.
+# Steps after which test episodes are truncated if nothing else limits them.
 MAX_TEST_STEPS = 10_000
 BUFFERS = {None: ReplayBuffer, "hindsight": HindsightReplayBuffer, "prioritized": PrioritizedReplayBuffer}
 AnyBuffer = Annotated[
@@ -394,7 +398,7 @@ AnyBuffer = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Recipe(AnyRecipe):
-    """All settings of a run in an env, as data: `recipe.make_trainer().run()`."""
+    """All settings of a run in an env, as data: `recipe.make_trainer().run()`. Raises as `AnyRecipe`."""
 
     env: AnyEnv
     """The env: a gymnasium id, a factory, or a vector env or its factory."""
@@ -411,7 +415,7 @@ class Recipe(AnyRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # BC learns from data only; the others improve on what they have learned from it.
+        # BC learns from data only; the others can improve online.
         if self.algorithm in OFFLINE and (self.start is None or self.algorithm == "bc"):
             hint = 'Give it data: rl.train(..., data="logged.safetensors"), rltrainer train ... --data FILE.'
             self.raise_invalid("algorithm", "must be one that trains in an env", hint)
@@ -426,7 +430,7 @@ class Recipe(AnyRecipe):
 
     @property
     def num_rows(self) -> int | None:
-        """Env steps of each env in a rollout; None off policy, and of rollouts of whole episodes."""
+        """Env steps of each env in a rollout; None off policy, and for rollouts of whole episodes."""
         cls = self.trainer_params_class
         num_steps = self.trainer.get(SIZE, getattr(cls, SIZE)) if cls is OnPolicyTrainerParams else None
         return None if num_steps is None else math.ceil(num_steps / self.num_envs)
@@ -488,7 +492,7 @@ Data = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OfflineRecipe(AnyRecipe):
-    """All settings of a run on logged data, as data: `recipe.make_trainer().run()`."""
+    """All settings of a run on logged data, as data: `recipe.make_trainer().run()`. Raises as `AnyRecipe`."""
 
     env: AnyEnv | None = None
     """The env of test steps: a gymnasium id, or a factory. None makes no test steps, so that no algorithm is best."""
@@ -508,7 +512,7 @@ class OfflineRecipe(AnyRecipe):
 
     @property
     def env_name(self) -> str:
-        """The env's id, or the name of its factory; without an env that of the data."""
+        """The env's id, or the name of its factory; without an env, the data's name."""
         if self.env is not None:
             return super().env_name
         return "buffer" if isinstance(self.data, ReplayBuffer) else Path(self.data).stem

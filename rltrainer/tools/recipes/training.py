@@ -68,7 +68,7 @@ def train(
     TD3+BC, or of discrete CQL for discrete actions. It prints its choice and writes it to the folder.
 
     Args:
-        env: a gymnasium id, a factory of envs or vector envs, or a vector env, which trains without test steps as those
+        env: a gymnasium id, a factory of envs or vector envs, or a vector env, which trains without test steps, as they
             need envs of their own. With `data`, the env of test steps; None makes none.
         algorithm: its name, "ppo", "sac", ..., or a class of your own; None takes the recipe's. Or an algorithm whose
             networks, optimizers and params continue, such as `result.algorithm` of a run on data; the object itself
@@ -99,7 +99,7 @@ def train(
     if start is not None:
         recipe = dataclasses.replace(recipe, params=start.params, policy={}, start=START)
         words = f"{recipe.algorithm_name} continues; {words}"
-    # Callbacks, hooks and loggers are no data: the trainer gets them, and the recipe in the folder lacks them.
+    # Callbacks, hooks and loggers are no data: the trainer gets them, the recipe in the folder lacks them.
     live = {name: fields.pop(name) for name in recipe.live_fields() & fields.keys()}
     found, recipe = recipe, recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
@@ -113,7 +113,7 @@ def train(
 
 
 def resume(folder: str | os.PathLike[str], **fields: Any) -> Training:
-    """Resume a run of `rl.train` where it ended, bit for bit; one that had come to its end takes more `max_epochs`.
+    """Resume a run of `rl.train` where it ended, bit for bit; a finished run takes more `max_epochs`.
 
     Args:
         folder: of the run.
@@ -121,8 +121,8 @@ def resume(folder: str | os.PathLike[str], **fields: Any) -> Training:
             callbacks, hooks and loggers; and changes by name, such as `max_epochs` and `device`.
 
     Raises:
-        CheckpointError: the folder holds no run of `rl.train`, its checkpoints are gone or damaged, or it must be given
-            one of these.
+        CheckpointError: the folder holds no run of `rl.train`, its checkpoints are gone or damaged, or an object that
+            the run was given is missing.
         ParamsError: a field breaks its rule, or is none.
     """
     run_folder, given = open_run(folder).folder, {"env", "algorithm", "data", "buffer"} & fields.keys()
@@ -134,7 +134,7 @@ def resume(folder: str | os.PathLike[str], **fields: Any) -> Training:
 
 @contextlib.contextmanager
 def saying_what_is_saved(owner: str, folders: Iterable[RunFolder], command: str) -> Iterator[None]:
-    """Name the runs that Ctrl-C has saved, and what resumes them."""
+    """Name the runs that Ctrl-C saved, and what resumes them."""
     try:
         yield
     except KeyboardInterrupt:
@@ -162,19 +162,22 @@ def _train_rank(arguments: dict[str, Any]) -> tuple[Path, InfoStats, AnyRecipe]:
 
 
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
-    """Train by a recipe in a folder, or resume the run in it; return the best algorithm, without test steps the last.
+    """Train by a recipe in a folder, or resume the run in it; return the best algorithm (without test steps, the last).
 
     Args:
         recipe: the settings.
         folder: of this run alone.
         start: the algorithm that continues, saved where the recipe says; None reads it from there.
         live: further fields of the trainer's params, such as `hooks`.
+
+    Raises:
+        CheckpointError: the run in the folder has lost its checkpoints.
     """
     if (num_epochs := epochs_of(folder)) is not None and num_epochs != recipe.max_epochs:
         # More epochs of the same length: the recipe alone would split its steps into other epochs.
         live, recipe = {"max_epochs": recipe.max_epochs} | live, dataclasses.replace(recipe, max_epochs=num_epochs)
     if num_epochs is not None and "checkpoint" not in live and not folder.checkpoints.exists():
-        # A run makes the folder before all else: it was removed.
+        # A run makes this folder first: it was removed.
         hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {folder.path}"
         raise CheckpointError(
             f"{folder.path}: its checkpoints are gone, as a sweep removes those of what is over. {hint}"
@@ -182,16 +185,16 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     try:
         if start is not None:
             start.save(cast(Path, recipe.start))
-        if isinstance(own := live.get("logger"), Logger):  # the folder has JSON lines whatever else is logged
+        if isinstance(own := live.get("logger"), Logger):  # the folder always has JSON lines
             live["logger"] = MultiLogger(*folder.logger().loggers, own)
         trainer = recipe.make_trainer(run_folder=folder, **live)
     except BaseException:
         with contextlib.suppress(OSError):
             if start is not None:
                 Path(cast(Path, recipe.start)).unlink()
-            folder.path.rmdir()  # if it is empty: nothing came of it
+            folder.path.rmdir()  # only an empty folder, without a run
         raise
-    trainer.ranks.once(write_recipe, recipe, folder)  # only now: a folder in which no trainer could be made is removed
+    trainer.ranks.once(write_recipe, recipe, folder)  # only now: without a trainer, the folder is removed
     if trainer.params.verbose:
         print(devices_line(recipe, trainer))
     try:
@@ -208,7 +211,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
 
 
 def rollout_words(found: AnyRecipe, made: AnyRecipe) -> str:
-    """Return words about the rollouts of a recipe that trains in more or fewer envs than the one that was found."""
+    """Return words about the rollouts of a recipe with more or fewer envs than the found recipe."""
     if not (isinstance(found, Recipe) and isinstance(made, Recipe)) or found.num_envs == made.num_envs:
         return ""
     return "" if made.num_rows is None else f", with rollouts of {made.num_rows:,} steps of each env"
@@ -225,7 +228,7 @@ def devices_line(recipe: AnyRecipe, trainer: Trainer[Any, Any]) -> str:
 
 
 def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:
-    """Return the recipe that `rl.train` takes for an env; with the algorithm's recommended fields if there is none.
+    """Return the recipe that `rl.train` takes for an env, or one of recommended fields.
 
     Args:
         env: a gymnasium id, or a factory of envs.
@@ -238,14 +241,17 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
 
 
 def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
-    """Return the recipe for an env or for data, and a description of the choice; `shape` has fields of `SHAPES`."""
+    """Return the recipe for an env or data, and words on the choice; `shape` has fields of `SHAPES`.
+
+    The name of a recipe in place of an env raises a `ParamsError`.
+    """
     if algorithm is not None:
         algorithm_named("train", algorithm)
     if data is not None:
         recipe = recommended_recipe(env, algorithm, shape, data)
         return recipe, f"the recommended settings of {recipe.algorithm_name} on data"
     env = newest_version(env) if isinstance(env, str) else env
-    # The name of a recipe where an id is meant, such as ppo/CartPole-v1.
+    # The name of a recipe instead of an id, such as ppo/CartPole-v1.
     if env in cookbook.names():
         meant, _, of = env.partition("/")
         hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."
@@ -260,8 +266,10 @@ def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = N
 
 
 def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any) -> AnyRecipe:
-    """Return a recipe of recommended settings, of an algorithm that suits the actions if none is named."""
-    kwargs, wrappers, num_envs = shape.get("env_kwargs") or {}, shape.get("wrappers", ()), shape.get("num_envs")
+    """Return a recipe of recommended settings; without a name, the algorithm suits the actions."""
+    kwargs = shape.get("env_kwargs") or {}
+    wrappers = shape.get("wrappers", ())
+    num_envs = shape.get("num_envs")
     owner = (Recipe if data is None else OfflineRecipe).__name__
     options: Any = {"wrappers": wrappers_named(owner, "wrappers", wrappers), **kwargs}
     if shape.get("backend") == "tensor":  # the others make the same spaces
@@ -283,7 +291,7 @@ def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: An
         return OfflineRecipe(data=data, trainer=dict(offline_fields(cls)), **shared)
     is_on_policy = issubclass(cls, OnPolicyAlgorithm)
     of_online: Any = getattr(cls, "recommended", lambda envs: {})
-    if algorithm in OFFLINE:  # it was trained on data, and continues
+    if algorithm in OFFLINE:  # it was trained on data, and continues in an env
         of_online, shared["start"] = partial(a_step_per_sample, cls), shape.get("start")
     with opened(vector_env(owner, env, num_envs or (8 if is_on_policy else 1), **options)) as envs:
         return Recipe(

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk: the params and results of one, and several of them at once."""
+"""Runs on disk: the params and results of one run, and several runs at once."""
 
 from rltrainer.tools.runs.opened_run import Run, open_run
 from rltrainer.tools.runs.seeds import SeedRun, run_seeds

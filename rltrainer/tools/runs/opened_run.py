@@ -24,20 +24,20 @@ from rltrainer.validation.field_rules import AnyPath, checked
 
 @dataclass(frozen=True)
 class Run:
-    """A run in its folder, which may still be training; `open_run` makes one. Its log and models are read on access.
+    """A run in its folder, which may still be training; `open_run` makes one. Log and models are read on access.
 
     Attributes:
         name: the name of the folder.
         params: the contents of `params.json`.
         trainer: the fields of the trainer's params as plain data; live objects are only named.
         algorithm: the fields of the algorithm's params as plain data.
-        runtime: those of its runtime params, with a value for each "auto".
+        runtime: the fields of its runtime params, with a value for each "auto".
         algorithm_class: the name of the algorithm's class.
         versions: the versions of the packages that ran.
-        devices: where the run began, of its "networks" and its replay "buffer": such as "cpu", "cuda:0".
-        command: the command that began the run.
+        devices: where its "networks" and its replay "buffer" were at the start: such as "cpu", "cuda:0".
+        command: the command that started the run.
         git: `commit`, and `dirty` if tracked files differed from it; None outside a repository.
-        env_id: the gymnasium id of the env; None where a factory or wrappers made it. None also for an id with a module
+        env_id: the gymnasium id of the env; None if a factory or wrappers made it, or if the id has a module
             (`my_package:MyEnv-v0`), which gymnasium would import: files are data.
         env_kwargs: the arguments of the env beside its id, as plain data.
     """
@@ -92,7 +92,7 @@ class Run:
         return columns(self.log, kind)
 
     def load_best(self, *, classes: Named = (), device: str | torch.device = "cpu") -> Algorithm:
-        """Return the algorithm of the best test step; arguments and errors are those of `rl.load`."""
+        """Return the algorithm of the best test step; takes and raises what `rl.load` does."""
         return load(self.folder.best, classes=classes, device=device)
 
     @property
@@ -108,12 +108,12 @@ class Run:
 
     @property
     def pictures(self) -> list[Path]:
-        """The pictures of the run in its folder, by name, and its page."""
+        """The pictures in the run's folder, by name, and its page."""
         return sorted(path for path in self.folder.path.glob("*") if path.suffix in (".png", ".svg", ".pdf", ".html"))
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason of its end: "max_epochs", "stop_fn", or a hook's word; None while it may continue.
+        """The reason of its end: "max_epochs", "stop_fn", or a hook's reason; None while it may continue.
 
         Only checkpoints hold a hook's reason, and a sweep removes them: `SweepTrial.state` tells pruned trials.
         """
@@ -177,5 +177,5 @@ def runs_in(path: Path) -> list[Path]:
     """Return the folder of a run, or the folders of all runs below it, by name."""
     if not path.is_dir() or _is_run(path):
         return [path]
-    folders = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]  # a link may be a circle
+    folders = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]  # links may be circular
     return sorted(run for each in folders for run in runs_in(each) if _is_run(run))

@@ -15,24 +15,24 @@ from rltrainer.processes.program import Link
 from rltrainer.processes.worker import Report, Worker, WorkerGroup, make_context, num_cores
 from rltrainer.trainers import Trainer
 
-# For what ended runs save, before they are killed.
+# Time for ended runs to save before they are killed.
 SECONDS_TO_SAVE = 60.0
-# Seconds between two reports of how far a run is.
+# Seconds between two reports of progress.
 TICK = 0.5
-# The answer to a question where the parent ends all jobs, or is gone.
+# The answer to a question if the parent ends all jobs, or is gone.
 OVER = None
 _TRAVEL = "must travel to another process"
 _TRAVEL_HINT = "Define it at the top level of a module or script; functools.partial takes more arguments along."
 
 
 class Parent:
-    """The program of a job's process; through it the job asks and reports to the process that started it."""
+    """The program of a job's process: through it the job asks, and reports to, the process that started it."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     def do(self, pickled: bytes) -> tuple[str, Any]:
-        """Do a job that was sent here; return "done" with its result, or why it has none with a traceback."""
+        """Do a pickled job; return "done" with its result, or why it has none with a traceback."""
         try:
             job: Job = self._link.load(pickled)
         except Exception:
@@ -50,8 +50,8 @@ class Parent:
         return self._link.ask(("question", question))
 
     def run(self, trainer: Trainer[Any, Any]) -> Any:
-        """Run a trainer, and report how far it is."""
-        # A thread of its own, as a trainer has no point that is called twice a second whatever its steps take.
+        """Run a trainer, and report its progress."""
+        # A thread of its own: no point of a trainer is called twice a second, however long its steps take.
         is_over = threading.Event()
         reports = threading.Thread(target=self._report, args=(trainer, is_over), daemon=True)
         reports.start()
@@ -72,13 +72,13 @@ Job = Callable[[Parent], Any]
 
 
 class Listener:
-    """The receiver of the news of jobs, each by its number."""
+    """Receives the news of jobs, by their numbers."""
 
     def progress(self, number: int, share: float, score: float | None) -> None:
         """Note how far a job is, in [0, 1], and its best score."""
 
     def answer(self, number: int, question: Any) -> Any:
-        """Return the answer to a job's question; None where jobs ask nothing."""
+        """Return the answer to a job's question; None if jobs ask nothing."""
         return None
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
@@ -86,7 +86,7 @@ class Listener:
 
 
 class Processes:
-    """The processes that run at a time, each with its job."""
+    """The processes that run at once, each with its job."""
 
     def __init__(self, owner: str, word: str, limit: int | None, listener: Listener) -> None:
         self._owner, self._word, self._listener, self._limit = owner, word, listener, limit or num_cores()
@@ -95,14 +95,14 @@ class Processes:
         self._numbers: dict[Worker, int] = {}
 
     def run(self, jobs: Iterator[tuple[int, Job]]) -> None:
-        """Run them all in their order; the next one is asked for when there is a process for it."""
+        """Run all jobs in their order; the next one is asked for when a process is free."""
         try:
             for number, job in jobs:
                 self._start(number, job)
                 self._receive_until_fewer_than(self._limit)
             self._receive_until_fewer_than(1)
         finally:
-            # Runs with checkpoints save when they are ended; a second interrupt ends them at once.
+            # Ended runs with checkpoints save first; a second interrupt ends them at once.
             self._end()
 
     def _end(self) -> None:
@@ -147,7 +147,7 @@ class Processes:
 
 
 class Bar:
-    """One progress bar for all jobs, where it is wanted: a context."""
+    """One progress bar for all jobs, if it is wanted: a context."""
 
     def __init__(self, title: str, num_jobs: int, is_shown: bool) -> None:
         layout = "{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}{postfix}]"
@@ -161,7 +161,7 @@ class Bar:
         self._bar.close()
 
     def move(self, number: int, share: float, **words: str) -> None:
-        """Move the bar by what a job has done, and show words by their names."""
+        """Move the bar by a job's progress, and show words by their names."""
         self._shares[number] = share
         if words:
             self._bar.set_postfix({name.replace("_", " "): text for name, text in words.items()}, refresh=False)
@@ -174,12 +174,12 @@ class Bar:
 
     @staticmethod
     def complain(text: str) -> None:
-        """Print lines above the bar to where errors go, whether the bar is shown or not."""
+        """Print lines to the standard error, above the bar if it is shown."""
         tqdm.write(text, file=sys.stderr)
 
 
 def check_program(owner: str, make: object) -> None:
-    """Check that this is no process that imports the program, and that `make` can travel to one."""
+    """Raise a `ParamsError` in a process that imports the program, or if `make` cannot travel to one."""
     # A new process imports the program under this name, so the call stands at the program's top level.
     frames = (frame for frame, _ in traceback.walk_stack(None))
     if any(frame.f_globals.get("__name__") == "__mp_main__" and frame.f_code.co_name == "<module>" for frame in frames):
@@ -189,7 +189,7 @@ def check_program(owner: str, make: object) -> None:
 
 
 def check_travels(owner: str, field: str, value: object) -> None:
-    """Check that a value can be sent to another process."""
+    """Raise a `ParamsError` if a value cannot be sent to another process."""
     try:
         dumps(value)
     except Exception as error:

@@ -28,7 +28,7 @@ HANDLED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 def ranks_to_start(owner: str, num_ranks: int | None) -> int | None:
-    """Return the number of processes to start; None where this one trains itself, perhaps as a rank of `torchrun`."""
+    """Return how many processes to start, None if this one trains itself; a `ParamsError` for no positive integer."""
     num_ranks, place = checked(owner, "num_ranks", num_ranks, PositiveInt | None), torchrun_place()
     if num_ranks is not None and place is not None and num_ranks != place[1]:
         rule = f"must be None, or {place[1]} as of torchrun, which started this process"
@@ -50,7 +50,7 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
 
     check_program(owner, function)
     with tempfile.TemporaryDirectory() as folder, _kept_settings():
-        # Files, not ports: PyTorch unpickles what it finds at its launcher's, and listens there on all addresses.
+        # Files, not ports: PyTorch unpickles what it finds at its launcher's port, and listens there on all addresses.
         os.environ |= {STORE: os.path.join(folder, "store"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         for name in {"lo", "lo0"} & {name for _, name in socket.if_nameindex()}:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
@@ -65,7 +65,7 @@ def run_ranks(owner: str, num_ranks: int, function: Callable[[], T]) -> T:
             rank, failure = error.get_first_failure()
             said: Any = failure.message
             text = f"rank {rank} of {num_ranks} failed:\n"
-            if not isinstance(said, dict):  # its process has ended without a word
+            if not isinstance(said, dict):  # its process ended without a message
                 text += said if failure.exitcode < 0 else f"its process exited with code {failure.exitcode}"
             elif said["message"].startswith(LOST):  # because of another rank, which the rest of the message names
                 text = said["message"].removeprefix(LOST)

@@ -49,7 +49,7 @@ class _TaskParent(Parent):
 
 
 class RayProcesses(Processes):
-    """The tasks that run at a time, each with its job, in a process of its own; `uses_gpu` gives each a GPU."""
+    """The tasks that run at once, each with its job in a process of its own; `uses_gpu` gives each a GPU."""
 
     def __init__(self, uses_gpu: bool, owner: str, word: str, limit: int | None, listener: Listener) -> None:
         self._ray = ray = connected_ray(owner)

@@ -53,12 +53,12 @@ def run_seeds(
     Write the call under `if __name__ == "__main__":`.
 
     Args:
-        make: a function of a seed that returns a trainer, which is run without display, or any result of its own;
+        make: a function of a seed that returns a trainer, which then runs without display, or any other result;
             `rl.seed` is called before it.
         num_processes: seeds at a time; None takes one per core.
 
     Returns:
-        the outcomes in the order of the seeds; results are `InfoStats` where `make` returns trainers.
+        the outcomes in the order of the seeds; results are `InfoStats` if `make` returns trainers.
 
     Raises:
         ParamsError: an argument breaks its rule, or `make` cannot be sent to another process.
@@ -83,7 +83,7 @@ def _run_seed(make: Callable[[int], Any], seed: int, parent: Parent) -> Any:
     made = make(seed)
     if not isinstance(made, Trainer):
         return made
-    # Another copy of the frozen params would not reach the log of the trainer, which holds these.
+    # The trainer's log holds these params: a changed copy of them would not reach it.
     for field in ("show_progress", "verbose"):
         object.__setattr__(made.params, field, False)
     return parent.run(made)

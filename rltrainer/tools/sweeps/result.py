@@ -72,7 +72,7 @@ class SweepResult:
         return self.swept.with_fields(**self.best.fields)
 
 
-# The file of what a sweep varies, and of its seeds.
+# The file that says what a sweep varies, and its seeds.
 DESCRIBED = "sweep.json"
 # Seeds of a trial that a file may claim.
 MAX_SEEDS = 10_000
@@ -82,7 +82,7 @@ STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": 
 def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     """Read the sweep in a folder, which may still be running; unfinished trials are left out.
 
-    A varying class or function, such as one of your own, is returned as its name.
+    A varying class or function, such as your own, is returned as its name.
 
     Raises:
         CheckpointError: the folder is missing, no sweep's, or damaged.
@@ -103,7 +103,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
             raise CheckpointError(f"{folder / DESCRIBED}: expected what a sweep varies, found {readable(described)}")
     trials = [as_trial(each, _fields(folder, each), folder, seeds) for each in found if each.state.is_finished()]
     swept: AnyRecipe | None = None
-    with contextlib.suppress(ParamsError):  # of a function, or of an env that the file only names
+    with contextlib.suppress(ParamsError):  # a function, or an env that the file only names
         cls = OfflineRecipe if "data" in make else Recipe
         swept = cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))
     return SweepResult(folder, tuple(trials), swept)

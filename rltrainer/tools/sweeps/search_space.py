@@ -1,4 +1,4 @@
-"""The space of a sweep: fields by name, each in a range, or what a function of a trial returns; who takes them."""
+"""The space of a sweep: a range for each field, or what a function of a trial returns; and who takes the fields."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ OWNER = "sweep"
 
 @dataclass(frozen=True)
 class Uniform:
-    """Numbers from `low` to `high`, all equally likely."""
+    """Numbers from `low` to `high`, all equally likely; `high` <= `low` is a `ParamsError`."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform(Uniform):
-    """Positive numbers from `low` to `high` on a logarithmic scale: learning rates, coefficients."""
+    """Positive numbers (else a `ParamsError`) from `low` to `high` on a logarithmic scale, such as learning rates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +51,7 @@ Range = Uniform | range | Sequence[Any]
 
 
 def check_range(name: str, values: Any) -> None:
-    """Raise a `ParamsError` unless this is a range of two values at least."""
+    """Raise a `ParamsError` unless this is a range of at least two values."""
 
     def refuse(rule: str, hint: str = "") -> NoReturn:
         raise ParamsError.about(OWNER, f"space[{name!r}]", rule, values, hint)
@@ -94,7 +94,7 @@ Make = AnyRecipe | Callable[..., Any]
 
 
 class SearchSpace:
-    """The fields that differ from trial to trial, checked against who takes them."""
+    """The fields that differ from trial to trial; who takes them must know them, else a `ParamsError` is raised."""
 
     def __init__(self, make: Make, space: Space) -> None:
         self._make, self._space = make, space
@@ -117,7 +117,7 @@ class SearchSpace:
                     raise ParamsError(f"{rule}. {error}") from None
 
     def draw(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
-        """Return the fields of a trial by name."""
+        """Return the fields of a trial by name; a `ParamsError` if a function returned no dict."""
         if not callable(self._space):
             return {name: draw(trial, name, values) for name, values in self._space.items()}
         fields = self._space(trial)

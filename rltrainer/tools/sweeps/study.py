@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import optuna
 
 Sampler = Callable[..., Any]
-# Trials that come to their end before any is pruned.
+# Trials that end before any is pruned.
 NUM_STARTUP_TRIALS = 5
 NAME = "sweep"
 # The file of a study in the folder of its sweep.
@@ -34,7 +34,7 @@ FIELDS = "fields"
 
 
 class Study:
-    """The trials of a sweep so far, and what Optuna makes of them."""
+    """The trials of a sweep so far, in a study of Optuna's; an unfit sampler or pruner raises a `ParamsError`."""
 
     def __init__(self, folder: Path, sampler: Sampler | None, pruner: Any, seed: int) -> None:
         self._optuna = optuna = require_optuna()
@@ -43,7 +43,7 @@ class Study:
         self._pruner, self._seed = pruner, seed
         if pruner is not None and not isinstance(pruner, optuna.pruners.BasePruner):
             raise ParamsError.about("sweep", "pruner", "must be a pruner of Optuna's or None", pruner)
-        # A sampler for each trial, seeded by its number: draws depend on the finished trials alone, also after a kill.
+        # Each trial's sampler is seeded by its number: draws depend on the finished trials alone, also after a kill.
         first = self._sampler(0)
         if self.path.exists():
             with read_errors(self.path, CheckpointError), open_regular(self.path) as file:
@@ -61,7 +61,7 @@ class Study:
         return trials
 
     def begin(self, number: int) -> "optuna.trial.Trial":
-        """Return a trial that runs: the one of this number, which was cut off, or the next one."""
+        """Return a running trial: the interrupted one of this number, or the next one."""
         self._study.sampler = self._sampler(number)
         if number < len(trials := self.trials) and trials[number].state == self._optuna.trial.TrialState.RUNNING:
             return self._optuna.trial.Trial(self._study, trials[number]._trial_id)
@@ -71,12 +71,12 @@ class Study:
         """Note the score of a test step, and return whether the trial must end."""
         # The median pruner waits for a third of a run: early scores say little.
         self._study.pruner = self._pruner or self._optuna.pruners.MedianPruner(NUM_STARTUP_TRIALS, num_tests // 3)
-        if step not in self.trials[trial.number].intermediate_values:  # else it was made before the kill, too
+        if step not in self.trials[trial.number].intermediate_values:  # else the step was reported before a kill
             trial.report(score, step)
         return bool(trial.should_prune())
 
     def end(self, trial: "optuna.trial.Trial", score: float | None, error: str | None) -> None:
-        """Note what came of a trial: a score, or an error, or neither if it was pruned."""
+        """Note the outcome of a trial: a score, or an error, or neither if it was pruned."""
         states = self._optuna.trial.TrialState
         if error is not None:
             trial.set_user_attr("error", error)
@@ -147,7 +147,7 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
         directions = [direction.name for direction in study.directions]
     except CheckpointError:
         raise
-    except Exception as error:  # of code that expects what it has written
+    except Exception as error:  # the code expects what it wrote itself
         found = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"{path}: expected a study of Optuna's; reading it failed ({found})") from error
     if directions != ["MAXIMIZE"]:

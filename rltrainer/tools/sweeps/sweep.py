@@ -55,16 +55,16 @@ def sweep(
     device: str | None = None,
     show_progress: bool = True,
 ) -> SweepResult:
-    """Train with many choices of some fields, and return which scored best.
+    """Train with many choices of some fields, and return the best.
 
     Trials run in processes of one thread. After each test step Optuna gets the score and may prune the trial. The same
-    call on the same folder resumes interrupted trials from their checkpoints and starts those that are left; the
-    checkpoints of finished trials are removed. Write the call under `if __name__ == "__main__":`.
+    call on the same folder resumes interrupted trials from their checkpoints and starts the rest; checkpoints of
+    finished trials are removed. Write the call under `if __name__ == "__main__":`.
 
     Args:
         make: the name of a recipe, an env's id (for its best recipe), a recipe, or a function of a seed and, by name,
             the varying values, which returns a trainer with a test collector, or a score; `rl.seed` is called before.
-        space: a range for each varying field, as `rl.train` takes it, or argument of the function: `rl.Uniform`,
+        space: a range for each varying field (of `rl.train`) or argument of the function: `rl.Uniform`,
             `rl.LogUniform`, Python's `range` for integers, or a list of values. Or a function of an Optuna trial that
             returns values by name. None: the usual ranges of the recipe's algorithm.
         folder: of this sweep alone.
@@ -103,7 +103,7 @@ def sweep(
             raise ParamsError.about(OWNER, "device", "must be None with a function", device, hint)
         made = made.with_fields(device=device)
     gpu = torch.device(made.device) if isinstance(made, AnyRecipe) and made.device.startswith("cuda") else None
-    # Each trial would fail, and count. A GPU that is there is not tried, as that would take its memory.
+    # Each trial would fail, and count. A GPU that exists is not tried, as a try would take its memory.
     if executor == "processes" and gpu is not None and (gpu.index or 0) >= torch.cuda.device_count():
         require_device(OWNER, str(gpu))
     searched = SearchSpace(made, default_ranges(made) if space is None else space)
@@ -127,7 +127,7 @@ def sweep(
 
 
 class _Trials(Listener):
-    """The trials of a sweep: starts them, answers their reports, records their ends; both move the bar."""
+    """Starts the trials of a sweep, answers their reports and records their ends, and moves the bar."""
 
     def __init__(self, study: Study, space: SearchSpace, make: Make, folder: Path, seeds: range, bar: Bar) -> None:
         self._study, self._space, self._make, self._folder, self._seeds = study, space, make, folder, seeds
@@ -145,7 +145,7 @@ class _Trials(Listener):
         for number in [*cut_off, *range(len(earlier), num_trials)]:
             trial = self._running[number] = self._study.begin(number)
             fields = self._space.draw(trial)
-            if FIELDS not in trial.user_attrs:  # for readers without the program; else noted before a kill
+            if FIELDS not in trial.user_attrs:  # for readers without the program; a killed sweep may have noted it
                 trial.set_user_attr(FIELDS, to_plain(fields))
             yield number, TrialJob(self._make, fields, run_paths(self._folder, number, self._seeds))
 
@@ -156,7 +156,7 @@ class _Trials(Listener):
         return self._study.is_pruned(self._running[number], step, question.score, num_tests)
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
-        """Record the score of a trial, or its error; after a full disk nothing, so that the next call resumes it."""
+        """Record a trial's score or error; a full disk is a `CheckpointError`, and the next call resumes the trial."""
         if isinstance(result, DiskRefusal):
             text = f"the disk ended trial {number} ({result.cause})"
             hint = "The same call takes it up again, with those that were running, when the disk can be written"
@@ -255,7 +255,7 @@ DEFAULT_RANGES: dict[str, dict[str, Range]] = {
 
 
 def default_ranges(make: Make) -> Mapping[str, Range]:
-    """Return the ranges for a recipe's algorithm."""
+    """Return the usual ranges for a recipe's algorithm; a `ParamsError` if there are none."""
     if not isinstance(make, AnyRecipe) or make.algorithm not in DEFAULT_RANGES:
         who = make.algorithm if isinstance(make, AnyRecipe) else "a function"
         hint = f"Usual ranges are there for {', '.join(DEFAULT_RANGES)}"

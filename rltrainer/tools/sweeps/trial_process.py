@@ -1,4 +1,4 @@
-"""The job of a trial, in its own process: its seeds one by one, each in a run folder, with a report of each test."""
+"""The job of a trial, in its own process: its seeds in turn, each in a run folder, with a report of each test."""
 
 import dataclasses
 import errno
@@ -25,7 +25,7 @@ from rltrainer.trainers import Trainer
 from rltrainer.validation.field_rules import as_python, is_int
 
 PRUNED = "pruned by the sweep"
-# Errors of a disk that is full, over its quota, read-only by now, or broken.
+# Errors of a disk that is full, over quota, read-only by now, or broken.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 # Seconds between two tries to take the folder of a trial whose process is still saving.
 TICK = 0.5
@@ -35,14 +35,14 @@ TICK = 0.5
 class ScoreReport:
     """The report of a trial about a test step, or about a seed that makes none."""
 
-    step: int  # from 1; those of earlier seeds count
+    step: int  # from 1, over all seeds
     score: float  # the mean over the seeds so far
     num_tests: int  # of one run
 
 
 @dataclass(frozen=True)
 class DiskRefusal:
-    """The result of a trial that the disk has ended: it says nothing of the trial's fields."""
+    """The result of a trial that the disk ended: it says nothing about the trial's fields."""
 
     cause: str
     traceback: str
@@ -128,7 +128,7 @@ class _Pruning(TrainerHook):
 
 
 def _of_the_disk(error: BaseException) -> OSError | None:
-    # An error of a full or broken disk may be anywhere in the chain of causes, which may be a ring.
+    # An error of the disk may stand anywhere in the chain of causes, and the chain may be a ring.
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -149,7 +149,7 @@ def _checked_score(score: Any) -> float:
 
 
 def _take_folder(folder: Path) -> FolderLock:
-    # The process of a sweep that was killed may still be saving there.
+    # A process of a killed sweep may still be saving there.
     folder.mkdir(parents=True, exist_ok=True)
     lock, deadline = FolderLock(folder), time.monotonic() + 2 * SECONDS_TO_SAVE
     while True:
