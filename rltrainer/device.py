@@ -78,7 +78,7 @@ def resolve_device(
     Args:
         owner: for error texts.
         device: as the user wrote it.
-        network: all networks that are trained or that act; None if they are made later.
+        network: all networks that train or act; None if they are made later.
         observation_space: of one env; None if it is not known yet.
         backend: the way envs are stepped; see `make_vec`.
         earlier: the choice of the run to resume, from a file; "auto" keeps it if that device exists.

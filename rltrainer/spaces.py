@@ -234,7 +234,7 @@ def _shortest(bound: Array) -> Array:
 
 
 def _signature(space: Space) -> Any:
-    """Return values that are equal for spaces whose values are stored alike."""
+    """Return values that are equal for spaces that are stored alike."""
     if isinstance(space, spaces.Dict):
         return "Dict", [(key, _signature(part)) for key, part in space.spaces.items()]
     if isinstance(space, spaces.Tuple):

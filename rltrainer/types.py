@@ -89,7 +89,7 @@ class Transitions:
 class Sequences(Transitions):
     """Transitions that follow each other, every field [T, B, ...], or [K, T, B, ...] for K gradient steps.
 
-    T is the burn-in, which brings a memory up to date, and the length that is trained on. If a trajectory starts or
+    T is the burn-in, which brings a memory up to date, and the trained length. If a trajectory starts or
     ends within them, its first or last transition is repeated, with weight 0. `extra["state"]` [B, ...], if the buffer
     has it, is the memory before the first action. Memory starts again before the transitions that `first` [T, B] marks.
     """

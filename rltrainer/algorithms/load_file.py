@@ -96,7 +96,7 @@ def policy_of(owner: str, player: Player) -> Policy:
 
 
 class _File:
-    """A file that was read, with the objects that it describes."""
+    """A file after reading, with the objects that it describes."""
 
     def __init__(self, path: str | Path, reader: str, classes: Named, device: str | torch.device, strict: bool) -> None:
         self.path = Path(checked(reader, "path", path, AnyPath))

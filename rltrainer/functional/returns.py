@@ -36,7 +36,7 @@ def vtrace(
 
     Args:
         discount: [T, N], gamma * (not terminated).
-        ratio: [T, N], the policy's probability of the action over that of the policy that acted.
+        ratio: [T, N], the policy's probability of the action over the acting policy's.
         rho_bar: clips the ratios that weigh errors: the learned value is the value of a policy between the acting one
             (0) and this one (infinity).
         c_bar: clips the ratios along a trajectory: how fast errors spread, not their limit.

@@ -1,7 +1,7 @@
 """Statistics of the scores of several runs on several tasks, and how sure one can be of them.
 
-The definitions are those of Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice", and their package `rliable`. Scores are arrays `[..., R, M]`: R runs (seeds) of one algorithm on each of M
+The definitions follow Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
+and their package `rliable`. Scores are arrays `[..., R, M]`: R runs (seeds) of one algorithm on each of M
 tasks, normalised if tasks are to be compared, such as 0 for a random agent and 1 for an expert. `[R]` is one task.
 Leading axes, such as points of a learning curve, stay. Other arrays are a `ParamsError`.
 """

@@ -228,7 +228,7 @@ class TrainerHook(metaclass=ExplainsArguments):
     DATA: ClassVar[tuple[str, ...]] = ("batch_process", "process_optim_batch", "optimizer")
     """Points that may change what is learned: a resumed run needs the same hooks there."""
     NOT_ON_POLICY: ClassVar[tuple[str, ...]] = ()
-    """Overridden points that are not called on policy, where they cost nothing then."""
+    """Overridden points that are not called, and cost nothing, on policy."""
 
     def setup(self, ctx: TrainerContext) -> None:
         """Prepare, before the first step of a new or resumed run."""
@@ -294,8 +294,8 @@ class TrainerHook(metaclass=ExplainsArguments):
     def prepare_load(self, state: State) -> Load:
         """Check what `state_dict` returned, and return the function that restores it.
 
-        Nothing of the run has changed yet. By default a `state_class` is read by the types and rules of its fields (a
-        `CheckpointError` if they are broken), and any other state goes to `load_state_dict`.
+        Nothing of the run has changed yet. By default the types and rules of a `state_class` check its fields, with a
+        `CheckpointError`, and any other state goes to `load_state_dict`.
         """
         if self.state_class is not None:
             for field in dataclasses.fields(self.state_class):
@@ -308,7 +308,7 @@ class TrainerHook(metaclass=ExplainsArguments):
         return partial(self.load_state_dict, state)
 
     def _take_state(self, state: Any) -> None:
-        self.reset()  # which also forgets values that are not in the state yet
+        self.reset()  # this also forgets values that are not in the state yet
         self.state = state
 
 

@@ -331,7 +331,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
 
 
 def _by_each(method: Callable[Concatenate[Any, Args], None]) -> Callable[Concatenate["MultiLogger", Args], None]:
-    # Return the method that calls this one of each logger, also where one of them raises.
+    # Return a method that calls this method of every logger, even if one raises.
 
     @wraps(method)
     def call_each(self: "MultiLogger", /, *args: Args.args, **kwargs: Args.kwargs) -> None:

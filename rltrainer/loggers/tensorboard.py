@@ -1,6 +1,6 @@
 """Log to TensorBoard, in event files that the caller writes at once.
 
-TensorBoard's own writer leaves that to a thread, whose failures would not reach the caller.
+TensorBoard's own writer leaves this to a thread: its failures would not reach the caller.
 """
 
 import io

@@ -63,7 +63,7 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
 
 
 def load_module(name: str, module: nn.Module, saved: Any, strict: bool) -> IncompatibleKeys:
-    """Load a saved state, or the part of it that fits, into a network, and return the names that were left out."""
+    """Load a saved state, or its fitting part, into a network, and return the names that were left out."""
     left_out = IncompatibleKeys([], [], [])
     if not strict:
         saved = fitting_module_state(module, saved, "", left_out)

@@ -83,7 +83,7 @@ class NetParams(Params):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def with_defaults(self, defaults: "NetParams") -> Self:
-        """Return a copy that takes sizes, activation and encoder from `defaults` where it has none."""
+        """Return a copy with the missing ones of sizes, activation and encoder from `defaults`."""
         names = ["hidden_sizes", "activation"]
         if self.encoder is None and self.obs_encoder is None:
             names += ["encoder", "obs_encoder"]

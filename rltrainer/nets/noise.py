@@ -25,7 +25,7 @@ class Draw:
 
 
 class DrawnNumbers:
-    """Stands for a generator whose numbers were drawn before, in the order in which they are asked for."""
+    """Stands for a generator: hands out numbers that were drawn before, in their order."""
 
     def __init__(self, numbers: Sequence[Tensor]) -> None:
         self._numbers, self._next = numbers, 0
@@ -37,7 +37,7 @@ class DrawnNumbers:
 
 
 class DrawRecord(DrawnNumbers):
-    """Stands for a generator and remembers, in `draws`, what is asked for."""
+    """Stands for a generator: draws, and remembers each call in `draws`."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__([])

@@ -11,7 +11,7 @@ from rltrainer.types import State
 from rltrainer.validation.field_rules import Rule
 
 # Networks, their statistics, optimizers and the computations of updates are in it. Observations, actions, memories,
-# buffers and random numbers are always float32: they are cast where a policy acts, and where an update starts.
+# buffers and random numbers are always float32: acting, and the start of an update, cast them.
 FULL = (torch.float32, torch.float64)
 # The key in files; files of float32 lack it.
 ENTRY = "weight_dtype"

@@ -50,7 +50,7 @@ PLAIN_NAME = re.compile(r"[\w./:-]+")
 # Drawn numbers lie in [-10, 10] if their Box allows it: some boxes reach 3e38.
 LARGEST = 10.0
 TOLERANCE = 1e-4
-# Of 64 tried observations: if two choices are equal up to rounding, either is right.
+# How many of 64 observations may differ: if two choices are equal up to rounding, either is right.
 MAX_DIFFERENT = 4
 
 Run = Callable[[Tree, tuple[Array, ...]], list[Array]]

@@ -131,7 +131,7 @@ def a_callable(signature: str, hint: str = "") -> Rule:
 
 
 def _meant_number(value: Any) -> int | float | None:
-    """Return the number that a text holds, or the integer that a float equals; else None."""
+    """Return the number in a text, or the integer equal to a float; else None."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str):

@@ -42,7 +42,7 @@ THEIRS = {
     "cell_size": "lstm_hidden_size", "num_cg_steps": "cg_max_steps", "damping": "cg_damping",
     "num_quantiles": "n_quantiles", "num_outputs": "n_quantiles",
 }  # fmt: skip
-# Our names for another library's, of which the first that the called thing has is meant.
+# Our names for another library's: the called thing's first one is meant.
 ARGUMENTS: dict[str, tuple[str, ...]] = {"logdir": ("folder", "logger", "path")}
 for _ours, _names in THEIRS.items():
     for _name in _names.split():

@@ -60,10 +60,10 @@ class SuggestsAttributes:
 
 
 class ExplainsArguments(ABCMeta):
-    """Metaclass of classes whose constructors suggest the argument that was meant."""
+    """Metaclass of classes with constructors that suggest the intended argument."""
 
     def __call__(cls: type[T], *args: Any, **values: Any) -> T:
-        """Make an object; an `ArgumentError` explains arguments that do not fit."""
+        """Make an object; an `ArgumentError` explains unfit arguments."""
         try:
             return super().__call__(*args, **values)  # type: ignore[misc, no-any-return]  # of this metaclass
         except TypeError:
@@ -77,12 +77,12 @@ class ExplainsArguments(ABCMeta):
             raise
 
     def argument_hint(cls, name: str) -> str:
-        """Return where else a name belongs that is near to no argument of the constructor."""
+        """Return where else a name belongs if no argument of the constructor is near."""
         return ""
 
 
 def explains_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function or method raise an `ArgumentError` that explains arguments that do not fit."""
+    """Make a function or method raise an `ArgumentError` that explains unfit arguments."""
 
     @functools.wraps(function)
     def explained(*args: P.args, **values: P.kwargs) -> T:

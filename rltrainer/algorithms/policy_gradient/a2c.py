@@ -44,7 +44,7 @@ class A2CParams(AlgorithmParams):
 class PolicyStep(UpdateResult):
     """Result of a gradient step, with the arguments [B] of `policy_change`; it shares no memory with the batch."""
 
-    log_ratio: Tensor  # log-probability of each action minus that under the policy that collected
+    log_ratio: Tensor  # log-probability of each action minus its value under the collecting policy
     weight: Tensor
     share: Tensor | None = None  # what its batch counts in the mean over ranks; None is 1
     is_taken: Tensor | None = None  # False if the update step had ended before; None if it never ends early

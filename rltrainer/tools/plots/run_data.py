@@ -177,7 +177,7 @@ def run_scores(
         tasks: the runs of each task, by its name, equally many for each.
         ranges: by task, the scores that become 0 and 1, such as a random agent's and an expert's. None leaves all
             scores as they are.
-        value: which number of the log, whose last value counts.
+        value: which number of the log; its last value counts.
 
     Raises:
         ParamsError: tasks have different numbers of runs, a range is missing or empty, or a log lacks the number.

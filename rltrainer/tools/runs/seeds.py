@@ -53,8 +53,8 @@ def run_seeds(
     Write the call under `if __name__ == "__main__":`.
 
     Args:
-        make: a function of a seed that returns a trainer, which then runs without display, or any other result;
-            `rl.seed` is called before it.
+        make: a function of a seed that returns a trainer, to be run without display, or any other result; `rl.seed`
+            is called before it.
         num_processes: seeds at a time; None takes one per core.
 
     Returns:
