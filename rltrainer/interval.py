@@ -14,11 +14,7 @@ Unit = Literal["env_step", "gradient_step", "update_step", "training_step", "epo
 
 @dataclass(frozen=True)
 class Every:
-    """Each `n` of `unit`; due when a multiple of `n` was crossed.
-
-    Raises:
-        ParamsError: `n` is not positive, or the unit is unknown.
-    """
+    """Each `n` of `unit`; due when a multiple of `n` was crossed. A wrong `n` or `unit` is a `ParamsError`."""
 
     n: int | float
     unit: Unit

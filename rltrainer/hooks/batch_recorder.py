@@ -45,11 +45,8 @@ class BatchRecorder(TrainerHook):
     hook keeps the newest of its own files.
 
     Args:
-        folder: of the files; the hook makes a missing one.
+        folder: of the files; the hook makes a missing one. A failure to write is a `ReplayBufferError` in the run.
         max_files: the number of files to keep.
-
-    Raises:
-        ReplayBufferError: in the run, a file could not be written.
     """
 
     state_class = _BatchRecorderState
@@ -77,11 +74,7 @@ class BatchRecorder(TrainerHook):
 
     @staticmethod
     def load(path: str | Path) -> Rollout | Transitions:
-        """Read a batch from a file; the file runs nothing.
-
-        Raises:
-            ReplayBufferError: it is missing, damaged, or holds no batch.
-        """
+        """Read a batch from a file, which runs nothing; a file without a whole batch is a `ReplayBufferError`."""
         path = Path(checked("BatchRecorder.load", "path", path, AnyPath))
         state = read_state(path, "batch", ReplayBufferError)
         cls, fields = BATCHES.get(str(state.get("class"))), state.get("fields")

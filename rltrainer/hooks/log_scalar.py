@@ -90,15 +90,13 @@ class LogScalar(TrainerHook):
 
     Args:
         key: a field of the batch (`"reward"`, `"action"`, `"obs.position"` of a Dict), a column of its `extra`, or a
-            metric of the last update (`"critic_loss"`); the first of these that exists. Warm-up logs no metrics.
+            metric of the last update (`"critic_loss"`); the first of these that exists, else a `ParamsError` in the
+            run. Warm-up logs no metrics.
         reduction: of the numbers.
         every: the interval, an int in training steps; None: each training step.
         std: also log the population's standard deviation, as `reward_std`.
         log_pbar: also show the numbers on the progress bar.
         log_as: what the logged names start with; None takes the key.
-
-    Raises:
-        ParamsError: in the run: there is no such key.
     """
 
     state_class = _LogScalarState

@@ -110,17 +110,15 @@ class ClearCudaCache(TrainerHook):
 class SystemStats(TrainerHook):
     """Logs the load of processor, memory and GPUs, which a thread measures until the run ends.
 
-    `cpu_percent`, `memory_percent` and `process_memory_gb` come from `/proc`, or from psutil without it; for
-    each GPU `gpu0_percent`, `gpu0_memory_gb` and `gpu0_temperature` come from `nvidia-smi`, if it is there.
+    `cpu_percent`, `memory_percent` and `process_memory_gb` come from `/proc`, or else from psutil; without
+    both, the start of a run is a `MissingExtraError`. `gpu0_percent`, `gpu0_memory_gb` and `gpu0_temperature` come, for
+    each GPU, from `nvidia-smi`, if it is there.
 
     Args:
         cpu_every: an `Every` in seconds between measurements of processor and memory.
         gpu_every: the same for the GPUs.
         cpu_once: measure processor and memory only once, after the first interval.
         gpu_once: the same for the GPUs.
-
-    Raises:
-        MissingExtraError: when the run starts: there is neither `/proc` nor psutil.
     """
 
     def __init__(
@@ -185,13 +183,10 @@ class SystemStats(TrainerHook):
 
 
 class CpuProbe:
-    """Measures processor and memory, from `/proc`, or from psutil without it.
+    """Measures processor and memory, from `/proc`, or else from psutil; without both it is a `MissingExtraError`.
 
     `cpu_percent` covers all cores since the last measurement, `memory_percent` the machine, `process_memory_gb` this
     process.
-
-    Raises:
-        MissingExtraError: there is neither.
     """
 
     def __init__(self) -> None:

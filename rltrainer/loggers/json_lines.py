@@ -89,11 +89,7 @@ def read_log(folder: Path) -> list[LogRow]:
 
 
 def columns(rows: list[LogRow], kind: str) -> Columns:
-    """Return the rows of one kind as columns; `step` alone, of no length, if there are none.
-
-    Raises:
-        CheckpointError: most of the columns would be empty, and far larger than the log.
-    """
+    """Return the rows of one kind as columns, without rows `step` alone; a `CheckpointError` if most would be empty."""
     rows = [row for row in rows if row.kind == kind]
     names = dict.fromkeys(name for row in rows for name in row.values)
     if len(names) * len(rows) > max(FREE_NUM_ENTRIES, MAX_ENTRIES_PER_NUMBER * sum(len(row.values) for row in rows)):

@@ -144,11 +144,8 @@ def export_torch(policy: Player, path: str | os.PathLike[str]) -> None:
     the JSON text `rltrainer.json` among its `extra_files`: spaces, names, version.
 
     Args:
-        policy: as of `export_onnx`.
+        policy: as of `export_onnx`; raises what that function raises.
         path: the file; an existing one is replaced. PyTorch expects the ending `.pt2`.
-
-    Raises:
-        ExportError, ParamsError, CheckpointError: as `export_onnx`.
     """
     path = Path(checked("export_torch", "path", path, AnyPath))
     policy = own_policy("export_torch", policy)

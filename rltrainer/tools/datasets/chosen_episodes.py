@@ -1,4 +1,4 @@
-"""Some episodes of a buffer as a buffer of their own: the best, those of a return, two parts of all."""
+"""Some episodes of a buffer as a buffer of their own: the best, all above a return, two parts of all."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from rltrainer.validation.field_rules import FiniteFloat, NonNegativeInt, Positi
 def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episodes: int | None = None) -> ReplayBuffer:
     """Return the episodes with the highest returns, in the order in which they are stored.
 
-    Only episodes from their beginning to their end are compared. The new buffer samples uniformly.
+    Only whole episodes are compared. The new buffer samples uniformly. A buffer without them is a `ReplayBufferError`.
 
     Args:
         buffer: stays as it is.
         share: of the episodes, in [0, 1]; rounded up.
-        num_episodes: how many, in place of a share; all, if there are fewer.
+        num_episodes: how many (at most all), in place of a share; both, or none, are a `ParamsError`.
     """
     owner = "best_episodes"
     episodes = episodes_of(owner, buffer)
@@ -36,7 +36,7 @@ def best_episodes(buffer: ReplayBuffer, *, share: float | None = None, num_episo
 
 
 def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuffer:
-    """Return the episodes whose return is at least so much; see `best_episodes`."""
+    """Return the episodes with at least this return; see `best_episodes`, also for what it raises."""
     owner = "episodes_with_return"
     episodes = episodes_of(owner, buffer)
     at_least = checked(owner, "at_least", at_least, FiniteFloat)
@@ -46,11 +46,12 @@ def episodes_with_return(buffer: ReplayBuffer, *, at_least: float) -> ReplayBuff
 def split_episodes(buffer: ReplayBuffer, share: float, *, seed: int = 0) -> tuple[ReplayBuffer, ReplayBuffer]:
     """Split the episodes between two buffers, such as one to train on and one to test with.
 
-    Unfinished trajectories are included. A warning counts the transitions of those whose beginning was overwritten.
+    Unfinished trajectories are included. A warning counts the transitions of trajectories with an overwritten start.
+    Fewer than two trajectories are a `ReplayBufferError`.
 
     Args:
         buffer: stays as it is.
-        share: of the episodes that the first one gets, in [0, 1]; rounded, but each gets at least one.
+        share: of the episodes for the first buffer, in [0, 1]; rounded, but each buffer gets at least one.
         seed: of the draw.
     """
     owner = "split_episodes"

@@ -21,13 +21,10 @@ NUM_BINS = 30
 def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
     """Return the picture of a buffer: returns and lengths of its episodes, by how they ended, and what actions cover.
 
-    `buffer.describe()` has the numbers. Only whole episodes count.
+    `buffer.describe()` has the numbers. Only whole episodes count. What is no buffer is a `ReplayBufferError`.
 
     Args:
         title: above the picture; "" gives the numbers of transitions and episodes.
-
-    Raises:
-        ReplayBufferError: it is no buffer.
     """
     episodes = episodes_of("plots.buffer", buffer)
     found = buffer.describe()

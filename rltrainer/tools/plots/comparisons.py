@@ -34,11 +34,8 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
 
     Args:
         scores: by algorithm, `[R, M]` for R runs on each of M tasks, as `run_scores` returns them; normalised, so that
-            one threshold makes sense for all tasks.
+            one threshold makes sense for all tasks; finite, else a `ParamsError`.
         confidence: of the intervals of the stratified bootstrap.
-
-    Raises:
-        ParamsError: there are no scores, or they are not finite.
     """
     arrays = _arrays("performance_profiles", scores)
     low, high = (function([function(each) for each in arrays.values()]) for function in (np.min, np.max))
@@ -66,11 +63,8 @@ def aggregate_scores(
     Median over tasks, interquartile mean and mean, and the optimality gap: by how much runs miss a score of 1.
 
     Args:
-        scores: by algorithm, `[R, M]` for R runs on each of M tasks, normalised.
+        scores: by algorithm, `[R, M]` for R runs on each of M tasks, normalised; finite, else a `ParamsError`.
         confidence: of the intervals of the stratified bootstrap.
-
-    Raises:
-        ParamsError: there are no scores, or they are not finite.
     """
     arrays = _arrays("aggregate_scores", scores)
     with drawing():

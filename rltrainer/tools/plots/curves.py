@@ -20,11 +20,7 @@ FEW_POINTS = 40
 
 
 def learning_curve(run: AnyRun) -> "Figure":
-    """Return the picture of one run: the return of its test steps, and of its training episodes, over its steps.
-
-    Raises:
-        ParamsError: its log has no returns yet.
-    """
+    """Return the picture of a run's returns, in test steps and training episodes; none are a `ParamsError`."""
     run = run_data.as_run(run)
     test, training = (run_data.curve(run, f"{kind}/return") for kind in ("test", "training"))
     if test is None and training is None:
@@ -117,10 +113,8 @@ def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     """Return the picture of all numbers of a kind of row over a run's steps: losses, learning rates, what hooks log.
 
     Args:
-        kind: "update", "training", "test", or another that the log has. Of more than 60 names the first are drawn.
-
-    Raises:
-        ParamsError: the log has no such rows.
+        kind: "update", "training", "test", or another that the log has, else a `ParamsError`. The first 60 names are
+            drawn.
     """
     run = run_data.as_run(run)
     found = run_data.curves(run, kind)

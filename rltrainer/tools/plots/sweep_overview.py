@@ -24,10 +24,7 @@ MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
 def sweep(result: SweepResult) -> "Figure":
     """Return the picture of a sweep: scores by trial with the best so far, and by each field that varies.
 
-    A pruned trial is a cross at its last score; a failed trial is left out.
-
-    Raises:
-        ParamsError: no trial has a score.
+    A pruned trial is a cross at its last score; a failed trial is left out. No score at all is a `ParamsError`.
     """
     trials = [trial for trial in result.trials if trial.score is not None]
     if not trials:

@@ -36,11 +36,8 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
     """Return a recipe: `get("ppo", "LunarLander-v3")`, or `get("ppo/LunarLander-v3")`.
 
     Args:
-        algorithm: its name, or the name of the recipe.
+        algorithm: its name, or the name of the recipe; a `ParamsError` names the nearest one if there is none.
         env: the env's id.
-
-    Raises:
-        ParamsError: there is none; the text names the nearest.
     """
     name = algorithm if env is None else f"{algorithm}/{env}"
     if not isinstance(name, str) or "/" not in name:
@@ -136,14 +133,9 @@ def epochs_of(folder: RunFolder) -> int | None:
 
 
 def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
-    """Return the recipe of a run.
+    """Return the recipe in a run's folder; a `CheckpointError` if it is missing, damaged, or names a missing object.
 
-    Args:
-        folder: of the run.
-        live: what the file can only name: `env`, a factory; `data`, a buffer.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged, or names what must be passed.
+    `live` has the objects that the file can only name: `env`, a factory; `data`, a buffer.
     """
     path = folder.path / NAME
     recipe_class: type[AnyRecipe] = Recipe

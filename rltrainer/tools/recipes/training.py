@@ -166,12 +166,9 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
 
     Args:
         recipe: the settings.
-        folder: of this run alone.
+        folder: of this run alone; a run there that has lost its checkpoints is a `CheckpointError`.
         start: the algorithm that continues, saved where the recipe says; None reads it from there.
         live: further fields of the trainer's params, such as `hooks`.
-
-    Raises:
-        CheckpointError: the run in the folder has lost its checkpoints.
     """
     if (num_epochs := epochs_of(folder)) is not None and num_epochs != recipe.max_epochs:
         # More epochs of the same length: the recipe alone would split its steps into other epochs.
@@ -231,11 +228,8 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
     """Return the recipe that `rl.train` takes for an env, or one of recommended fields.
 
     Args:
-        env: a gymnasium id, or a factory of envs.
-        algorithm: by its name; None leaves it to the env.
-
-    Raises:
-        ParamsError: an argument breaks its rule.
+        env: a gymnasium id, or a factory of envs; else a `ParamsError`.
+        algorithm: by its name, else a `ParamsError`; None leaves it to the env.
     """
     return cast(Recipe, choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})[0])
 
