@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import rltrainer as rl
 from rltrainer.tools.cli import main
 from tests.docs.test_code_blocks import PAGES, ROOT, blocks, short_runs
+from tests.unit.tools.recipes.any_recipes import logged
 
 __all__ = ["short_runs"]
 
@@ -61,21 +61,14 @@ def test_our_commands_run(
     for name, *words in OURS[page]:
         arguments = [part for word in words for part in sorted(glob(word)) or [word]]  # as a shell does
         if "--data" in words:
-            log_data(Path(words[words.index("--data") + 1]))
+            data = Path(words[words.index("--data") + 1])  # of which a page has told before
+            data.parent.mkdir(exist_ok=True)
+            logged(num_steps=300).save(data)
         short = SHORT_OFFLINE if "--data" in words else SHORT.get(name, "")
         assert main([name, *arguments, *shlex.split(short)]) == 0, (name, words, capfd.readouterr())
         for path in LEAVES.get(shlex.join([name, *words]), ()):
             assert Path(path).stat().st_size > 1000
             assert not path.endswith(".html") or "best.mp4" in Path(path).read_text()
-
-
-def log_data(path: Path) -> None:
-    """Write the data that a page has told of before."""
-    path.parent.mkdir(exist_ok=True)
-    envs = rl.make_vec("Pendulum-v1", 1)
-    buffer = rl.ReplayBuffer(300, envs.single_observation_space, envs.single_action_space)
-    rl.Collector(rl.SquashedActorCritic.for_envs(envs), envs, buffer).collect(num_steps=300)
-    buffer.save(path)
 
 
 def test_what_other_commands_name_exists() -> None:

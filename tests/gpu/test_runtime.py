@@ -11,7 +11,7 @@ import pytest
 import rltrainer as rl
 from tests.gpu.test_cuda import ON_A_GPU
 from tests.resume.runs import build, digest
-from tests.unit.trainers.test_run_log import Rows
+from tests.unit.loggers.rows import ListLogger as Rows
 
 pytestmark = ON_A_GPU
 

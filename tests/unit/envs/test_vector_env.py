@@ -18,7 +18,7 @@ from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.vector_env import share_an_env
 from rltrainer.errors import EnvError, ParamsError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
-from tests.unit.trainers.test_run_log import Rows
+from tests.unit.loggers.rows import ListLogger as Rows
 
 # Frames of a step
 

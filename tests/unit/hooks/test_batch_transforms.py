@@ -262,17 +262,8 @@ def test_seeds() -> None:
 
     assert first(seeded(None, 1)) == first(seeded(None, 1))
     assert len({tuple(first(seeded(None, n))) for n in range(5)}) > 1
-    assert {tuple(first(seeded(3, n))) for n in range(5)} == {tuple(first(BatchSubSampler(6, 2, seed=3)))}
-
-
-def test_a_generator_of_its_own_continues() -> None:
     before = torch.get_rng_state()
-    one, other = BatchSubSampler(4, 2, seed=0), BatchSubSampler(4, 2, seed=1)
-    one.batch_process(FakeRun(), made())
-    other.prepare_load(one.state_dict())()
-    for _ in range(3):
-        found = [hook.batch_process(FakeRun(), made()).reward.tolist() for hook in (one, other)]
-        assert found[0] == found[1]
+    assert {tuple(first(seeded(3, n))) for n in range(5)} == {tuple(first(BatchSubSampler(6, 2, seed=3)))}
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -12,6 +12,7 @@ import rltrainer as rl
 from rltrainer.hooks.hook import POINTS
 from rltrainer.tree import leaves
 from tests.unit.hooks.fake_run import trained, with_hooks
+from tests.unit.hooks.test_points import Times
 
 
 @torch.no_grad()
@@ -89,12 +90,8 @@ def test_a_replacement_may_be_made_in_place() -> None:
         losses["loss"] = losses["loss"] * 0.1
         return losses
 
-    class Times(rl.TrainerHook):
-        def batch_process(self, ctx: Any, batch: Any) -> Any:
-            return dataclasses.replace(batch, reward=batch.reward * 0.1)
-
     in_place = trained(with_hooks("a2c", rl.FunctionHook("batch_process", scale)))
-    assert in_place == trained(with_hooks("a2c", Times())) != trained(with_hooks("a2c"))
+    assert in_place == trained(with_hooks("a2c", Times(0.1))) != trained(with_hooks("a2c"))
     assert trained(with_hooks("a2c", rl.FunctionHook("optimizer", scale_loss))) != trained(with_hooks("a2c"))
 
 

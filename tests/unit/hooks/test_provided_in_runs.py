@@ -1,7 +1,6 @@
 """The provided hooks in small runs: what they change, what they leave alone, and that runs with them resume."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import rltrainer as rl
 from rltrainer.plan import UpdateCallbacks
 from tests.resume.runs import QUIET, digest
 from tests.unit.hooks.fake_run import trained, with_hooks
+from tests.unit.loggers.rows import values
 
 INSTANT = rl.Every(1e-6, "second")
 
@@ -51,11 +51,6 @@ def with_cartpole(*hooks: rl.TrainerHook) -> Any:
     return params.create_trainer(algorithm)
 
 
-def rows(path: Path, kind: str, name: str) -> list[tuple[int, float]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(line["step"], line[f"{kind}/{name}"]) for line in lines if f"{kind}/{name}" in line]
-
-
 def test_what_they_log(tmp_path: Path) -> None:
     logger = rl.JSONLinesLogger(tmp_path / "log.jsonl", training_interval=1)
     hooks = [
@@ -63,14 +58,13 @@ def test_what_they_log(tmp_path: Path) -> None:
         rl.LogScalar("policy_loss"), rl.LogTiming(every=2), rl.SystemStats(INSTANT),
     ]  # fmt: skip
     with_hooks("a2c", *hooks, logger=logger).run()
-    path = tmp_path / "log.jsonl"
     # Every env step of the counting envs is rewarded with 1; a training step takes 10.
-    found = [value for _, value in rows(path, "training", "reward_sum")]
+    found = [value for _, value in values(logger, "training/reward_sum")]
     assert set(found) == {10.0}
-    assert {value for _, value in rows(path, "training", "three_sum")} == {30.0}
-    assert rows(path, "training", "policy_loss_mean")
-    assert rows(path, "training", "cpu_percent")
-    assert all(value >= 0 for _, value in rows(path, "training", "time_update"))
+    assert {value for _, value in values(logger, "training/three_sum")} == {30.0}
+    assert values(logger, "training/policy_loss_mean")
+    assert values(logger, "training/cpu_percent")
+    assert all(value >= 0 for _, value in values(logger, "training/time_update"))
 
 
 @pytest.mark.parametrize("make_hook", [rl.RewardNormalizer, partial(rl.SelectKeys, extra=[])])

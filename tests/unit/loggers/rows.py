@@ -6,6 +6,7 @@ from typing import Any
 
 from rltrainer.interval import Every
 from rltrainer.loggers import CSVLogger, JSONLinesLogger, Logger, TensorBoardLogger
+from rltrainer.loggers.logger import Kind, Row
 from tests.resume.runs import build
 
 EACH = Every(1, "update_step")
@@ -14,6 +15,36 @@ PROGRESS = {
     "best_score": 0.1 + 0.2, "best_return": 21.5, "best_return_std": None, "best_epoch": 0, "is_stopped": 0,
 }  # fmt: skip
 PARAMS = {"trainer": {"params": "TrainerParams", "fields": {"seed": 1}}, "algorithm": {"params": "PPOParams"}}
+
+
+class ListLogger(Logger):
+    """Keep rows in a list; raise `failure` instead while there is one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.rows: list[tuple[str, int, dict[str, Any]]] = []
+        self.failure: Exception | None = None
+        self.num_flushes = 0
+
+    def _write(self, kind: Kind, values: Row, step: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.rows.append((kind, step, dict(values)))
+
+    def _write_params(self, params: Any) -> None:
+        self._write("params", params, 0)
+
+    def _flush(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.num_flushes += 1
+
+    def of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return step and numbers of the rows of a kind, without the kind in their names."""
+        found = [(step, values) for each, step, values in self.rows if each == kind]
+        return [
+            (step, {name.removeprefix(f"{kind}/"): value for name, value in values.items()}) for step, values in found
+        ]
 
 
 def write(logger: Logger, *epochs: int) -> None:

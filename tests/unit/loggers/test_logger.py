@@ -11,32 +11,8 @@ import torch
 
 from rltrainer.errors import ParamsError
 from rltrainer.interval import Every
-from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, Logger, MultiLogger
-from rltrainer.loggers.logger import Kind, Row
-from tests.unit.loggers.rows import PROGRESS
-
-
-class ListLogger(Logger):
-    """Keep rows in a list; raise `failure` instead while there is one."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.rows: list[tuple[str, int, dict[str, Any]]] = []
-        self.failure: Exception | None = None
-        self.num_flushes = 0
-
-    def _write(self, kind: Kind, values: Row, step: int) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.rows.append((kind, step, dict(values)))
-
-    def _write_params(self, params: Any) -> None:
-        self._write("params", params, 0)
-
-    def _flush(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.num_flushes += 1
+from rltrainer.loggers import ConsoleLogger, CSVLogger, JSONLinesLogger, MultiLogger
+from tests.unit.loggers.rows import PROGRESS, ListLogger
 
 
 def test_training_rows_are_due_when_their_interval_was_crossed() -> None:

@@ -8,7 +8,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.collect import data_source
 from tests.resume.runs import build, digest
-from tests.unit.trainers.test_run_log import Rows
+from tests.unit.loggers.rows import ListLogger as Rows
 
 ASKED = [name for name in (*data_source.DataSource.__annotations__, *vars(data_source.DataSource)) if name[0] != "_"]
 

@@ -7,7 +7,7 @@ import torch
 
 from rltrainer.trainers.run_log import GpuUse
 from tests.resume.runs import build
-from tests.unit.trainers.test_run_log import Rows
+from tests.unit.loggers.rows import ListLogger as Rows
 
 
 class Device:

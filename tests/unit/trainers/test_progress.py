@@ -129,27 +129,6 @@ def test_outside_of_training_steps_progress_is_what_was_done() -> None:
     assert seen == [0.0, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("make", [on_policy, off_policy, offline])
-def test_a_resumed_run_goes_on_with_the_rates(make: Any, tmp_path: Path) -> None:
-    ratio = {"update_step_num_gradient_steps_per_sample": 0.1} if make is off_policy else {}
-    options = {"max_epochs": 2, "epoch_num_steps": 3 if make is offline else 30, **ratio}
-    first = make(**options)
-    saved: list[int] = []
-
-    def save(epoch: int, env_step: int, gradient_step: int) -> str:
-        saved.append(gradient_step)
-        if len(saved) == 4:
-            first.save(tmp_path / "checkpoint")
-        return ""
-
-    object.__setattr__(first.params, "save_checkpoint_fn", save)
-    whole = rates(first)
-    assert whole == pytest.approx([100 * (6 - k) / 6 for k in range(6)])
-    second = make(**options)
-    second.restore(tmp_path / "checkpoint")
-    assert rates(second) == whole[4:]
-
-
 def test_a_longer_run_after_a_resume_measures_against_its_own_plan(tmp_path: Path) -> None:
     first = offline(max_epochs=1, epoch_num_steps=2)
     first.run()

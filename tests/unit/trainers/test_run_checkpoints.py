@@ -94,17 +94,6 @@ def killed_after(trainer: Any, num_steps: int) -> None:
         trainer.run()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_run_that_was_broken_off_goes_on_by_itself(name: str, tmp_path: Path) -> None:
-    whole = build(name)
-    whole.run()
-    for num_steps in (3, 4, 5):
-        killed_after(trained(name, tmp_path, every=rl.Every(1, "training_step")), num_steps)
-    again = trained(name, tmp_path)
-    again.run()
-    assert digest(again) == digest(whole)
-
-
 def test_epochs_by_hand_go_on_and_give_the_directory_back(tmp_path: Path) -> None:
     whole = build("dqn")
     whole.run()

@@ -16,26 +16,9 @@ import torch
 import rltrainer as rl
 from rltrainer.loggers import terminal as progress
 from tests.resume.runs import build
-from tests.unit.loggers import rows as logged
+from tests.unit.loggers.rows import ListLogger as Rows
+from tests.unit.loggers.rows import values as logged_values
 from tests.unit.trainers.test_order_and_counts import off_policy_trainer, on_policy_trainer
-
-
-class Rows(rl.Logger):
-    """Keeps rows in a list, without their kind in their names."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.rows: list[tuple[str, int, dict[str, Any]]] = []
-        self.params: list[Any] = []
-
-    def _write(self, kind: Any, values: Any, step: int) -> None:
-        self.rows.append((kind, step, {name.partition("/")[2]: value for name, value in values.items()}))
-
-    def _write_params(self, params: Any) -> None:
-        self.params.append(params)
-
-    def of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
-        return [(step, values) for each, step, values in self.rows if each == kind]
 
 
 def with_returns(trainer: Any) -> Any:
@@ -99,7 +82,7 @@ def test_a_run_of_epochs_by_hand_writes_its_last_row_too() -> None:
 def rows_of(path: Path) -> list[tuple[str, int, float | None]]:
     """Return kind, step and what a hook counted of each row: what is learned depends on how long the run is."""
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
-    return [(row["kind"], row["step"], row.get(f"{row['kind']}/counted")) for row in rows]
+    return [(row["kind"], row["step"], row.get(f"{row['kind']}/after")) for row in rows]
 
 
 @pytest.mark.parametrize("name", ["ppo", pytest.param("dqn", marks=pytest.mark.full), "offline_bc"])
@@ -107,20 +90,13 @@ def test_a_run_that_is_extended_logs_as_one_that_was_longer_from_its_beginning(n
     def run(folder: str, max_epochs: int) -> list[tuple[str, int, float | None]]:
         logger = rl.JSONLinesLogger(tmp_path / folder / "log.jsonl", training_interval=13, strict=True)
         checkpoint = rl.CheckpointParams(tmp_path / folder / "checkpoints", every=10**6)
-        build(name, max_epochs=max_epochs, logger=logger, checkpoint=checkpoint, hooks=(Counts(),)).run()
+        build(name, max_epochs=max_epochs, logger=logger, checkpoint=checkpoint, hooks=(Steps(),)).run()
         assert logger.path == tmp_path / folder / "log.jsonl"
         return rows_of(logger.path)
 
     short, whole = run("extended", 2), run("whole", 4)
     assert run("extended", 2) == short  # it was finished: what its last rows held is not lost
     assert run("extended", 4) == whole
-
-
-class Counts(rl.TrainerHook):
-    """Logs another number in each training step."""
-
-    def post_steps_log(self, ctx: Any, batch: Any) -> dict[str, float]:
-        return {"counted": float(ctx.training_step)}
 
 
 def test_an_interval_of_the_users_counts_what_it_says() -> None:
@@ -219,18 +195,6 @@ def test_a_new_run_forgets_the_episodes_of_the_last() -> None:
     assert first > 10.0
 
 
-def test_the_last_episodes_are_part_of_a_checkpoint(tmp_path: Path) -> None:
-    first = with_returns(on_policy_trainer(max_epochs=1))
-    first.run()
-    first.save(tmp_path / "checkpoint")
-    logger = Rows(training_interval=1)
-    second = on_policy_trainer(max_epochs=2, logger=logger)
-    second.restore(tmp_path / "checkpoint")
-    second.run()
-    # Returns 5, 5, 10, 10 before; then two episodes of 5 in each collection.
-    assert [values["return"] for _, values in logger.of("training")] == [40 / 6, 50 / 8]
-
-
 @pytest.mark.parametrize(
     ("name", "names"),
     [
@@ -285,7 +249,7 @@ def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
     logger, resumed, added = Rows(), Rows(), Rows()
     trainer = build("ppo", logger=logger)
     trainer.run()
-    (params,) = logger.params
+    [(_, params)] = logger.of("params")
     assert list(params) == ["trainer", "algorithm", "runtime", "algorithm_class", "versions", "command", "devices"]
     assert params["devices"] == {"networks": "cpu"}
     assert params["trainer"] == json.loads(trainer.params.to_json())
@@ -297,7 +261,7 @@ def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
     assert (params["algorithm_class"], params["command"]) == ("PPO", shlex.join(sys.orig_argv))
     trainer.save(tmp_path / "checkpoint")
     trainer.run()
-    assert len(logger.params) == 2
+    assert len(logger.of("params")) == 2
     plain = build("ppo", max_epochs=2)
     plain.run()
     plain.save(tmp_path / "without")
@@ -305,7 +269,7 @@ def test_params_are_handed_over_once_a_run(tmp_path: Path) -> None:
         again = build("ppo", logger=rows, max_epochs=4)
         again.restore(tmp_path / folder)
         again.run()
-        assert len(rows.params) == num_params
+        assert len(rows.of("params")) == num_params
 
 
 @pytest.mark.parametrize("names", [("jsonl",), ("csv",), ("tensorboard",), ("csv", "console", "tensorboard", "jsonl")])
@@ -323,7 +287,7 @@ def test_resume_from_the_log_of_a_killed_run_doubles_no_row(names: tuple[Any, ..
     steps = {"training/return": every, "update/loss": every, "epoch/epoch": [20, 40, 60]}
     for logger in resumed.params.logger.loggers:
         if not isinstance(logger, rl.ConsoleLogger):
-            assert {tag: [step for step, _ in logged.values(logger, tag)] for tag in steps} == steps, logger
+            assert {tag: [step for step, _ in logged_values(logger, tag)] for tag in steps} == steps, logger
 
 
 def kill_at_30(epoch: int, env_step: int, gradient_step: int) -> str:

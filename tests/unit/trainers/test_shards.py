@@ -145,27 +145,6 @@ def test_callbacks_are_called_once_in_a_process() -> None:
     assert once == {"training": 4, "test": 3, "stop": 2, "score": 3, "best": 1, "checkpoint": 4}
 
 
-def test_the_first_rank_decides_when_to_stop() -> None:
-    trainer = scripted(stop_fn=lambda score: True, max_epochs=9)
-    stats = trainer.run()
-    assert stats.stop_reason == "stop_fn"
-    assert [(each.epoch, each.state.stop_reason) for each in all_of(trainer)] == [(1, "stop_fn")] * 2
-
-
-def test_training_data_that_are_good_enough_stop_all() -> None:
-    trainer = scripted(stop_fn=lambda score: True, test_in_training=True, collection_step_num_env_steps=24)
-    trainer.run()
-    assert [each.update_step for each in all_of(trainer)] == [0, 0]
-    assert [each.state.stop_reason for each in all_of(trainer)] == ["stop_fn"] * 2
-
-
-def test_early_stopping_stops_all() -> None:
-    trainer = scripted(hooks=[rl.EarlyStopping(patience=1)], max_epochs=9)
-    trainer.run()
-    assert {(each.epoch, each.state.stop_reason) for each in all_of(trainer)} == {(1, trainer.state.stop_reason)}
-    assert trainer.state.stop_reason.startswith("hook: score has not improved")
-
-
 class OnOneRank(rl.TrainerHook):
     """Asks for the end in the second training step of the second shard."""
 
@@ -174,11 +153,20 @@ class OnOneRank(rl.TrainerHook):
             ctx.request_stop("the second one")
 
 
-def test_a_hook_of_one_rank_stops_all() -> None:
-    trainer = scripted(hooks=[OnOneRank()], max_epochs=9)
-    trainer.run()
-    assert [each.state.stop_reason for each in all_of(trainer)] == ["hook: the second one"] * 2
-    assert [each.state.training_step for each in all_of(trainer)] == [2, 2]
+@pytest.mark.parametrize(
+    ("fields", "reason", "num_updates"),
+    [
+        ({"stop_fn": lambda score: True}, "stop_fn", 2),
+        ({"stop_fn": lambda score: True, "test_in_training": True, "collection_step_num_env_steps": 24}, "stop_fn", 0),
+        ({"hooks": [rl.EarlyStopping(patience=1)]}, "hook: score has not improved on 5 in 1 looks", 2),
+        ({"hooks": [OnOneRank()]}, "hook: the second one", 2),
+    ],
+)
+def test_all_shards_stop_together(fields: dict[str, Any], reason: str, num_updates: int) -> None:
+    trainer = scripted(max_epochs=9, **fields)
+    assert trainer.run().stop_reason == reason
+    ends = [(each.epoch, each.update_step, each.state.stop_reason) for each in all_of(trainer)]
+    assert ends == [(1, num_updates, reason)] * 2
 
 
 class Marks(rl.TrainerHook):

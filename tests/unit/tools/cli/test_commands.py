@@ -23,7 +23,7 @@ from rltrainer.tools.cli import main
 from rltrainer.tools.cli.fields import field_texts, fields_of, option_texts
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from tests.unit.ranks.rank_programs import set_variables
-from tests.unit.tools.recipes.any_recipes import any_recipe
+from tests.unit.tools.recipes.any_recipes import any_recipe, logged
 
 pytest.importorskip("click")
 ROOT = Path(__file__).parents[4]
@@ -136,11 +136,7 @@ def test_every_field_is_an_option_with_its_docstring(algorithm: str) -> None:
 
 
 def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> None:
-    envs = rl.make_vec("Pendulum-v1", 2, seed=1)
-    log = rl.ReplayBuffer(60, envs.single_observation_space, envs.single_action_space, num_envs=2)
-    rl.Collector(rl.SquashedActorCritic.for_envs(envs), envs, log).collect(num_steps=60, random=True)
-    envs.close()
-    log.save("logged.safetensors")
+    logged().save("logged.safetensors")
     short = "--max-epochs 2 --test-step-num-episodes 2 --show-progress false --batch-size 8"
     command = f"train sac --data logged.safetensors --num-gradient-steps 20 --hidden-sizes 8, {short}"
     assert main(shlex.split(f"{command} --env Pendulum-v1")) == 0

@@ -13,3 +13,13 @@ def any_recipe(algorithm: str) -> AnyRecipe:
     if algorithm in OFFLINE:
         return rl.OfflineRecipe(**fields, data="nowhere.npz")
     return rl.Recipe(**fields, env="CartPole-v1", num_env_steps=1)
+
+
+def logged(env: str = "Pendulum-v1", num_steps: int = 60) -> rl.ReplayBuffer:
+    """Return random transitions of two envs."""
+    envs = rl.make_vec(env, num_envs=2, seed=1)
+    log = rl.ReplayBuffer(num_steps, envs.single_observation_space, envs.single_action_space, num_envs=2, seed=1)
+    policy: Any = rl.QNetwork if env == "CartPole-v1" else rl.SquashedActorCritic
+    rl.Collector(policy.for_envs(envs), envs, log).collect(num_steps=num_steps, random=True)
+    envs.close()
+    return log

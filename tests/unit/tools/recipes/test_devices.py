@@ -5,8 +5,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +13,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.tools.cli import main
 from rltrainer.tools.recipes import recipe as recipes
 from rltrainer.tools.recipes.training import devices_line
-from tests.unit.tools.recipes.any_recipes import any_recipe
+from tests.unit.tools.recipes.any_recipes import any_recipe, logged
 from tests.unit.tools.refusals import error_text
 
 SHORT: dict[str, Any] = {
@@ -101,16 +99,6 @@ def test_envs_of_tensors_get_the_device_that_is_chosen_for_them(backend: Any, mo
     assert asked == (["cpu", "cpu"] if backend == "tensor" else [None, None])
 
 
-def offline_file(folder: Path) -> str:
-    rng = np.random.default_rng(0)
-    box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    arrays: dict[str, Any] = {"observations": rng.random((41, 2)), "actions": rng.random((41, 2))}
-    arrays |= {"rewards": rng.random(41), "terminations": np.arange(41) % 10 == 9, "truncations": np.zeros(41, bool)}
-    buffer = rl.ReplayBuffer.from_arrays(**arrays, observation_space=box, action_space=box)
-    buffer.save(folder / "log.safetensors")
-    return str(folder / "log.safetensors")
-
-
 def test_data_of_a_file_is_placed_and_a_buffer_of_the_users_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +109,8 @@ def test_data_of_a_file_is_placed_and_a_buffer_of_the_users_is_not(
         return device
 
     monkeypatch.setattr(recipes, "device_for_data", device_for_data)
-    path = offline_file(tmp_path)
+    path = str(tmp_path / "log.safetensors")
+    logged().save(path)
     fields: dict[str, Any] = {"algorithm": "td3bc", "params": rl.TD3BCParams(), "num_gradient_steps": 4}
     rl.OfflineRecipe(data=path, **fields).make_trainer()
     buffer = rl.ReplayBuffer.load(path)

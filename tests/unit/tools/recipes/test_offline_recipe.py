@@ -9,21 +9,13 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
 from rltrainer.tools.cli.train_command import _recipe_of
+from tests.unit.tools.recipes.any_recipes import logged
 from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {
     "num_gradient_steps": 20, "max_epochs": 2, "test_step_num_episodes": 2, "batch_size": 8, "show_progress": False,
     "verbose": False, "runtime": rl.RuntimeParams(compile=False),
 }  # fmt: skip
-
-
-def logged(env: str = "Pendulum-v1") -> rl.ReplayBuffer:
-    envs = rl.make_vec(env, num_envs=2, seed=1)
-    log = rl.ReplayBuffer(60, envs.single_observation_space, envs.single_action_space, num_envs=2, seed=1)
-    policy: Any = rl.QNetwork if env == "CartPole-v1" else rl.SquashedActorCritic
-    rl.Collector(policy.for_envs(envs), envs, log).collect(num_steps=60, random=True)
-    envs.close()
-    return log
 
 
 def test_a_file_trains_as_the_same_program_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

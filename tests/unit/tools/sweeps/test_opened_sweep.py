@@ -13,6 +13,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, MissingExtraError, ParamsError, RLTrainerError
+from tests.unit.tools.recipes.any_recipes import logged
 from tests.unit.tools.refusals import error_text, refuses
 from tests.unit.tools.sweeps.sweep_programs import score
 
@@ -56,11 +57,7 @@ def test_what_is_read_back_is_what_was_returned(tmp_path: Path, capfd: Capture) 
 
 
 def test_a_sweep_of_offline_training_is_read_back_too(tmp_path: Path) -> None:
-    envs = rl.make_vec("CartPole-v1", 1, seed=1)
-    log = rl.ReplayBuffer(30, envs.single_observation_space, envs.single_action_space)
-    rl.Collector(rl.QNetwork.for_envs(envs), envs, log).collect(num_steps=30, random=True)
-    envs.close()
-    log.save(tmp_path / "log.safetensors")
+    logged("CartPole-v1").save(tmp_path / "log.safetensors")
     recipe = rl.OfflineRecipe(
         algorithm="discrete_cql", env="CartPole-v1", data=tmp_path / "log.safetensors", params=rl.DiscreteCQLParams(),
         num_gradient_steps=4, max_epochs=1, test_step_num_episodes=1, trainer={"batch_size": 8},
