@@ -145,6 +145,125 @@ def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool 
             remove(temporary)
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that `open_checkpoint` has opened: every file was compared with the manifest."""
+
+    path: Path
+    manifest: Manifest
+
+    def states(self, shard: int = 0, mapped: Collection[str] = (), world: int | None = None) -> dict[str, State]:
+        """Read the state of each part of a shard.
+
+        Args:
+            shard: its number.
+            mapped: the parts whose tensors stay in their files, for a caller that copies them at once.
+            world: of a run that continues, its number of shards; rows from a file of the run then have that as "file".
+
+        Raises:
+            CheckpointError: there is no such shard, there are more or fewer than `world`, or a file holds another part.
+        """
+        path, num_shards, states = self.path, self.manifest.num_shards, dict[str, State]()
+        if shard >= num_shards or world not in (None, num_shards):
+            rest = f", and has no shard {shard}" if world is None else f", and this one has {world}"
+            hint = f"Pass RuntimeParams(parallel=ParallelParams(num_shards={num_shards}))."
+            raise CheckpointError(f"{path}: was saved by a run of {num_shards} shards{rest}. {hint}")
+        for part, file in ((part, path / name) for part, name in self.manifest.parts(shard).items()):
+            states[part] = read_state(file, part, CheckpointError, part in mapped, is_checked=True)
+            if file.stem not in self.manifest.rows:
+                continue
+            newest, logged = states[part].get(ROWS), []
+            if not isinstance(newest, list):
+                raise CheckpointError(f"{file}: expected a list of rows, found none")
+            for name, entry in self.manifest.rows[file.stem].items():
+                rows = read_state(rows_folder(path) / name, ROWS, CheckpointError, part in mapped, is_checked=True)
+                known = {} if world is None else {"file": RowFile(name, entry.size, entry.sha256)}
+                logged.append(rows | known)
+            states[part][ROWS] = logged + newest
+        return states
+
+
+class KnownFiles:
+    """The files of checkpoints that were read: each is read once, and again only if it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[Any, Any]] = {}
+
+    def manifest(self, path: Path) -> Manifest:
+        """Return the manifest of a checkpoint; for errors see `open_checkpoint`."""
+        with _read_errors(path):
+            _recover(path)
+            found: Manifest = self._once(path / MANIFEST, None, lambda: read_manifest(path))
+            return found
+
+    def check(self, file: Path, entry: FileEntry) -> None:
+        """Compare a file with its entry; for errors see `check_member`."""
+        self._once(file, entry, lambda: check_member(file, entry))
+
+    def written(self, file: Path, entry: FileEntry) -> None:
+        """Note a new file, which is as it was written."""
+        self._known[file] = (_stamp(file), entry), None
+
+    def removed(self, file: Path) -> None:
+        """Forget a file."""
+        self._known.pop(file, None)
+
+    def _once(self, file: Path, entry: FileEntry | None, read: Callable[[], Any]) -> Any:
+        state = _stamp(file), entry
+        before, found = self._known.get(file, (None, None))
+        if before != state or state[0] is None:
+            try:
+                found = read()
+            except CheckpointError as error:
+                found = error
+            self._known[file] = state, found
+        if isinstance(found, CheckpointError):
+            raise CheckpointError(str(found))
+        return found
+
+
+def open_checkpoint(path: str | os.PathLike[str], ranks: Ranks = ALONE, known: KnownFiles | None = None) -> Checkpoint:
+    """Read the manifest of a checkpoint, and compare every file with it, each once.
+
+    Args:
+        path: the folder.
+        ranks: of the run; all make the same call, and each compares the files of its shards.
+        known: what this rank has read already.
+
+    Raises:
+        CheckpointError: the folder, the manifest or a file is missing, damaged or foreign; it is named.
+    """
+    path, known = absolute_path(path), known or KnownFiles()
+    manifest = from_state(Manifest, on_first(ranks, lambda: asdict(known.manifest(path))), "manifest")
+    for problem in filter(None, on_all(ranks, lambda: _problem(path, manifest, ranks, known))):
+        raise CheckpointError(problem)
+    return Checkpoint(path, manifest)
+
+
+def _problem(path: Path, manifest: Manifest, ranks: Ranks, known: KnownFiles) -> str | None:
+    """Compare the files of this rank's shards with the manifest; return what is wrong with the first, or None."""
+    try:
+        with _read_errors(path):
+            found = set(os.listdir(path)) - {MANIFEST}
+            for name in sorted(found ^ set(manifest.files)):
+                raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
+            for shard in range(ranks.rank, manifest.num_shards, ranks.world):
+                for file in (path / name for name in manifest.parts(shard).values()):
+                    known.check(file, manifest.files[file.name])
+                    for name, entry in manifest.rows.get(file.stem, {}).items():
+                        _check_rows(rows_folder(path) / name, entry, known)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _check_rows(file: Path, entry: FileEntry, known: KnownFiles) -> None:
+    if not os.path.lexists(file):
+        hint = f"The checkpoints of a run need the folder {ROWS!r} beside them; copy it with them"
+        raise CheckpointError(f"{file}: missing. {hint}, or save one that stands alone by trainer.save.")
+    known.check(file, entry)
+
+
 def read_checkpoint(path: str | Path, mapped: Collection[str] = (), shard: int = 0) -> dict[str, State]:
     """Read the state of each part of a shard, after checking every file against the manifest.
 
@@ -156,61 +275,7 @@ def read_checkpoint(path: str | Path, mapped: Collection[str] = (), shard: int =
     Raises:
         CheckpointError: the folder, the manifest, a file or the shard is missing, damaged or foreign; it is named.
     """
-    states = read_logged(path, mapped, shard)
-    for state in states.values():
-        for rows in state[ROWS] if isinstance(state.get(ROWS), list) else ():
-            if isinstance(rows, dict) and isinstance(rows.get("file"), RowFile):
-                del rows["file"]
-    return states
-
-
-def read_logged(path: str | Path, mapped: Collection[str] = (), shard: int = 0) -> dict[str, State]:
-    """Read a checkpoint as `read_checkpoint` does; rows from a file of the run have that as their "file"."""
-    path = absolute_path(path)
-    with _read_errors(path):
-        _recover(path)
-    manifest, states = check_checkpoint(path), {}
-    if shard >= (num_shards := manifest.num_shards):
-        hint = f"Pass RuntimeParams(parallel=ParallelParams(num_shards={num_shards}))."
-        raise CheckpointError(f"{path}: was saved by a run of {num_shards} shards, and has no shard {shard}. {hint}")
-    for part, file in ((part, path / name) for part, name in manifest.parts(shard).items()):
-        states[part] = read_state(file, part, CheckpointError, part in mapped, is_checked=True)
-        if file.stem not in manifest.rows:
-            continue
-        newest, logged = states[part].get(ROWS), []
-        if not isinstance(newest, list):
-            raise CheckpointError(f"{file}: expected a list of rows, found none")
-        for name, entry in manifest.rows[file.stem].items():
-            rows = read_state(rows_folder(path) / name, ROWS, CheckpointError, part in mapped, is_checked=True)
-            logged.append(rows | {"file": RowFile(name, entry.size, entry.sha256)})
-        states[part][ROWS] = logged + newest
-    return states
-
-
-def num_shards_of(path: str | Path) -> int:
-    """Return how many shards a checkpoint has; for errors see `read_checkpoint`."""
-    path = absolute_path(path)
-    with _read_errors(path):
-        _recover(path)
-        return read_manifest(path).num_shards
-
-
-def check_checkpoint(path: Path) -> Manifest:
-    """Compare every file of a checkpoint with the manifest, and return that; for errors see `read_checkpoint`."""
-    with _read_errors(path):
-        manifest = read_manifest(path)
-        found = set(os.listdir(path)) - {MANIFEST}
-        for name in sorted(found ^ set(manifest.files)):
-            raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
-        for name, entry in manifest.files.items():
-            check_member(path / name, entry)
-        for name, entry in manifest.row_files.items():
-            file = rows_folder(path) / name
-            if not os.path.lexists(file):
-                hint = f"The checkpoints of a run need the folder {ROWS!r} beside them; copy it with them"
-                raise CheckpointError(f"{file}: missing. {hint}, or save one that stands alone by trainer.save.")
-            check_member(file, entry)
-    return manifest
+    return open_checkpoint(path).states(shard, mapped)
 
 
 def rows_folder(path: Path) -> Path:
@@ -317,7 +382,7 @@ def read_manifest(folder: Path) -> Manifest:
     raise CheckpointError(f"{file}: not a manifest of rltrainer")
 
 
-def absolute_path(path: str | Path) -> Path:
+def absolute_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of a checkpoint, which need not exist; a `CheckpointError` if it has no name."""
     if Path(path).name in ("", ".."):
         raise CheckpointError(f"{path}: must end in the name of a checkpoint")
@@ -331,6 +396,14 @@ def _read_errors(path: Path) -> Any:
         yield
     except OSError as error:
         raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
+
+
+def _stamp(file: Path) -> Any:
+    """Return what changes with a file, or None if it cannot be told."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(file)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return None
 
 
 def _open_member(file: Path) -> BinaryIO:

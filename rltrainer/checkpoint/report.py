@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, check_checkpoint, read_manifest
+from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, KnownFiles, open_checkpoint, read_manifest
 from rltrainer.checkpoint.store import checkpoints_in
 from rltrainer.errors import CheckpointError, escaped
 from rltrainer.state.state_file import CHECKSUM
@@ -35,16 +35,17 @@ def verify(path: str | os.PathLike[str]) -> Report:
     Raises:
         CheckpointError: there is none.
     """
-    folder = Path(os.path.abspath(path))
+    folder, known = Path(os.path.abspath(path)), KnownFiles()
     try:
-        paths = [folder] if os.path.lexists(folder / MANIFEST) else [each.path for each in checkpoints_in(folder)]
+        is_one = os.path.lexists(folder / MANIFEST)
+        paths = [folder] if is_one else [each.path for each in checkpoints_in(folder, known)]
         if not paths:
             read_manifest(folder)  # raises what is missing
     except OSError as error:
         raise CheckpointError(f"{folder}: could not be read ({error})") from error
     problems, lines = {}, []
     for each in paths:
-        problems[each], text = _report(each)
+        problems[each], text = _report(each, known)
         lines += text
     if len(paths) > 1:
         num_damaged = sum(map(bool, problems.values()))
@@ -52,12 +53,12 @@ def verify(path: str | os.PathLike[str]) -> Report:
     return Report(problems, "\n".join(lines))
 
 
-def _report(path: Path) -> tuple[str, list[str]]:
+def _report(path: Path, known: KnownFiles) -> tuple[str, list[str]]:
     """Return the problem of a checkpoint, and the lines about it."""
     problem, manifest, parts = "", None, []
     try:
-        manifest = read_manifest(path)
-        check_checkpoint(path)
+        manifest = known.manifest(path)
+        open_checkpoint(path, known=known)
         for part, name in sorted(manifest.parts(0).items()):  # those of the other shards are alike
             tensors, rows = _tensors(path / name), manifest.rows.get(part, {}).values()
             shared = f", {len(rows)} files of rows of {_size(sum(entry.size for entry in rows))}" if rows else ""
@@ -67,8 +68,8 @@ def _report(path: Path) -> tuple[str, list[str]]:
         problem, parts = str(error), []
     lines = [f"{path}: {f'DAMAGED. {problem}' if problem else 'whole'}"]
     if manifest is not None:
-        known = {"shards": manifest.num_shards, "step": manifest.step, "score": manifest.score}
-        facts = [f"{key} {it}" for key, it in known.items() if it is not None and (key, it) != ("shards", 1)]
+        named = {"shards": manifest.num_shards, "step": manifest.step, "score": manifest.score}
+        facts = [f"{key} {it}" for key, it in named.items() if it is not None and (key, it) != ("shards", 1)]
         lines.append(f"  {', '.join([f'format {FORMAT_VERSION}', *facts])}")
     return problem, lines + parts
 

@@ -16,20 +16,23 @@ import re
 import warnings
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rltrainer.checkpoint.checkpoint_params import CheckpointParams
 from rltrainer.checkpoint.folder import (
     MANIFEST,
     ROW_FILE,
     ROWS,
+    Checkpoint,
     FileEntry,
+    KnownFiles,
     Manifest,
-    check_checkpoint,
-    check_member,
+    absolute_path,
     on_all,
     on_first,
-    read_manifest,
+    open_checkpoint,
     write_manifest,
     write_member,
     write_parts,
@@ -47,6 +50,16 @@ _NAME = re.compile(r"checkpoint-(\d{1,18})(?:-\d+)?", re.ASCII)
 _LEFTOVER = re.compile(r"\.checkpoint-\d+(?:-\d+)?\..*\.(?:new|gone)", re.ASCII)
 
 
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint by its name: the manifest, or the problem with it."""
+
+    path: Path
+    step: int
+    manifest: Manifest | None
+    problem: str = ""
+
+
 class CheckpointStore:
     """Writes the checkpoints of a run into `folder/checkpoint-<step>`.
 
@@ -55,16 +68,22 @@ class CheckpointStore:
         keep_last: number of the newest that stay; None keeps all.
         keep_best: number of those with the highest scores that stay too; None keeps all that have one.
         ranks: of the run, each with a store; all make the same calls.
+        known: what this rank has read already.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], keep_last: int | None, keep_best: int | None, ranks: Ranks = ALONE
+        self,
+        folder: str | os.PathLike[str],
+        keep_last: int | None,
+        keep_best: int | None,
+        ranks: Ranks = ALONE,
+        known: KnownFiles | None = None,
     ) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.keep_last, self.keep_best, self._ranks = keep_last, keep_best, ranks
+        self._known = known or KnownFiles()
         self._lock = FolderLock(self.folder)
         self._rows = self.folder / ROWS
-        self._whole: dict[str, FileEntry] = {}  # files of rows that this process has written or compared
         self._committed: dict[Path, Manifest] = {}  # the oldest first
         self._spared: set[str] = set()  # files of rows that a checkpoint with a damaged manifest may list
 
@@ -86,7 +105,7 @@ class CheckpointStore:
             make_folder(self._rows)
             self._lock.acquire()
             try:
-                found = checkpoints_in(self.folder)
+                found = checkpoints_in(self.folder, self._known)
                 # A damaged manifest may list any row file: those of today stay until the user removes that checkpoint.
                 self._committed = {each.path: each.manifest for each in reversed(found) if each.manifest is not None}
                 is_known = len(self._committed) == len(found)
@@ -136,32 +155,31 @@ class CheckpointStore:
                 with contextlib.suppress(OSError):
                     self._clean()
 
-    def newest_intact(self) -> Path | None:
-        """Return the newest intact checkpoint; None if there are none.
+    def open_newest(self) -> Checkpoint | None:
+        """Open the newest intact checkpoint; None if there are none.
 
         A `RuntimeWarning` names each that is damaged and newer, or whose manifest cannot be read.
 
         Raises:
             CheckpointError: there are checkpoints, and all are damaged.
         """
-        path = on_first(self._ranks, self._newest_intact)
-        return None if path is None else Path(path)
 
-    def _newest_intact(self) -> str | None:
-        try:
-            found = checkpoints_in(self.folder)
-        except OSError as error:
-            raise CheckpointError(f"{self.folder}: could not be read ({error})") from error
-        problems = []
-        for each in found:
+        def found() -> list[tuple[str, str]]:
             try:
-                if each.manifest is None:
-                    raise CheckpointError(each.problem)
-                check_checkpoint(each.path)
-                return str(each.path)
+                return [(str(each.path), each.problem) for each in checkpoints_in(self.folder, self._known)]
+            except OSError as error:
+                raise CheckpointError(f"{self.folder}: could not be read ({error})") from error
+
+        problems = []
+        for path, problem in on_first(self._ranks, found):
+            try:
+                if problem:
+                    raise CheckpointError(problem)
+                return open_checkpoint(path, self._ranks, self._known)
             except CheckpointError as error:
                 problems.append(str(error))
-                warnings.warn(f"a checkpoint is damaged and passed over: {error}", RuntimeWarning, stacklevel=5)
+                text = f"a checkpoint is damaged and passed over: {error}"
+                on_first(self._ranks, partial(warnings.warn, text, RuntimeWarning, stacklevel=4))
         if problems:
             text = f"{self.folder}: all {len(problems)} checkpoints are damaged; the newest: {problems[0]}"
             raise CheckpointError(f"{text}. Give another path, or move them away to start a new run.")
@@ -210,18 +228,17 @@ class CheckpointStore:
         files = log.kept(self._is_whole)
         for rows, start, stop in log.new(files):
             path = _free_path(self._rows, f"{part}-{int(start.sum()):012d}-{int(stop.sum()):012d}", ".safetensors")
-            self._whole[path.name] = entry = write_member(path, pack_state(ROWS, rows))
+            entry = write_member(path, pack_state(ROWS, rows))
+            self._known.written(path, entry)
             files[RowFile(path.name, entry.size, entry.sha256)] = stop
         return files
 
     def _is_whole(self, file: RowFile) -> bool:
-        """Return whether a file of rows is here as it was written; it is compared once in a process."""
-        entry = FileEntry(file.size, file.sha256)
-        if file.name not in self._whole:
-            with contextlib.suppress(CheckpointError, OSError):
-                check_member(self._rows / file.name, entry)
-                self._whole[file.name] = entry
-        return self._whole.get(file.name) == entry and os.path.lexists(self._rows / file.name)
+        """Return whether a file of rows is here as it was written; it is compared again only if it has changed."""
+        with contextlib.suppress(CheckpointError, OSError):
+            self._known.check(self._rows / file.name, FileEntry(file.size, file.sha256))
+            return True
+        return False
 
     def _prune(self) -> None:
         """Flush the names, and remove the checkpoints that do not stay: their names here, their files in `_clean`."""
@@ -243,7 +260,7 @@ class CheckpointStore:
             remove(self.folder / name)
         for name in set(os.listdir(self._rows)) - listed - self._spared:
             if ROW_FILE.fullmatch(name):
-                self._whole.pop(name, None)
+                self._known.removed(self._rows / name)
                 remove(self._rows / name)
 
     def _listed(self) -> set[str]:
@@ -251,26 +268,16 @@ class CheckpointStore:
         return {name for manifest in self._committed.values() for name in manifest.row_files}
 
 
-@dataclass(frozen=True)
-class Found:
-    """A checkpoint by its name: the manifest, or the problem with it."""
-
-    path: Path
-    step: int
-    manifest: Manifest | None
-    problem: str = ""
-
-
-def checkpoints_in(folder: Path) -> list[Found]:
+def checkpoints_in(folder: Path, known: KnownFiles | None = None) -> list[Found]:
     """Return the checkpoints of a run, the newest first; those without a readable manifest come before all others."""
-    found = []
+    found, known = [], known or KnownFiles()
     for match in filter(None, map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])):
         path, manifest, problem = folder / match[0], None, ""
         # A link stands for the checkpoint that it leads to; removing it leaves that alone.
         if path.is_dir():
             try:
-                manifest = read_manifest(path)
-            except (CheckpointError, OSError) as error:
+                manifest = known.manifest(path)
+            except CheckpointError as error:
                 problem = str(error)
         else:
             problem = f"{path}: {'is a link that leads to no folder' if path.is_symlink() else 'is no folder'}"
@@ -278,10 +285,19 @@ def checkpoints_in(folder: Path) -> list[Found]:
     return sorted(found, key=lambda it: (True, -it.manifest.serial, -it.step) if it.manifest else (False, 0, -it.step))
 
 
-def newest_num_shards(folder: str | os.PathLike[str]) -> int | None:
-    """Return how many shards the newest checkpoint of a run with a readable manifest has; None if there is none."""
-    with contextlib.suppress(OSError):  # `newest_intact` raises it
-        return next((each.manifest.num_shards for each in checkpoints_in(Path(folder)) if each.manifest), None)
+def num_shards_to_resume(params: CheckpointParams, known: KnownFiles) -> int | None:
+    """Return how many shards the checkpoint has that a run continues; None if there is none with a readable manifest.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, if the params name one, or its manifest is damaged.
+    """
+    if params.resume == "never":
+        return None
+    if params.resume != "auto":
+        return known.manifest(absolute_path(params.resume)).num_shards
+    with contextlib.suppress(OSError):  # `open_newest` raises it
+        found = checkpoints_in(Path(os.path.abspath(params.folder)), known)
+        return next((each.manifest.num_shards for each in found if each.manifest), None)
     return None
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import CheckpointParams, CheckpointStore
-from rltrainer.checkpoint.folder import num_shards_of, read_logged
-from rltrainer.checkpoint.store import checkpoints_in, live_state
+from rltrainer.checkpoint.folder import Checkpoint, KnownFiles, on_first, open_checkpoint
+from rltrainer.checkpoint.store import Found, checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
 from rltrainer.errors import CheckpointError, RankLostError, ReplayBufferError, at_the_end, readable, without_addresses
 from rltrainer.hooks import HookRunner
@@ -60,14 +60,19 @@ def run_parts(
 
 
 def read_run(
-    path: str | Path, cls: type[TRunState], params: TrainerParams, algorithm: Algorithm, ranks: Ranks
+    path: Path, states: dict[str, State], cls: type[TRunState], params: TrainerParams, algorithm: Algorithm
 ) -> tuple[TRunState, list[Load]]:
-    """Return the state of a saved run, and functions that load its parts: all is checked before anything changes."""
-    if (num_shards := num_shards_of(path)) != ranks.world:
-        hint = f"Pass RuntimeParams(parallel=ParallelParams(num_shards={num_shards}))."
-        text = f"was saved by a run of {num_shards} shards, and this one has {ranks.world}"
-        raise CheckpointError(f"{path}: {text}. {hint}")
-    states = read_logged(path, ("buffer",), ranks.rank)
+    """Return the state of a saved run, and functions that load its parts: all is checked before anything changes.
+
+    Args:
+        path: of the checkpoint, for error texts.
+        states: the states that it holds.
+        cls: of the run's state.
+        params, algorithm: of the run that continues.
+
+    Raises:
+        CheckpointError: a state is of another run, or damaged.
+    """
     parts = {"algorithm": algorithm, **params.parts(), "hooks": HookRunner(type(params).__name__, params.hooks)}
     states.setdefault("hooks", to_state(HooksState()))
     # A logger may be added or left out on a resume, and so may hooks, as far as they only read.
@@ -139,13 +144,15 @@ class RunCheckpoints:
     Its context is open while anything trains: it holds the directory and the signals.
     """
 
-    def __init__(self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit, ranks: Ranks) -> None:
+    def __init__(
+        self, params: TrainerParams, algorithm: Algorithm, unit: StepUnit, ranks: Ranks, known: KnownFiles
+    ) -> None:
         self.is_on = params.checkpoint is not None
         self._params = chosen = params.checkpoint or CheckpointParams("unused", resume="never")
         self._parts_of = partial(run_parts, params=params, algorithm=algorithm, ranks=ranks)
         self._unit, self._every = unit, as_every(type(chosen).__name__, chosen.every)
-        self._ranks = ranks
-        self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best, self._ranks)
+        self._ranks, self._known = ranks, known
+        self._store = CheckpointStore(chosen.folder, chosen.keep_last, chosen.keep_best, self._ranks, known)
         self._signals, self._num_entered = RunSignals(self._ranks), 0
         self._stopped_by, self._wants_save = 0, False  # as all ranks know it
         self._source = params.collectors().get("training_collector") if chosen.record_episodes else None
@@ -174,29 +181,35 @@ class RunCheckpoints:
         self._num_entered -= 1
         return self._opened.__exit__(*exception) if self.is_on and self._num_entered == 0 else None
 
-    def resume(self, restore: Callable[[Path], None]) -> None:
+    def resume(self, restore: Callable[[Checkpoint], None]) -> None:
         """Restore the checkpoint that the params name, if there is one, with the global random numbers."""
-        path: Path | None = None
+        checkpoint: Checkpoint | None = None
         match self._params.resume:
             case "auto":
-                path = self._store.newest_intact()
+                checkpoint = self._store.open_newest()
             case "never":
                 self.require_empty()
-            case chosen:
-                path = Path(chosen)
-                found = [each.path for each in checkpoints_in(self._store.folder) if each.manifest is not None]
-                if found and found[0] != Path(os.path.abspath(path)):
-                    text = f"the run goes back to {path}, though {found[0]} was saved later"
-                    hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
-                    warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=4)
-        if path is not None:
-            restore(path)
+            case path:
+                on_first(self._ranks, partial(self._warn_of_newer, path))
+                checkpoint = open_checkpoint(path, self._ranks, self._known)
+        if checkpoint is not None:
+            restore(checkpoint)
             if self._state.global_random is not None and self._ranks.is_first_here:
                 self._state.global_random.restore()
 
+    def _found(self) -> list[Found]:
+        return checkpoints_in(self._store.folder, self._known)
+
+    def _warn_of_newer(self, path: str | os.PathLike[str]) -> None:
+        found = [each.path for each in self._found() if each.manifest is not None]
+        if found and found[0] != Path(os.path.abspath(path)):
+            text = f"the run goes back to {path}, though {found[0]} was saved later"
+            hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
+            warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=7)
+
     def require_empty(self) -> None:
         """Raise a `CheckpointError` if there are checkpoints, with which those of a new run would mix."""
-        if self.is_on and (found := checkpoints_in(self._store.folder)):
+        if self.is_on and (found := self._found()):
             text = f"it holds checkpoints, the newest is {found[0].path.name}, and a new run would mix with them"
             hint = 'resume="auto" continues from there; a new run takes a folder of its own, as RunFolder.new makes.'
             raise CheckpointError(f"CheckpointParams.folder {self._params.folder!r}: {text}. {hint}")

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +16,8 @@ import torch
 from torch import nn
 
 from rltrainer.algorithms import Algorithm
-from rltrainer.checkpoint.folder import num_shards_of
-from rltrainer.checkpoint.store import newest_num_shards
+from rltrainer.checkpoint.folder import KnownFiles, on_first
+from rltrainer.checkpoint.store import num_shards_to_resume
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.collector import require_collector
 from rltrainer.errors import ParamsError
@@ -44,12 +43,13 @@ METHODS = ("run", "reset", "execute_epoch", "restore", "_save")
 """Methods of a trainer that all shards run together."""
 
 
-def meeting_of(algorithm: Algorithm, params: TrainerParams) -> Meeting | None:
+def meeting_of(algorithm: Algorithm, params: TrainerParams, known: KnownFiles) -> Meeting | None:
     """Return the meeting of this process's shards: as many as the params say, or as the run has that they resume.
 
-    None if the whole run has one shard.
+    None if the whole run has one shard. The first process notes in `known` those that it reads.
 
     Raises:
+        CheckpointError: the checkpoint that the params name cannot be read.
         ParamsError: the processes cannot share out that number, or their programs differ.
     """
     chosen = params.runtime.parallel
@@ -58,9 +58,8 @@ def meeting_of(algorithm: Algorithm, params: TrainerParams) -> Meeting | None:
     if outer.world > 1:
         require_same_program(outer, algorithm, params)
     num_shards, checkpoint = parallel.num_shards, params.checkpoint
-    if num_shards is None and chosen is not None and checkpoint is not None and checkpoint.resume != "never":
-        is_auto = checkpoint.resume == "auto"
-        num_shards = newest_num_shards(checkpoint.folder) if is_auto else num_shards_of(Path(checkpoint.resume))
+    if num_shards is None and chosen is not None and checkpoint is not None:
+        num_shards = on_first(outer, partial(num_shards_to_resume, checkpoint, known))
     num_shards = outer.world if num_shards is None else num_shards
     if num_shards % outer.world:
         counts = ", ".join(str(n) for n in range(1, num_shards + 1) if num_shards % n == 0)

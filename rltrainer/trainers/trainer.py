@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.checkpoint import write_checkpoint
+from rltrainer.checkpoint.folder import Checkpoint, KnownFiles, open_checkpoint
 from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.collect_stats import NO_EPISODES
 from rltrainer.errors import CheckpointError, ParamsError, at_the_end
@@ -58,7 +59,8 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
     def __init__(self, algorithm: TAlgorithm, params: TParams, ranks: Ranks | None = None) -> None:
         self._check_classes(algorithm, params)
         self.replicas: list[Self] = []
-        self.meeting = meeting_of(algorithm, params) if ranks is None else None
+        known = KnownFiles()
+        self.meeting = meeting_of(algorithm, params, known) if ranks is None else None
         if self.meeting is not None:
             ranks, params, self.replicas = split(type(self), algorithm, params, self.meeting)
             run_on_all(self, self.replicas, self.meeting)
@@ -70,7 +72,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self._log = RunLog(params, algorithm, self.step_unit, self._settings, self.ranks.prefix)
         self._hooks = HookRunner(type(params).__name__, params.hooks, isinstance(algorithm, OnPolicyAlgorithm))
         self._hooks.context = self._new_context()
-        self._checkpoints = RunCheckpoints(params, algorithm, self.step_unit, self.ranks)
+        self._checkpoints = RunCheckpoints(params, algorithm, self.step_unit, self.ranks, known)
         self._checkpoints.follow(self.state)
         if params.resume_from_log:
             self._resume_from_log()
@@ -140,7 +142,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
 
     def _begin(self, reset_collectors: bool = True, reset_buffers: bool = False) -> None:
         """Continue from a checkpoint, if the params say so and it had begun, or begin a run."""
-        self._checkpoints.resume(self.restore)
+        self._checkpoints.resume(self._restore)
         if self.state.phase != "restored":
             self._reset(reset_collectors, reset_buffers)
 
@@ -231,7 +233,12 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
         """
         path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
-        state, loads = read_run(path, self.run_state_class, self.params, self.algorithm, self.ranks)
+        self._restore(open_checkpoint(path, self.ranks))
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Continue the run of a checkpoint; an error changes nothing."""
+        states = checkpoint.states(self.ranks.rank, ("buffer",), self.ranks.world)
+        state, loads = read_run(checkpoint.path, states, self.run_state_class, self.params, self.algorithm)
         back = partial(setattr, self, "state", self.state), partial(self.algorithm.attach, self.algorithm.plan)
         context = partial(setattr, self._hooks, "context", self._hooks.context)
         with at_the_end(*back, context, self.algorithm.snapshot(), after_errors_only=True):

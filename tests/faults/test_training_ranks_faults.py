@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from rltrainer.checkpoint.folder import check_checkpoint
+from rltrainer.checkpoint.folder import open_checkpoint
 from tests.faults.torchrun import end, start
 from tests.faults.training_ranks import Faults, digests, make_trainer
 from tests.resume.test_rows import rows
@@ -47,7 +47,7 @@ class Training:
     def saved(self) -> list[int]:
         """Return the steps of the checkpoints, all of which are intact."""
         paths = sorted((self.folder / "checkpoints").glob("checkpoint-*"))
-        return [check_checkpoint(path).step for path in paths]
+        return [open_checkpoint(path).manifest.step for path in paths]
 
 
 def train_alone(folder: Path, name: str) -> tuple[list[str], list[dict[str, Any]]]:

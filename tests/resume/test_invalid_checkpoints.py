@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,7 +134,8 @@ def test_whatever_is_wrong_in_a_part_is_refused_and_nothing_changes(
             continue  # settings, compared as they are; and what only `rl.load` looks at
         for value in wrong_values(at(states[part], path)):
             wrong = states | {part: changed(states[part], path, value)}
-            monkeypatch.setattr("rltrainer.trainers.run_checkpoints.read_logged", lambda *_, wrong=wrong, **__: wrong)
+            opened = SimpleNamespace(path=tmp_path / "wrong", states=lambda *_, wrong=wrong: wrong)
+            monkeypatch.setattr("rltrainer.trainers.trainer.open_checkpoint", lambda *_, opened=opened: opened)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -307,9 +307,9 @@ def write_run(trainer: Any, directory: Path) -> Path:
     finally:
         buffer_state.MAX_NBYTES = before
     store.close()
-    found = store.newest_intact()
+    found = store.open_newest()
     assert found is not None
-    return found
+    return found.path
 
 
 PROGRESS: Any = {

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
-from rltrainer.checkpoint import CheckpointStore, read_checkpoint, store, write_checkpoint
+from rltrainer.checkpoint import CheckpointParams, CheckpointStore, read_checkpoint, store, write_checkpoint
 from rltrainer.checkpoint import folder as checkpoint_folder
-from rltrainer.checkpoint.folder import num_shards_of, read_logged, read_manifest
-from rltrainer.checkpoint.store import live_state, newest_num_shards
+from rltrainer.checkpoint.folder import KnownFiles, open_checkpoint, read_manifest
+from rltrainer.checkpoint.store import live_state, num_shards_to_resume
 from rltrainer.data import buffer_state
 from rltrainer.errors import CheckpointError
 from rltrainer.ranks.ranks import ALONE, Ranks
@@ -37,6 +37,15 @@ def opened(directory: Path, keep_last: int | None = None, keep_best: int | None 
     made = CheckpointStore(directory, keep_last, keep_best)
     made.open()
     return made
+
+
+def newest_in(store: CheckpointStore) -> Path | None:
+    found = store.open_newest()
+    return None if found is None else found.path
+
+
+def num_shards_of(folder: Path, resume: str | Path = "auto") -> int | None:
+    return num_shards_to_resume(CheckpointParams(folder, resume=resume), KnownFiles())
 
 
 class Run:
@@ -62,7 +71,9 @@ class Run:
 
     def resume(self, path: Path) -> None:
         self.go_on_to(number_in(path, self.rank))
-        self.buffer.load_state_dict(read_logged(path, ("buffer",), self.rank)["buffer"])
+        checkpoint = open_checkpoint(path)
+        states = checkpoint.states(self.rank, ("buffer",), checkpoint.manifest.num_shards)
+        self.buffer.load_state_dict(states["buffer"])
 
     def check(self, path: Path | None) -> int:
         """Assert that a checkpoint holds a buffer as it was at some save, and return which."""
@@ -108,7 +119,7 @@ class Shards:
         self.on_ranks(lambda store, _: store.close())
 
     def newest(self) -> Any:
-        return self.on_ranks(lambda store, _: store.newest_intact())
+        return self.on_ranks(lambda store, _: newest_in(store))
 
     def save(self, step: int) -> Any:
         return self.on_ranks(lambda store, run: store.save(run.state(), step, None))
@@ -148,7 +159,7 @@ def test_files_and_their_names(tmp_path: Path) -> None:
         assert all(name.startswith(f"{part}-0000000") for name in files)
     assert set(names(tmp_path / "rows")) == set(manifest.row_files)
     assert shards.check(tmp_path / FIRST) == 1
-    assert num_shards_of(tmp_path / FIRST) == newest_num_shards(tmp_path) == 3
+    assert num_shards_of(tmp_path, tmp_path / FIRST) == num_shards_of(tmp_path) == 3
 
 
 @pytest.mark.usefixtures("small_files")
@@ -271,7 +282,7 @@ def test_whatever_is_done_between_two_saves_the_newest_holds_the_buffer_as_it_is
         elif action == "save":
             number += 1
             made.save({"buffer": live_state(buffer)}, number, None)
-            again, newest = make_buffer(capacity, num_envs), made.newest_intact()
+            again, newest = make_buffer(capacity, num_envs), newest_in(made)
             assert newest is not None
             again.load_state_dict(read_checkpoint(newest)["buffer"])
             assert same(again, buffer, ignored="")
@@ -315,7 +326,7 @@ def test_the_newest_is_the_one_that_was_saved_last_whatever_its_step(tmp_path: P
         made.save(state(step), step, None)
     made.close()
     assert names(tmp_path) == ["checkpoint-000000000010", "checkpoint-000000000020", "lock", "rows"]
-    assert number_in(made.newest_intact()) == 10
+    assert number_in(newest_in(made)) == 10
 
 
 def flip(path: Path) -> None:
@@ -347,7 +358,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning(num: int, member: str, tmp_
     for shard in range(num):
         with pytest.raises(CheckpointError, match=str(named)):
             read_checkpoint(newest, shard=shard)
-    assert newest_num_shards(tmp_path) == num  # of the newest manifest that can be read
+    assert num_shards_of(tmp_path) == num  # of the newest manifest that can be read
     flip(older / "manifest.json")
     with pytest.warns(RuntimeWarning):
         assert shards.newest().startswith(f"{tmp_path}: all 2 checkpoints are damaged; the newest: {tmp_path}")
@@ -378,7 +389,7 @@ def test_what_has_a_checkpoints_name_is_never_passed_over_in_silence(
         pytest.warns(RuntimeWarning, match=f"a checkpoint is damaged and passed over: {path}: {problem}"),
         pytest.raises(CheckpointError, match=rf"all 1 checkpoints are damaged; the newest: {path}: {problem}\."),
     ):
-        opened(tmp_path).newest_intact()
+        opened(tmp_path).open_newest()
 
 
 @pytest.mark.usefixtures("small_files")
@@ -392,18 +403,18 @@ def test_a_link_stands_for_the_checkpoint_that_it_leads_to(tmp_path: Path) -> No
     link = tmp_path / "run" / archived.name
     link.symlink_to(archived)
     made = opened(tmp_path / "run", keep_last=1)
-    assert made.newest_intact() == link
-    assert run.check(made.newest_intact()) == 1
+    assert newest_in(made) == link
+    assert run.check(newest_in(made)) == 1
     run.go_on(3)
     made.save(run.state(), 8, None)  # which takes the place of the link, and leaves its checkpoint alone
     made.close()
     assert names(tmp_path / "run") == ["checkpoint-000000000008", "lock", "rows"]
-    assert run.check(made.newest_intact()) == 2
+    assert run.check(newest_in(made)) == 2
     read_checkpoint(archived)
 
 
 def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    assert CheckpointStore(tmp_path / "nothing", 1, 1).newest_intact() is None
+    assert newest_in(CheckpointStore(tmp_path / "nothing", 1, 1)) is None
     made = opened(tmp_path)
     made.save(state(1), 1, None)
     made.close()
@@ -416,7 +427,7 @@ def test_leftovers_of_killed_saves_are_removed_and_nothing_else(tmp_path: Path) 
     (tmp_path / "rows" / "buffer-000000000000-000000000009.safetensors").write_text("unlisted, or half written")
     (tmp_path / "rows" / "mine.safetensors").write_text("not ours")
     opened(tmp_path).close()
-    assert made.newest_intact() == tmp_path / FIRST
+    assert newest_in(made) == tmp_path / FIRST
     assert names(tmp_path) == sorted([FIRST, "lock", "rows", *others])
     assert names(tmp_path / "rows") == ["mine.safetensors"]
 
@@ -705,7 +716,7 @@ def test_an_interrupt_at_any_line_of_a_save(tmp_path: Path, monkeypatch: pytest.
         if not reached:
             break
         made.save(run.state(), line, None)
-        assert run.check(made.newest_intact()) == 1
+        assert run.check(newest_in(made)) == 1
         line += 1
     made.close()
     assert line > 30
