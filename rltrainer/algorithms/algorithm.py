@@ -22,8 +22,8 @@ from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
-from rltrainer.state.codec import Constructed, to_plain
 from rltrainer.state.params import Params
+from rltrainer.state.plain import Constructed, to_plain
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates import part_state

@@ -19,7 +19,7 @@ from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.weight_dtype import saved_dtype
 from rltrainer.spaces import check_claims
-from rltrainer.state.codec import MAX_ITEMS, PlainReader, items_of
+from rltrainer.state.plain import MAX_ITEMS, PlainReader, items_of
 from rltrainer.state.registry import Named, users_names
 from rltrainer.state.state_file import read_state
 from rltrainer.types import State

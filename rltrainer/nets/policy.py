@@ -25,7 +25,7 @@ from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
 from rltrainer.nets.weight_dtype import WeightDtype, cast, dtype_entry, dtype_name, saved_dtype, set_weight_dtype
 from rltrainer.plan import no_progress
 from rltrainer.spaces import ACTION_MASK, Array, Space, ValueRange, leaf_shape, leaf_spaces, num_choices, numpy_dtype
-from rltrainer.state.codec import Constructed
+from rltrainer.state.plain import Constructed
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree
 from rltrainer.validation.field_rules import AnyPath, Flag, Sizes, checked, instance_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from rltrainer.errors import FrozenParamsError, ParamsError, readable
 from rltrainer.files.json_text import read_strict_json, to_strict_json
 from rltrainer.spaces import check_claims
-from rltrainer.state.codec import PlainReader, to_plain
+from rltrainer.state.plain import PlainReader, to_plain
 from rltrainer.validation.field_rules import Rule, as_python, field_hints, missing_fields, must_be, remedy, rules_of
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import ExplainsArguments, did_you_mean

@@ -19,7 +19,7 @@ from rltrainer.functional.means import floats
 from rltrainer.interval import Every
 from rltrainer.loggers.logger import Kind
 from rltrainer.loggers.terminal import make_bar
-from rltrainer.state.codec import to_plain
+from rltrainer.state.plain import to_plain
 from rltrainer.trainers.run_state import Best, EpochStats, RunState, StepUnit
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult

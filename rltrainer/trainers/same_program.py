@@ -12,7 +12,7 @@ from rltrainer.errors import ParamsError, readable, without_addresses
 from rltrainer.hooks import HookRunner
 from rltrainer.ranks.ranks import Ranks
 from rltrainer.schedules import value_at
-from rltrainer.state.codec import to_plain
+from rltrainer.state.plain import to_plain
 from rltrainer.trainers.run_checkpoints import settings_of
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.updates.optimizer import Optimizer, ScheduledValue

@@ -19,7 +19,7 @@ from rltrainer.files.atomic_write import replaced_file, write_errors
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.loggers import RunFolder
-from rltrainer.state.codec import PlainReader
+from rltrainer.state.plain import PlainReader
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithm_named
 from rltrainer.tools.recipes.recipe import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.validation.suggestions import did_you_mean

@@ -14,7 +14,7 @@ from rltrainer.files.regular_file import neighbours_hint
 from rltrainer.loggers import RunFolder
 from rltrainer.loggers.log_state import read_json_file
 from rltrainer.spaces import check_claims
-from rltrainer.state.codec import PlainReader
+from rltrainer.state.plain import PlainReader
 from rltrainer.state.registry import value_named
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna

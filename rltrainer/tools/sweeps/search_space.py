@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rltrainer.errors import ParamsError
-from rltrainer.state.codec import to_plain
+from rltrainer.state.plain import to_plain
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.validation.field_rules import FiniteFloat, as_python, checked, is_finite
 from rltrainer.validation.suggestions import argument_names, did_you_mean

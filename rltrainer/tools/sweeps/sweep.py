@@ -19,7 +19,7 @@ from rltrainer.files.atomic_write import remove, replaced_file, write_errors
 from rltrainer.files.json_text import read_json, to_strict_json
 from rltrainer.loggers import RunFolder
 from rltrainer.loggers.log_state import read_json_file
-from rltrainer.state.codec import to_plain
+from rltrainer.state.plain import to_plain
 from rltrainer.tools.recipes import AnyRecipe, for_env, get
 from rltrainer.tools.recipes.algorithms import ALGORITHMS
 from rltrainer.tools.runs.processes import Bar, Job, Listener, Processes, check_program
