@@ -336,8 +336,8 @@ class PackedRowStorage(RowStorage):
     def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None, holds_obs: bool = False) -> None:
         """Write a step of all envs; see `RowStorage`."""
         self._has_heads = False  # in case of an interrupt
-        if holds_obs:
-            self._step[0] = self._step[1]
+        for leaf in self._obs.leaves if holds_obs else ():
+            leaf.target[0] = leaf.target[1]
         super().write((0, 1), step, holds_obs=holds_obs)
         envs = np.arange(self._step.shape[1])
         rows = [row[0] if isinstance(row, tuple) else row for row in at]

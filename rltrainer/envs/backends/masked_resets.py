@@ -54,7 +54,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     supports_masked_reset = True
     are_saveable: bool  # whether each env is a `SaveableEnv`
     first_env = 0  # the global index of the first env, by which all are seeded
-    recipe: Any = None  # the `ShardedEnvs` that made them
+    recipe: Any = None  # the `DeferredEnvs` that made them
 
     def __init__(self, num_envs: int, seed: int | None) -> None:
         self.num_envs, self.base_seed = num_envs, seed

@@ -21,7 +21,7 @@ class NativeVectorEnv(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
     supports_masked_reset = True
     first_env: int = 0  # the global index of the first env
-    recipe: Any = None  # the `ShardedEnvs` that made them
+    recipe: Any = None  # the `DeferredEnvs` that made them
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int | None = None) -> None:
         super().__init__(env)

@@ -68,7 +68,7 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
 
     state_class, state_name = SavedTensorEnvs, "adapter.envs"
     first_env: int = 0  # the global index of the first env
-    recipe: Any = None  # the `ShardedEnvs` that made them
+    recipe: Any = None  # the `DeferredEnvs` that made them
 
     def __init__(
         self, env: TensorEnv, num_envs: int, device: torch.device | str | None = None, seed: int | None = None
