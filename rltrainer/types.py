@@ -180,6 +180,10 @@ class Rollout:
 
         return map_tree(pick, self.obs, self.last_obs, self.final_obs)
 
+    def of_one_shape(self) -> Self:
+        """Return it with shapes that do not depend on the data, if it has such a form: see `DenseRollout`."""
+        return self
+
     def valid_cells(self, tree: Tree) -> Tree:
         """Return the valid steps of a tree [T, N, ...] as [M, ...], time first."""
         index = None if bool(self.valid.all()) else self.valid.flatten().nonzero().squeeze(-1)

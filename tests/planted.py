@@ -100,7 +100,7 @@ MUTANTS = [
     # Minibatches and weights
     mutant("means: padding counts", "functional/losses.py",
            "(weight.sum() if total is None else total)", "weight.numel()", LOSSES),
-    mutant("minibatches: padding weighs as much as data", "algorithms/on_policy_algorithm.py",
+    mutant("minibatches: padding weighs as much as data", "algorithms/minibatches.py",
            "batch.weight = batch.weight * is_real[k]", "pass", f"{ALGORITHMS}/test_on_policy_algorithm.py"),
     mutant("DQN: importance weights are left out", "algorithms/q_learning/dqn.py",
            "(losses * batch.weight).mean()", "losses.mean()", f"{ALGORITHMS}/q_learning/test_dqn.py"),

@@ -7,12 +7,13 @@ from rltrainer.algorithms.actor_critic.td3 import DDPG, TD3, DDPGParams, TD3Para
 from rltrainer.algorithms.actor_critic.tqc import TQC, TQCParams
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.load_file import load, load_policy
+from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams
 from rltrainer.algorithms.offline.cql import CQL, CQLParams, DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.policy_gradient.impala import IMPALA, IMPALAParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams

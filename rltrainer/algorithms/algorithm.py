@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import itertools
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
@@ -19,7 +19,7 @@ from rltrainer.nets.mlp import Dropout
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
-from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, dtype_entry, saved_dtype
+from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, cast, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.params import Params
@@ -34,6 +34,7 @@ from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule,
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import SuggestsAttributes
 
+T = TypeVar("T")
 TResult = TypeVar("TResult", covariant=True)
 NO_PARTS = {"algorithm", "construction", ENTRY}
 """Keys of a state that name no part."""
@@ -98,6 +99,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     """True if updates replay sequences, for policies with memory."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
+    methods_of_update: ClassVar[tuple[str, ...]] = ()
+    """Names of the methods that a graph of a whole update holds: a user's own may decide on the host."""
     occasional_metrics: ClassVar[tuple[str, ...]] = ()
     """Names of the metrics that only some updates report, such as a delayed actor's loss."""
 
@@ -146,6 +149,10 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""
         raise NotImplementedError
+
+    def step_as_written(self) -> Callable[..., UpdateResult]:
+        """Return what takes a gradient step where it is neither compiled nor recorded."""
+        return self._step
 
     def attach(self, plan: UpdatePlan) -> None:
         """Apply a trainer's plan from the next update on; `self.plan` holds the resolved settings.
@@ -382,6 +389,11 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         lr = params.lr if lr is None else lr
         return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
 
+    def _in_weight_dtype(self, value: T) -> T:
+        """Return a value with its floating-point tensors in the format of the weights."""
+        dtype = self.policy.weight_dtype
+        return value if dtype is torch.float32 else cast(value, dtype)
+
     def _check_policy(self) -> None:
         """Raise a `ParamsError` if another policy took the place of the one that optimizers and targets follow."""
         name = type(self).__name__
@@ -403,8 +415,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
                 rule, hint = "must return an UpdateResult", 'End it with return UpdateResult({"loss": loss.detach()}).'
                 raise ReturnedError.about(type(self).__name__, "gradient_step", rule, result, hint)
 
-    def _end_update(self, results: list[UpdateResult]) -> None:
-        self._check_results(results)
+    def _end_update(self) -> None:
         for optimizer in self._optimizers():
             optimizer.unused.report(type(self).__name__)
         self.check_faults(wait=False)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
@@ -29,6 +29,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     params_class = OffPolicyParams
     params: OffPolicyParams
+    methods_of_update = ("sample", "sample_noise", "update")
     learns_from_rewards: ClassVar[bool] = True
 
     def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
@@ -94,15 +95,16 @@ class OffPolicyAlgorithm(Algorithm):
             NonFiniteError: as `update`.
             ParamsError: `batch_size` is no positive integer, or `num_steps` no integer of at least 0.
         """
-        # A look at types is quick, and the rules are not.
+        # Check the types first: `checked` is slow.
         if not (type(batch_size) is type(num_steps) is int and batch_size > 0 and num_steps >= 0):
             batch_size = checked("update_from", "batch_size", batch_size, PositiveInt)
             num_steps = checked("update_from", "num_steps", num_steps, NonNegativeInt)
         results = []
         while num_steps > 0:
             num_batches = min(num_steps, buffer.max_num_batches(batch_size))
-            if self._records(buffer):
-                results += self._replay(buffer, batch_size, num_batches)
+            is_there = self.has_cuda_graph and buffer.device == self.device and buffer.can_be_recorded
+            if is_there and self._execution.may_record():
+                results.append(self._replayed(buffer, batch_size, num_batches))
             else:
                 transitions = self.sample(buffer, batch_size, num_batches if num_batches > 1 else None)
                 result = self.update(transitions)
@@ -111,33 +113,22 @@ class OffPolicyAlgorithm(Algorithm):
             num_steps -= num_batches
         return UpdateResult.mean(results)
 
-    def _records(self, buffer: ReplayBuffer) -> bool:
-        """Return whether updates from a buffer can be recorded as CUDA graphs, sampling included."""
-        if not self._execution.records_sampling or buffer.device != self.device or not buffer.can_be_recorded:
-            return False
-        # A graph would repeat the numbers that a user's own function takes on the host.
-        functions = (self.sample, self.sample_noise, self.update)
-        return all(function.__module__.startswith("rltrainer.") for function in functions)
-
-    def _replay(self, buffer: ReplayBuffer, batch_size: int, num_batches: int) -> list[UpdateResult]:
+    def _replayed(self, buffer: ReplayBuffer, batch_size: int, num_batches: int) -> UpdateResult:
         """Sample batches, take their steps and report the errors as one CUDA graph."""
 
         # Called again for other arguments: it uses its own, not those of this call.
-        def sample_and_step(run: Callable[..., list[UpdateResult]], size: int, turns: tuple[Any, ...]) -> Any:
+        def sample_and_step(size: int, turns: tuple[Any, ...]) -> UpdateResult:
             transitions = self.sample(buffer, size, len(turns) if len(turns) > 1 else None)
-            results = run(self._steps(transitions, turns))
-            self._check_results(results)
-            result = self._merged(results, transitions)
+            result = self._merged(self._execution.run(self._steps(transitions, turns)), transitions)
             buffer.update_priorities(transitions.index, result.td_error)
-            return [dataclasses.replace(result, td_error=None)]
+            return dataclasses.replace(result, td_error=None)
 
         self._begin_update()
-        key = buffer, *buffer.refresh(self.plan.progress)
-        generators = buffer.generator, self.generator
-        arguments = batch_size, tuple(self._turns(num_batches))
-        results = self._execution.run_sampled(key, sample_and_step, buffer.sampler_tensors, generators, *arguments)
-        self._end_update(results)
-        return results
+        key, drawn = (buffer, *buffer.refresh(self.plan.progress)), (buffer.generator, self.generator)
+        replay = self._execution.recorded(sample_and_step, drawn, key, buffer.sampler_tensors)
+        result: UpdateResult = replay(batch_size, tuple(self._turns(num_batches)))
+        self._end_update()
+        return result
 
     def update(self, transitions: Transitions) -> UpdateResult:
         """Update from sampled transitions: [B] for one gradient step, [K, B] for K in order.
@@ -152,10 +143,12 @@ class OffPolicyAlgorithm(Algorithm):
         transitions = transitions.to(self.device)
         turns = self._turns(1 if _is_single(transitions) else len(transitions.reward))
         results = self._execution.run(self._steps(transitions, turns))
-        self._end_update(results)
-        return self._merged(results, transitions)
+        result = self._merged(results, transitions)
+        self._end_update()
+        return result
 
     def _merged(self, results: list[UpdateResult], transitions: Transitions) -> UpdateResult:
+        self._check_results(results)
         result = results[0] if _is_single(transitions) else UpdateResult.mean(results)
         if result.td_error is not None and self.plan.skips_steps:
             # A priority that is not finite would outweigh all others.

@@ -1,7 +1,9 @@
-"""Gradient steps as they are run: as written, or compiled; on CUDA as CUDA graphs."""
+"""How an algorithm's updates run: as written or compiled, step by step, as a loop of the CPU, or as CUDA graphs."""
 
 import contextlib
 import dataclasses
+import enum
+import functools
 import itertools
 import logging
 import warnings
@@ -42,6 +44,54 @@ the rounding of one would have grown."""
 Step = Callable[..., Any]
 
 
+class Scope(enum.IntEnum):
+    """How much of an update one graph may hold."""
+
+    NONE = 0
+    """Less than a gradient step: a user's optimizer or function is called between its operations."""
+    STEP = 1
+    """One gradient step: a callback is called around it."""
+    STEPS = 2
+    """Some gradient steps: Python decides between them, without a look at their numbers."""
+    UPDATE = 3
+    """Everything, such as the processing of a rollout, or the sampling of batches."""
+
+
+def scope_of(
+    plan: UpdatePlan, methods: Iterable[Callable[..., Any]], is_ours: bool, can_stop: bool
+) -> tuple[Scope, str]:
+    """Return how much of an update that calls these methods one graph may hold, and what prevents more.
+
+    `is_ours` if all optimizers are ours, and `can_stop` if one may end an update early.
+    """
+    if not is_ours or plan.leaves_graph:
+        return Scope.NONE, "a function of yours is called between its operations"
+    if plan.callbacks.before is not None or plan.callbacks.after is not None:
+        return Scope.STEP, "a callback is given its batches"
+    for method in methods:
+        # A graph would repeat what a user's own method has decided on the host.
+        if not method.__module__.startswith("rltrainer."):
+            return Scope.STEPS, f"it has a method {method.__name__} of its own"
+    if plan.update.accumulate > 1:
+        return Scope.STEPS, "gradients are accumulated"
+    if can_stop:
+        return Scope.STEPS, "target_kl may end it"
+    return Scope.UPDATE, ""
+
+
+@dataclasses.dataclass
+class IndexedSteps:
+    """The arguments of gradient steps: one after another (`each`), or in compiled code as `at(index, *args)`.
+
+    `index` [1] is below `num`.
+    """
+
+    num: int
+    at: Callable[..., tuple[Any, ...]]
+    args: Sequence[Any]
+    each: Iterable[tuple[Any, ...]]
+
+
 class Execution:
     """Takes an algorithm's gradient steps, compiled and as CUDA graphs if the plan says so."""
 
@@ -49,14 +99,16 @@ class Execution:
     # as arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
     # user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
     # numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
-    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes) and `_networks`.
+    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `_networks` and the methods
+    # that an update calls, by their names in `methods_of_update`.
 
     def __init__(self, owner: Any) -> None:
         self._owner, self._eager = owner, owner._step
         self._compiled: Step | None = None
         self._layout: list[Any] = []
         self._graph: CudaGraphs | None = None
-        self._sampled: tuple[Any, CudaGraphs] | None = None
+        self._whole: tuple[Any, CudaGraphs] | None = None
+        self._whole_state: str | None = None
         self._fingerprint: Fingerprint | None = None
         self._states: dict[Hashable, tuple[str, Any]] = {}
         self._callbacks = UpdateCallbacks()
@@ -64,7 +116,7 @@ class Execution:
         self._functions: dict[str, CompiledFunction] = {}
         self._loop: CompiledLoop | None = None
         self.loop: Literal["auto"] | bool = "auto"
-        self._is_one_graph = False
+        self._is_ours = self._is_planned = False
         self.is_compiled = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,7 +147,7 @@ class Execution:
         layout = [plan.precision, plan.update, plan.callbacks.on_loss, plan.all_reduce, plan.ranks, *tensors]
         if layout != self._layout:
             self._layout, self._compiled, self._states, self._loop = layout, None, {}, None
-            self._eager = step
+            self._eager, self._is_planned = step, step != self._owner._step
         is_recorded = plan.runtime.cuda_graph
         if is_recorded == "auto":
             # Launching the kernels of an uncompiled step takes several times as long as running them.
@@ -108,13 +160,13 @@ class Execution:
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32 matrix multiplication")
             step = with_code_of_its_own(self._eager)
             self._compiled = torch.compile(step, options=compiler_options(device, is_ours))
-        self._is_one_graph, self.loop = is_ours and not plan.leaves_graph, plan.runtime.loop
+        self._is_ours, self.loop = is_ours, plan.runtime.loop
         self._record_with(CudaRecorder(device) if is_recorded else None)
 
     def _record_with(self, recorder: CudaRecorder | None) -> None:
         """Record the steps if there is a recorder; have a fingerprint of compiled or recorded ones."""
         is_recorded = recorder is not None
-        self._recorder, self._sampled = recorder, None
+        self._recorder, self._whole = recorder, None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
         is_watched = self.is_compiled or is_recorded
         given = self._owner, self._owner._networks(), self._owner._tensors(), is_recorded, self._states
@@ -126,66 +178,83 @@ class Execution:
         return self._graph is not None and self._graph.is_on
 
     @property
-    def records_sampling(self) -> bool:
-        """True if CUDA graphs may hold the sampling of the batches, too: no callback is given one."""
-        return self.has_cuda_graph and (self._sampled is None or self._sampled[1].is_on) and not self.has_callbacks
+    def is_whole(self) -> bool:
+        """True while a whole update is recorded, which then waits for no number of the device."""
+        return self._whole_state is not None
 
-    def run_sampled(
+    def scope(self) -> tuple[Scope, str]:
+        """Return how much of an update one graph may hold, and what prevents more."""
+        owner = self._owner
+        methods = (getattr(owner, name) for name in owner.methods_of_update)
+        return scope_of(owner.plan, methods, self._is_ours, any(x.can_stop for x in owner._optimizers()))
+
+    def may_record(self) -> bool:
+        """Return whether a CUDA graph may hold a whole update; the log says once why it may not."""
+        if not self.has_cuda_graph or (self._whole is not None and not self._whole[1].is_on):
+            return False
+        scope, reason = self.scope()
+        if scope < Scope.UPDATE:
+            say_once(f"{type(self._owner).__name__}: an update is several CUDA graphs instead of one, as {reason}")
+        return scope is Scope.UPDATE
+
+    def recorded(
         self,
-        key: Any,
-        update: Callable[..., list[UpdateResult]],
-        tensors: Sequence[Tensor],
+        update: Callable[..., Any],
         generators: Sequence[torch.Generator],
-        *args: Any,
-    ) -> list[UpdateResult]:
-        """Return the results of an update that makes its batches, recorded as one CUDA graph for each `args`.
+        key: Any = None,
+        tensors: Sequence[Tensor] = (),
+    ) -> Callable[..., Any]:
+        """Return a whole update as one CUDA graph for each of its arguments, if it `may_record`.
 
-        It is called as `update(run, *args)`, where `run` takes the arguments of each gradient step. Beside the
-        algorithm's own it may change `tensors`, and draw from `generators`. With another `key` than before it is
-        recorded again.
+        It draws from `generators`, and beside the owner's own it may change `tensors`. With another `key` than before
+        it is recorded again.
         """
-        assert self._recorder is not None, "asked for by `records_sampling`"
+        assert self._recorder is not None, "asked for by `may_record`"
         assert self._fingerprint is not None, "made with the recorder"
-        if self._sampled is None or self._sampled[0] != key:
+        if self._whole is None or self._whole[0] != key:
 
-            def update_from(state: str, *args: Any) -> list[UpdateResult]:
-                return update(lambda steps: self._run_compiled(state, self._in_weight_dtype(steps)), *args)
+            def whole(state: str, *args: Any) -> Any:
+                self._whole_state = state
+                try:
+                    return update(*args)
+                finally:
+                    self._whole_state = None
 
             own = self._owner._tensors
-            graphs = CudaGraphs(update_from, lambda: [*own(), *tensors], self._recorder, generators, "the update")
-            self._sampled = key, graphs
-        results: list[UpdateResult] = self._sampled[1](self._fingerprint(), *args)
-        return results
+            graphs = CudaGraphs(whole, lambda: [*own(), *tensors], self._recorder, generators, "the update")
+            self._whole = key, graphs
+        return partial(self._whole[1], self._fingerprint())
 
-    @property
-    def has_callbacks(self) -> bool:
-        """True if callbacks are given the batches of steps."""
-        return self._callbacks.before is not None or self._callbacks.after is not None
+    def call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a pure function of the owner returns, on the CPU compiled if steps are."""
+        if not self._is_compiled_on_host:
+            return function(*args)
+        if name not in self._functions:
+            self._functions[name] = CompiledFunction(name, function)
+        with self._owner.plan.ranks.in_graphs():
+            return self._functions[name](*args)
 
     def _in_weight_dtype(self, steps: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
         dtype = self._owner.policy.weight_dtype
         return steps if dtype is torch.float32 else (cast(args, dtype) for args in steps)
 
     @property
-    def compiles_functions(self) -> bool:
-        """True if functions beside the steps are compiled like them: on the CPU."""
+    def _is_compiled_on_host(self) -> bool:
         return self.is_compiled and self._graph is None and self._owner.device.type == "cpu"
 
     @property
     def can_loop(self) -> bool:
-        """True if the steps of an update may be one compiled loop on the CPU: no callback is called between them."""
-        return self.compiles_functions and self._is_one_graph and self.loop is not False and not self.has_callbacks
+        """True if the steps of an update may be one compiled loop on the CPU."""
+        if not self._is_compiled_on_host or self.loop is False or self._owner.plan.varies_in_length:
+            return False
+        return self.scope()[0] is Scope.UPDATE
 
-    def run_loop(self, num_steps: int, args_at: Callable[..., Any], *args: Any) -> UpdateResult | None:
-        """Take the gradient steps of `args_at(index, *args)` for each index [1] below `num_steps` in compiled code.
-
-        Returns:
-            Their result; None if their loop cannot be compiled, and nothing was done.
-        """
+    def _run_loop(self, steps: IndexedSteps) -> UpdateResult | None:
+        """Return the result of steps in compiled code; None if their loop cannot be compiled, and nothing was done."""
         assert self._fingerprint is not None, "made with what is compiled"
-        (args,) = self._in_weight_dtype([args])
+        (args,), num_steps = self._in_weight_dtype([tuple(steps.args)]), steps.num
         if self._loop is None:
-            owner, step = self._owner, self._eager
+            owner, step, args_at = self._owner, self._eager, steps.at
 
             def metrics_at(index: Tensor, *args: Any) -> dict[str, Tensor]:
                 results = [step(*args_at(index, *args))]
@@ -223,24 +292,24 @@ class Execution:
             warn_once(f"{text} {'gave other numbers' if is_compiled else 'could not be made'}")
         return bool(num_right == ranks.world)
 
-    def compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a pure function of the owner as a compiled one, the same at each call."""
-        if name not in self._functions:
-            self._functions[name] = CompiledFunction(name, function)
-        return self._functions[name]
-
-    def run(self, steps: Iterable[tuple[Any, ...]]) -> list[UpdateResult]:
+    def run(self, steps: Iterable[tuple[Any, ...]] | IndexedSteps) -> list[UpdateResult]:
         """Take the gradient steps of an update, given the arguments of each, and return their results."""
+        if isinstance(steps, IndexedSteps):
+            if (found := self._run_loop(steps)) is not None:
+                return [found]
+            steps = steps.each
         results: list[Any] = []
-        if has_callbacks := self.has_callbacks:
+        if has_callbacks := self._callbacks.before is not None or self._callbacks.after is not None:
             steps = self._with_callbacks(steps, results)
         steps = self._in_weight_dtype(steps)
         if self._fingerprint is None:
+            step = self._eager if self._is_planned else self._owner.step_as_written()
             for args in steps:
-                results.append(self._eager(*args))  # no comprehension: it would be one more frame to read through
+                results.append(step(*args))  # no comprehension: it would be one more frame to read through
             return results
-        state = self._fingerprint()  # the compiler and the graphs keep what they make by this name
-        if self._graph is None and not has_callbacks:
+        # The compiler and the graphs keep what they make by this name.
+        state = self._whole_state or self._fingerprint()
+        if self._whole_state is not None or (self._graph is None and not has_callbacks):
             return self._run_compiled(state, steps)
         run, size = self._graph or self._run_compiled, 1 if has_callbacks else STEPS_PER_CUDA_GRAPH
         steps = iter(steps)
@@ -285,6 +354,12 @@ class Execution:
                 warnings.warn(f"compiling the gradient step failed, it runs uncompiled: {reason}", stacklevel=3)
                 return [*results, *(self._eager(*each) for each in (args, *steps))]
         return results
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Log a text once in a process."""
+    logging.getLogger("rltrainer").info(text)
 
 
 def _decide(plan: UpdatePlan, device: torch.device, num_parameters: int, is_recorded: bool) -> bool:

@@ -356,7 +356,7 @@ class Counting(rl.PPO):
 def test_an_update_is_one_loop_if_it_is_only_the_librarys(changes: Any, plan: Any, is_loop: bool) -> None:
     algorithm = make("ppo", **changes)
     algorithm.attach(dataclasses.replace(COMPILED, **plan))
-    assert algorithm._loops() == is_loop
+    assert algorithm._execution.can_loop == is_loop
 
 
 def _count(module: Any, args: Any, output: torch.Tensor) -> None:
@@ -374,7 +374,7 @@ def test_what_counts_in_python_takes_its_steps_one_by_one(of: str, monkeypatch: 
     if of == "hook":
         algorithm.policy.critic.register_forward_hook(_count)
     algorithm.attach(COMPILED)
-    assert algorithm._loops()
+    assert algorithm._execution.can_loop
     before = _COUNTED["calls"]
     result = update(algorithm, seed=0)
     assert result.num_gradient_steps == 4
@@ -389,7 +389,7 @@ def test_methods_replaced_in_an_algorithm_are_called(monkeypatch: pytest.MonkeyP
     algorithm.attach(COMPILED)
     batches = algorithm.batches
     algorithm.batches = lambda *args: list(batches(*args))[:1]
-    assert not algorithm._loops()
+    assert not algorithm._execution.can_loop
 
 
 @pytest.mark.parametrize("name", ["ppo", "offline_iql"])

@@ -68,7 +68,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, algorithm: Any) -> set[str]:
 
         return call
 
-    for name in ("process", "before_batches", "_step"):
+    for name in ("process", "before_batches", "_step", "gradient_step"):
         if hasattr(algorithm, name):
             monkeypatch.setattr(algorithm, name, under_watch(getattr(algorithm, name)))
     algorithm._execution._eager = algorithm._step

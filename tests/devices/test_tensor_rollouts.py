@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import rltrainer as rl
-from rltrainer.algorithms import on_policy_algorithm
 from rltrainer.collect import tensor_rollouts
 from rltrainer.execution.cuda_graph import CudaGraphs
+from rltrainer.execution.execution import say_once
 from rltrainer.nets.policy import Decision
 from rltrainer.types import DenseRollout
 from tests.resume.runs import digest
@@ -289,7 +289,7 @@ def test_additions_to_an_update_leave_it_in_several_graphs(
     else:
         fields["hooks"] = (Watching(),)
     monkeypatch.setitem(ALGORITHMS, "ppo", (algorithm_class, *more))
-    on_policy_algorithm._say_once.cache_clear()
+    say_once.cache_clear()
     with caplog.at_level(logging.INFO, "rltrainer"):
         found = end(trainer_of("ppo", GRAPHS, **fields))
     assert sum(record.message.endswith(f"an update is several CUDA graphs instead of one, as {reason}")

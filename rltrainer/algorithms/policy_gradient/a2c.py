@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
+from rltrainer.algorithms.minibatches import OnPolicyBatch
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.moments import standardized

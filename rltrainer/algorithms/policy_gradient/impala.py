@@ -4,7 +4,7 @@ import dataclasses
 
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
+from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.returns import vtrace

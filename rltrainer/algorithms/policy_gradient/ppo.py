@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
+from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
@@ -103,12 +103,12 @@ class PPO(A2C):
         """Return whether the last policy was within `target_kl`; waits for the device."""
         return self.params.target_kl is None or not self.optimizer.is_stopped
 
-    def _end_update(self, results: list[UpdateResult]) -> None:
-        """Drop the results of steps that were not taken: the last one, and those in a CUDA graph with it."""
+    def _measure(self, results: list[UpdateResult]) -> None:
+        """Drop the results of steps that were not taken first: the last one, and those in a CUDA graph with it."""
         taken = [step.is_taken for step in results if isinstance(step, PolicyStep) and step.is_taken is not None]
         if taken:
             del results[int(torch.stack(taken).sum()) :]
-        super()._end_update(results)
+        super()._measure(results)
 
     def value_loss(self, value: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return the squared error per step [B], the larger of the plain and the clipped error."""

@@ -8,7 +8,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, shuffled
+from rltrainer.algorithms.minibatches import OnPolicyBatch, shuffled
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.errors import ParamsError

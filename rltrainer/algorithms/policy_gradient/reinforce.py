@@ -5,7 +5,8 @@ import dataclasses
 import torch
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm, OnPolicyBatch
+from rltrainer.algorithms.minibatches import OnPolicyBatch
+from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import weighted_mean
 from rltrainer.functional.returns import backward_recurrence

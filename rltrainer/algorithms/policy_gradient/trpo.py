@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch
+from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.errors import ParamsError
@@ -84,8 +84,7 @@ class TRPO(A2C):
         """Take the policy's step on the whole rollout, and return its metrics []."""
         self.check_batch_size(None, self._num_in_all(samples.weight))
         # In eval mode: two masks of dropout differ by more than the bound allows, and no step would be taken.
-        with self._eval_mode.while_on():
-            return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
+        return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one gradient step of the critic."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms.on_policy_algorithm import OnPolicyBatch, Split, minibatches
+from rltrainer.algorithms.minibatches import OnPolicyBatch, Split, minibatches
 from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaGraphs, _copy, _take_apart
 from rltrainer.execution.execution import STEPS_PER_CUDA_GRAPH
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, rollout, transitions
