@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaRecorder, without_waiting
+from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaRecorder, undone, without_waiting
 from rltrainer.execution.fingerprint import Fingerprint
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise
@@ -164,9 +164,8 @@ class ActingGraph:
             if own is not None and state is not None:
                 own.copy_(state)
 
-        buffers = [(buffer, buffer.clone()) for buffer in policy.buffers()]
-        numbers, own_exploration = generator.get_state(), policy.exploration
-        with self._state.unchanged():
+        own_exploration = policy.exploration
+        with self._state.unchanged(), undone([*policy.buffers()], [generator]):
             try:
                 if self._exploration is None:
                     policy.exploration = exploration
@@ -180,11 +179,8 @@ class ActingGraph:
                 self._recorder = self._recorder or CudaRecorder(policy.device)
                 self._recorder.warm_up(run)
                 launch = self._recorder.capture(run, [generator])
-            finally:  # the runs of a recording do not count
+            finally:
                 policy.exploration = own_exploration
-                generator.set_state(numbers)
-                for buffer, before in buffers:
-                    buffer.copy_(before)
 
         def replay() -> None:
             launch()

@@ -36,6 +36,20 @@ def without_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
+@contextlib.contextmanager
+def undone(state: Sequence[Tensor], generators: Sequence[torch.Generator] = ()) -> Iterator[None]:
+    """Restore tensors and generators at the exit: the runs before a recording do not count."""
+    tensors = [tensor.detach() for tensor in state]
+    before = [tensor.clone() for tensor in tensors]
+    drawn_before = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        _copy(tensors, before)
+        for generator, drawn in zip(generators, drawn_before, strict=True):
+            generator.set_state(drawn)
+
+
 class CudaRecorder:
     """Records CUDA graphs, which share one pool of memory as they never run at the same time."""
 
@@ -142,21 +156,14 @@ class CudaGraphs:
         return self._graphs.get(key), inputs
 
     def _record(self, key: Hashable, args: Any, inputs: list[Tensor]) -> None:
-        state = [tensor.detach() for tensor in self._state()]
-        before = [tensor.clone() for tensor in state]
-        drawn_before = [generator.get_state() for generator in self._generators]
         static_inputs = [tensor.detach().clone() for tensor in inputs]
         call = partial(self._function, *_with_tensors(args, static_inputs))
-        try:
+        with undone(self._state(), self._generators):
             self._recorder.warm_up(call)  # errors of the function itself are raised here
             try:
                 self._graphs[key] = static_inputs, self._recorder.capture(call, self._generators)
             except Exception as error:
                 self.give_up(error)
-        finally:
-            _copy(state, before)  # the runs before the recording do not count
-            for generator, drawn in zip(self._generators, drawn_before, strict=True):
-                generator.set_state(drawn)
 
     def give_up(self, error: Exception) -> None:
         """Run without graphs from now on, with a warning that gives the reason."""

@@ -23,7 +23,7 @@ from rltrainer.execution.compiler import (
     with_code_of_its_own,
 )
 from rltrainer.execution.cpu_loop import LOOPS_TESTED, CompiledFunction, CompiledLoop, loops_are_tested
-from rltrainer.execution.cuda_graph import CudaGraphs, CudaRecorder
+from rltrainer.execution.cuda_graph import CudaGraphs, CudaRecorder, undone
 from rltrainer.execution.fingerprint import Fingerprint
 from rltrainer.nets.normalizer import warn_once
 from rltrainer.nets.weight_dtype import cast
@@ -274,16 +274,15 @@ class Execution:
     def _is_right(self, loop: CompiledLoop, num_steps: int, args: Sequence[Any]) -> bool:
         """Return whether a loop's steps equal separate ones, on all ranks; leave everything as it was."""
         assert self._fingerprint is not None, "made with what is compiled"
-        state, ranks = [tensor.detach() for tensor in self._owner._tensors()], self._owner.plan.ranks
-        before, span = [tensor.clone() for tensor in state], torch.tensor([0, num_steps])
-        found = [loop(self._fingerprint(), num_steps, *args)]
-        is_compiled, results = found[0] is not None, list[list[Tensor]]()
-        for sums in (found[0], None):
-            # Steps also stand for a loop that cannot be compiled, as other ranks wait for its exchanges.
-            taken = loop.uncompiled(span, *args) if sums is None else sums
-            results.append([x.detach().to(torch.float64, copy=True) for x in (*taken.values(), *state)])
-            for x, y in zip(state, before, strict=True):
-                x.copy_(y)
+        state, ranks, results = self._owner._tensors(), self._owner.plan.ranks, list[list[Tensor]]()
+        span, is_compiled = torch.tensor([0, num_steps]), True
+        for is_loop in (True, False):
+            with undone(state):
+                sums = loop(self._fingerprint(), num_steps, *args) if is_loop else None
+                is_compiled &= sums is not None or not is_loop
+                # Steps also stand for a loop that cannot be compiled, as other ranks wait for its exchanges.
+                taken = loop.uncompiled(span, *args) if sums is None else sums
+                results.append([x.detach().to(torch.float64, copy=True) for x in (*taken.values(), *state)])
         near = partial(torch.allclose, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
         is_right = is_compiled and all(map(near, *results))
         num_right = int(ranks.sum(torch.tensor([int(is_right)])))
