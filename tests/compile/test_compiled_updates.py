@@ -18,7 +18,6 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from rltrainer.execution.compiler import with_code_of_its_own
-from rltrainer.plan import UpdateCallbacks
 from tests import batches
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
@@ -338,27 +337,6 @@ class Counting(rl.PPO):
         return super().gradient_step(batch)
 
 
-@pytest.mark.parametrize(
-    ("changes", "plan", "is_loop"),
-    [
-        ({}, {}, True),
-        ({"target_kl": 0.01}, {}, False),  # may end early
-        ({}, {"varies_in_length": True}, False),  # a graph for each length
-        ({}, {"update": rl.UpdateParams(accumulate=2)}, False),
-        ({}, {"update": rl.UpdateParams(max_grad_norm=0.1)}, True),
-        ({}, {"callbacks": UpdateCallbacks(after=lambda batch, result: None)}, False),
-        ({}, {"callbacks": UpdateCallbacks(on_loss=lambda name, loss, step: None)}, False),
-        ({}, {"all_reduce": lambda gradient: gradient}, False),
-        ({}, {"runtime": rl.RuntimeParams(compile=False)}, False),
-        ({"optimizer": torch.optim.Adam}, {}, False),
-    ],
-)
-def test_an_update_is_one_loop_if_it_is_only_the_librarys(changes: Any, plan: Any, is_loop: bool) -> None:
-    algorithm = make("ppo", **changes)
-    algorithm.attach(dataclasses.replace(COMPILED, **plan))
-    assert algorithm._execution.can_loop == is_loop
-
-
 def _count(module: Any, args: Any, output: torch.Tensor) -> None:
     _COUNTED["calls"] += 1
 
@@ -382,14 +360,6 @@ def test_what_counts_in_python_takes_its_steps_one_by_one(of: str, monkeypatch: 
         assert algorithm.num_steps == 4
     else:
         assert _COUNTED["calls"] == before + 1 + 4  # once to value the rollout
-
-
-def test_methods_replaced_in_an_algorithm_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = make("ppo")
-    algorithm.attach(COMPILED)
-    batches = algorithm.batches
-    algorithm.batches = lambda *args: list(batches(*args))[:1]
-    assert not algorithm._execution.can_loop
 
 
 @pytest.mark.parametrize("name", ["ppo", "offline_iql"])

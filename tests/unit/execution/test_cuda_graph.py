@@ -137,25 +137,6 @@ def test_a_step_sees_the_same_memory_at_each_replay() -> None:
     assert all(pointers == seen[0] for pointers in seen)
 
 
-def test_a_schedule_and_loaded_weights_reach_the_graph() -> None:
-    progress = [0.0]
-    params = rl.SACParams(lr=rl.LinearSchedule(1e-2, 1e-4))
-    plain, graphed = (rl.SAC(copy.deepcopy(make("sac").policy), params) for _ in range(2))
-    for algorithm in (plain, graphed):
-        algorithm.seed(3)
-        algorithm.attach(rl.UpdatePlan(lambda: progress[0]))
-    with_graph(graphed, Rerun())
-    start = copy.deepcopy(plain.state_dict())
-    for seed in range(6):
-        progress[0] = seed / 6
-        if seed == 3:
-            plain.load_state_dict(start)
-            graphed.load_state_dict(start)
-        update(plain, seed)
-        update(graphed, seed)
-    assert_same_state(plain, graphed)
-
-
 @pytest.mark.parametrize("name", ["sac", "ppo"])
 def test_a_bad_gradient_is_left_out_and_named(name: str) -> None:
     algorithm = with_graph(make(name), Rerun())
