@@ -209,7 +209,8 @@ class Optimizer:
             self._scaler = LossScaler(precision, self._bad.loss.device) if is_scaled else None
         self._bad.follow(plan.skips_steps)
         self._update, self.max_grad_norm = plan.update, self.max_grad_norm
-        self._all_reduce, self.share = plan.average if plan.is_shared else None, None  # a failed step leaves a share
+        average = plan.ranks.mean if plan.all_reduce is None else plan.average
+        self._all_reduce, self.share = average if plan.is_shared else None, None  # a failed step leaves a share
         notify: Any = partial(self._notify, plan.callbacks)
         if is_compiled and plan.leaves_graph:
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
