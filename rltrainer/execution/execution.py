@@ -198,12 +198,8 @@ class Execution:
         return scope is Scope.UPDATE
 
     def recorded(
-        self,
-        update: Callable[..., Any],
-        generators: Sequence[torch.Generator],
-        key: Any = None,
-        tensors: Sequence[Tensor] = (),
-    ) -> Callable[..., Any]:
+        self, update: Step, generators: Sequence[torch.Generator], key: Any = None, tensors: Sequence[Tensor] = ()
+    ) -> Step:
         """Return a whole update as one CUDA graph for each of its arguments, if it `may_record`.
 
         It draws from `generators`, and beside the owner's own it may change `tensors`. With another `key` than before

@@ -32,13 +32,9 @@ class Fingerprint:
     # earlier states are kept in `names`.
 
     def __init__(
-        self,
-        owner: Any,
-        networks: Sequence[nn.Module],
-        tensors: Sequence[Tensor],
-        is_recorded: bool,
+        self, owner: Any, networks: Sequence[nn.Module], tensors: Sequence[Tensor], is_recorded: bool,
         names: dict[Hashable, tuple[str, Any]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._owner, self._is_recorded, self._names = owner, is_recorded, {} if names is None else names
         self._is_policy = isinstance(owner, nn.Module)
         targets = [module for module in networks if isinstance(module, TargetNetwork)]
