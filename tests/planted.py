@@ -198,7 +198,7 @@ MUTANTS = [
            "generator=torch.Generator().manual_seed(1).get_state(),", RESUME),
     mutant("retention: the worst are kept", "checkpoint/store.py",
            "sorted(scored, reverse=True)", "sorted(scored)",
-           f"{UNIT}/checkpoint/test_store.py"),
+           f"{UNIT}/checkpoint/test_store.py::test_which_stay"),
     # On the disk
     mutant("fsync: none of a checkpoint's members", "checkpoint/folder.py",
            "        size = stream.tell()\n        stream.flush()\n        os.fsync(stream.fileno())",
