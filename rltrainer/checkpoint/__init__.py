@@ -1,8 +1,16 @@
-"""Saves and restores a whole trainer: a checkpoint by itself, or those of a run one after another."""
+"""Saves and restores a whole trainer: one checkpoint by itself, or the checkpoints of a run one after another."""
 
 from rltrainer.checkpoint.checkpoint_params import CheckpointParams
-from rltrainer.checkpoint.folder import read_checkpoint, write_checkpoint
+from rltrainer.checkpoint.folder import Checkpoint, read_checkpoint, write_checkpoint
 from rltrainer.checkpoint.report import Report, verify
 from rltrainer.checkpoint.store import CheckpointStore
 
-__all__ = ["CheckpointParams", "CheckpointStore", "Report", "read_checkpoint", "verify", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointParams",
+    "CheckpointStore",
+    "Report",
+    "read_checkpoint",
+    "verify",
+    "write_checkpoint",
+]

@@ -60,7 +60,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The files of a checkpoint, and its place among those of a run."""
+    """The files of a checkpoint, and its place among the run's checkpoints."""
 
     files: dict[MemberName, FileEntry]
     """Files in the checkpoint's folder."""
@@ -73,7 +73,7 @@ class Manifest:
     num_shards: PositiveInt = 1
 
     def parts(self, shard: int) -> dict[str, str]:
-        """Return the names of a shard's parts, and of their files, which begin with `shard1_` for the second shard."""
+        """Return the file of each part of a shard by the part's name; the second shard's files start with `shard1_`."""
         found = filter(None, map(_MEMBER.fullmatch, self.files))
         return {match[2]: match[0] for match in found if (match[1] or "0") == str(shard)}
 
@@ -157,7 +157,7 @@ class Checkpoint:
 
         Args:
             shard: its number.
-            mapped: the parts whose tensors stay in their files, for a caller that copies them at once.
+            mapped: the parts that leave their tensors in their files, for a caller that copies them at once.
             world: of a run that continues, its number of shards; rows from a file of the run then have that as "file".
 
         Raises:
@@ -269,7 +269,7 @@ def read_checkpoint(path: str | Path, mapped: Collection[str] = (), shard: int =
 
     Args:
         path: the folder.
-        mapped: the parts whose tensors stay in their files, for a caller that copies them at once.
+        mapped: the parts that leave their tensors in their files, for a caller that copies them at once.
         shard: its number.
 
     Raises:

@@ -26,7 +26,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class FolderLock:
-    """The lock of a folder: `flock` on its file `lock`, whose contents name the process that holds it."""
+    """The lock of a folder: `flock` on its file `lock`, which names the process that holds it."""
 
     # Where a file system has no locks, the contents decide: a lock is free if they name no process, or one of this
     # machine that is dead.
@@ -135,7 +135,7 @@ def _read(descriptor: int) -> dict[str, Any] | None:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Return whether a process certainly runs no more; those of other machines and containers cannot be asked."""
+    """Return whether a process certainly runs no more; processes of other machines and containers cannot be asked."""
     # A process id that was given again counts as alive: the error's text has the way out.
     return holder["place"] == host_id() and not process_exists(holder["pid"])
 

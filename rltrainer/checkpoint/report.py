@@ -59,7 +59,7 @@ def _report(path: Path, known: KnownFiles) -> tuple[str, list[str]]:
     try:
         manifest = known.manifest(path)
         open_checkpoint(path, known=known)
-        for part, name in sorted(manifest.parts(0).items()):  # those of the other shards are alike
+        for part, name in sorted(manifest.parts(0).items()):  # the other shards are alike
             tensors, rows = _tensors(path / name), manifest.rows.get(part, {}).values()
             shared = f", {len(rows)} files of rows of {_size(sum(entry.size for entry in rows))}" if rows else ""
             size = _size(manifest.files[name].size)

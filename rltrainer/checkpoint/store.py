@@ -106,7 +106,7 @@ class CheckpointStore:
             self._lock.acquire()
             try:
                 found = checkpoints_in(self.folder, self._known)
-                # A damaged manifest may list any row file: those of today stay until the user removes that checkpoint.
+                # A damaged manifest may list any row file: today's stay until the user removes that checkpoint.
                 self._committed = {each.path: each.manifest for each in reversed(found) if each.manifest is not None}
                 is_known = len(self._committed) == len(found)
                 self._spared = set() if is_known else set(os.listdir(self._rows)) - self._listed()
@@ -158,7 +158,7 @@ class CheckpointStore:
     def open_newest(self) -> Checkpoint | None:
         """Open the newest intact checkpoint; None if there are none.
 
-        A `RuntimeWarning` names each that is damaged and newer, or whose manifest cannot be read.
+        A `RuntimeWarning` names each newer one that is damaged, and each one without a readable manifest.
 
         Raises:
             CheckpointError: there are checkpoints, and all are damaged.

@@ -1,4 +1,4 @@
-"""A part of a run whose state is one dataclass."""
+"""A part of a run that has one dataclass as its state."""
 
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -22,7 +22,7 @@ class Stateful(Generic[S]):
     """The owner's name in error texts, as "collector" in "collector.num_rows: expected a count"."""
 
     def get_state(self) -> S:
-        """Return the state, whose arrays and tensors do not change later."""
+        """Return the state; its arrays and tensors do not change later."""
         raise NotImplementedError
 
     def check_state(self, state: S) -> None:

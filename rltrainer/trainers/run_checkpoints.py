@@ -50,10 +50,10 @@ def run_parts(
     ranks: Ranks,
     state_of: Callable[[Any], State] = live_state,
 ) -> dict[str, State]:
-    """Return the state of each part of a run, as `state_of` returns it, and that of the run itself."""
+    """Return the state of each part of a run, as `state_of` returns it, and the state of the run itself."""
     algorithm.require_equal_ranks()
     state.params = settings_of(params, algorithm)
-    # Of a process, so of its first shard: another process that takes over a later shard keeps the streams of its own.
+    # The first shard saves the streams of its process. A process that takes over a later shard keeps its own streams.
     state.global_random = GlobalRandom.of_now() if ranks.is_first_here else None
     parts = {name: state_of(part) for name, part in {"algorithm": algorithm, **params.parts()}.items()}
     return parts | {"trainer": state.to_state()}
@@ -81,8 +81,8 @@ def read_run(
     try:
         state = from_state(cls, states["trainer"], "trainer")
         _check_settings(state, params, algorithm)
-        # Hooks first, whose code is the user's and may raise; the log last, as its rows are all that would be lost.
-        # A run that had not begun begins with a log of its own.
+        # Hooks load first: their code is the user's and may raise. The log loads last: it alone would lose rows.
+        # A run that had not started starts a log of its own.
         names = parts.keys() & states.keys() - (set() if state.has_begun else {"logger"})
         turns = {"hooks": 0, "logger": 2}
         ordered = sorted(names, key=lambda name: (turns.get(name, 1), name))
@@ -208,7 +208,7 @@ class RunCheckpoints:
             warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=7)
 
     def require_empty(self) -> None:
-        """Raise a `CheckpointError` if there are checkpoints, with which those of a new run would mix."""
+        """Raise a `CheckpointError` if there are checkpoints: a new run would mix with them."""
         if self.is_on and (found := self._found()):
             text = f"it holds checkpoints, the newest is {found[0].path.name}, and a new run would mix with them"
             hint = 'resume="auto" continues from there; a new run takes a folder of its own, as RunFolder.new makes.'
@@ -251,7 +251,7 @@ class RunCheckpoints:
             self._save(score)
 
     def agree(self) -> None:
-        """Act on signals that have come, and on a hook's request to stop, from now on: on those of any rank."""
+        """Act from now on on the signals and on the hooks' requests to stop that have reached any rank."""
         signals, state = self._signals, self._state
         own, signals.wants_save = [signals.stopped_by, signals.wants_save, state.stop_request is not None], False
         stopped_by, wants_save, is_requested = self._ranks.largest(own)

@@ -57,7 +57,7 @@ class RunLog:
         self._to_write: dict[Kind, Callable[[], Mapping[str, float]]] = {}
 
     def begin(self, is_new: bool) -> None:
-        """Begin the log of a run, or continue that of a resumed one."""
+        """Start the log of a run, or continue the log of a resumed run."""
         self._to_write.clear()  # of a run that failed
         if self._logger is None:
             return
@@ -137,7 +137,7 @@ class RunLog:
     def take_in(self, kind: Literal["training", "update"], values: Values, shown: Values) -> None:
         """Take a hook's numbers into the means of the next row of this kind, and show some on the bar.
 
-        A run without env steps has no rows of training: they go into those of updates.
+        A run without env steps has no rows of training: they go into rows of updates.
         """
         if self._logger is not None and values:
             kind = kind if self.unit == "env_step" else "update"
@@ -170,7 +170,7 @@ class RunLog:
     def ended_run(self, state: RunState) -> None:
         """Write the numbers that no row holds yet; again, if hooks have logged more since.
 
-        The last checkpoint is from before these rows: a run that is extended later logs as if it had been planned so.
+        The last checkpoint was written before these rows, so an extended run logs them again as part of a longer run.
         """
         if self._logger is None:
             return

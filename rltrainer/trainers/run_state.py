@@ -1,4 +1,4 @@
-"""The state of a run beside that of its parts, and the statistics that are made of it."""
+"""The state of a run beside the states of its parts, and the statistics that are made of it."""
 
 import math
 from dataclasses import dataclass, field
@@ -229,7 +229,7 @@ class RunState:
 
     @classmethod
     def new(cls, runtime: RuntimeParams, **own: Any) -> Self:
-        """Return the state of a run that begins; `own` are the fields that a subclass adds."""
+        """Return the state of a new run; `own` are the fields that a subclass adds."""
         # No default of a field says this: a file that lacks one of these is damaged.
         return cls(
             params={}, counters=Counters(), best=Best(), stop_reason=None, runtime=runtime, timing=Timing(), epochs=[],
