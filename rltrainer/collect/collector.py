@@ -130,6 +130,8 @@ class Collector(Stateful[CollectorState]):
         self.rollout_buffer: RolloutBuffer | None = None
         self.keeps_env_action, self._eval_mode = False, EvalMode(self._acting)
         self._older: OlderWeights | None = None
+        self.shard: tuple[int, int] | None = None
+        self.num_all_envs = envs.num_envs
         if isinstance(envs, DeferredEnvs):
             self._hold(envs)
             self.frame_skip = frame_skip(envs)
@@ -158,8 +160,7 @@ class Collector(Stateful[CollectorState]):
 
     def _hold(self, envs: gym.vector.VectorEnv[Any, Any, Any]) -> None:
         """Hold envs in which no step was taken."""
-        self.envs, self.num_envs, self.num_all_envs = envs, envs.num_envs, envs.num_envs
-        self.shard: tuple[int, int] | None = None
+        self.envs, self.num_envs = envs, envs.num_envs
         self.num_rows, self.needs_reset, self._token = 0, True, TrajectoryToken()
         self._processed: Rollout | None = None
         self._acted_on: TrajectoryToken | None = None  # what the last collection with older weights continued
@@ -168,49 +169,42 @@ class Collector(Stateful[CollectorState]):
     def _is_open(self) -> bool:
         return not isinstance(self.envs, DeferredEnvs)
 
-    def _require_envs(self) -> None:
-        """Make all envs, if none is made: without a trainer, a collector has no shard."""
+    def open(self) -> None:
+        """Make the envs, if they are not made: of a shard its part, and without a trainer all of them."""
         if isinstance(self.envs, DeferredEnvs):
-            if self.buffer is not None:
-                self.buffer.take_part(0, 1)
-            self._open(self.envs.env)
+            if self.shard is None:
+                self._open(self.envs.env)
+            else:
+                # A rank must not move torch's generator further than others do, whichever they share a process with.
+                with torch.random.fork_rng(devices=[]):
+                    self._open(self.envs.part(*self.shard))
 
-    def let_go(self, owner: str, world: int) -> None:
-        """Close the envs and free the memory of the buffer, until they are needed again; copies are cheap then.
+    def take_part(self, owner: str, rank: int, world: int) -> None:
+        """Become the collector of a shard among `world`, with its share of the envs, which `open` makes, and buffer.
 
-        Envs that `make_vec` did not make, or that `world` shards cannot share out, are a `ParamsError` about `owner`,
-        data in the buffer a `ReplayBufferError`.
+        Raises:
+            ParamsError: `make_vec` did not make the envs, or `world` shards cannot share them out; about `owner`.
+            ReplayBufferError: there is data in the buffer.
         """
         held: Any = require_collector(owner, self).envs
         if self._is_open and self._info_keys:
             held = held.env
-        if (sharded := vars(held).get("recipe") if self._is_open else held) is None:
+        if (envs := vars(held).get("recipe") if self._is_open else held) is None:
             rule, hint = "must be made by make_vec in a run of several shards", "wrap single envs by its wrappers=."
             raise ParamsError.about(owner, "envs", rule, held, f"Make it with rl.make_vec, and {hint}")
-        if (num_envs := sharded.num_envs) % world:
+        if (num_envs := envs.num_envs) % world:
             least = num_envs // world * world
             hint = f"Take {least} or {least + world}." if least else f"Take {world}."
             rule = f"must be a multiple of the number of shards, {world}"
             raise ParamsError.about(owner, "num_envs", rule, num_envs, hint)
-        if isinstance(self.buffer, ReplayBuffer):
-            self.buffer.let_go()
-            self.rollout_buffer = None
+        if self.buffer is not None:
+            self.buffer.take_part(rank, world)
         if self._is_open:
             self.close()
-            sharded.close()
-            self._hold(sharded)
+            envs.close()
             del self.adapter, self._selection, self._episodes, self._checker, self._agents, self._tensors
-
-    def take_part(self, owner: str, rank: int, world: int) -> None:
-        """Take the part of a shard among `world`: its envs, and its share of the buffer; for errors see `let_go`."""
-        self.let_go(owner, world)
-        sharded = cast(DeferredEnvs, self.envs)
-        # A rank must not move torch's generator further than others do, whichever they share a process with.
-        with torch.random.fork_rng(devices=[]):
-            if self.buffer is not None:
-                self.buffer.take_part(rank, world)
-            self._open(sharded.part(rank, world))
-        self.shard, self.num_all_envs = (rank, world), sharded.num_envs
+        self._hold(envs)
+        self.shard, self.num_envs = (rank, world), num_envs // world
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""
@@ -232,14 +226,14 @@ class Collector(Stateful[CollectorState]):
     def seed(self, seed: int) -> None:
         """Seed actions, and the envs that carry no seed of their own."""
         seed = checked("Collector.seed", "seed", seed, Integer)
-        self._require_envs()
+        self.open()
         own = () if self.shard is None else (self.shard[0],)
         self.generator.manual_seed(derive_seed(seed, "action", *own))
         self.adapter.seed(derive_seed(seed, "env"))
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
         """Reset all envs; `first_episode` begins with the seeds of the very first episodes, as each test step does."""
-        self._require_envs()
+        self.open()
         with env_named(self.num_rows):
             self.adapter.reset(first_episode=first_episode)
         self.num_rows = 0 if first_episode else self.num_rows
@@ -262,7 +256,7 @@ class Collector(Stateful[CollectorState]):
 
     def overlap(self, is_on: bool = True) -> None:
         """Act with the present weights, then always with those from before the last update, while that one runs."""
-        self._require_envs()
+        self.open()
         if is_on != (self._older is not None):
             self._older = OlderWeights(CopyElsewhere(self.policy, self._acting.device)) if is_on else None
             self._acting = self.policy if self._older is None else self._older.copy
@@ -304,7 +298,7 @@ class Collector(Stateful[CollectorState]):
             TypeError: `process` returned no `Rollout` of the same shape.
         """
         num_steps, num_episodes = check_counts(num_steps, num_episodes)
-        self._require_envs()
+        self.open()
         self._limit = self.max_episode_steps if num_episodes is not None else None
         if self._agents is not None:  # a team truncates its own episodes
             self._agents.max_episode_steps, self._limit = self._limit, None
@@ -362,7 +356,7 @@ class Collector(Stateful[CollectorState]):
 
         The next collection resets the envs, to the episodes that they would have begun without this.
         """
-        self._require_envs()
+        self.open()
         adapter, before = self.adapter, self.num_rows
         seed = derive_seed(self.generator.initial_seed(), "aside")
         generator = make_generator(derive_seed(seed, "action"), self.generator.device)
@@ -399,7 +393,7 @@ class Collector(Stateful[CollectorState]):
 
     def get_state(self) -> CollectorState:
         """Return the state of generator, envs, memory, running episodes and counters; the buffer has its own."""
-        self._require_envs()
+        self.open()
         continues = not self.needs_reset
         return CollectorState(
             generator=self.generator.get_state(),
@@ -415,7 +409,7 @@ class Collector(Stateful[CollectorState]):
 
     def check_state(self, state: CollectorState) -> None:
         """Check a state; envs that cannot be brought there will begin a new episode, with a warning."""
-        self._require_envs()
+        self.open()
         check_generator("collector.generator", self.generator, state.generator)
         self._selection.check_memory(state.memory, self.exploration)
         self.adapter.check_state(state.adapter)
@@ -447,7 +441,7 @@ class Collector(Stateful[CollectorState]):
 
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:
         """Record all episodes that end from now on into files of a folder."""
-        self._require_envs()
+        self.open()
         return self.adapter.record_episodes(folder)
 
     def close(self) -> None:

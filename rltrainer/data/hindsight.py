@@ -74,8 +74,9 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().__init__(capacity, observation_space, action_space, num_envs, **options)
         self._bounds = TrajectoryBounds(self._ring)
 
-    def _allocate(self, world: int, env_capacity: int) -> None:
-        super()._allocate(world, env_capacity)
+    def take_part(self, index: int, count: int) -> None:
+        """Become one of `count` equal parts; see `ReplayBuffer`."""
+        super().take_part(index, count)
         self._bounds = TrajectoryBounds(self._ring)
 
     @classmethod

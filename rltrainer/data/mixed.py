@@ -123,16 +123,10 @@ class MixedBuffer(ReplayBuffer):
         self.online.seed(seed)
         self.offline.seed(derive_seed(seed, "offline"))
 
-    def take_part(self, rank: int, world: int) -> None:
-        """Let the online buffer become the part of a shard; each shard samples from all offline data."""
-        self.online.take_part(rank, world)
-        if self.offline._has_own_seed and world > 1:
-            generator = self.offline.generator
-            generator.manual_seed(derive_seed(generator.initial_seed(), "shard", rank))
-
-    def let_go(self) -> None:
-        """Free the memory of the online buffer."""
-        self.online.let_go()
+    def take_part(self, index: int, count: int) -> None:
+        """Let the online buffer become one of `count` equal parts; each part samples from all offline data."""
+        self.online.take_part(index, count)
+        self.offline._seed_part(index)
 
     def _sampling_state(self) -> State:
         return {**self.online._sampling_state(), "offline": self.offline.sampling_state()}

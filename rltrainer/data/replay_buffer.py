@@ -124,39 +124,36 @@ class ReplayBuffer:
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self._whole = self.capacity, num_envs
+        self._root_seed: int | None = None  # of the parts' own seeds, once it is a part
 
-    def take_part(self, rank: int, world: int) -> None:
-        """Become the part of a shard among so many, with its share of envs and capacity, and random numbers of its own.
+    def take_part(self, index: int, count: int) -> None:
+        """Become one of `count` equal parts, with its share of envs and capacity, and random numbers of its own.
 
-        `world` divides the number of envs. Data in the buffer is a `ReplayBufferError`; a sampler of a fixed size is a
-        `ParamsError`.
+        Raises:
+            ReplayBufferError: the buffer holds data.
+            ParamsError: its sampler has a fixed size.
         """
-        capacity, num_envs = self._whole
-        self._allocate(world, capacity // num_envs)
-        if self._has_own_seed and world > 1:
-            self.generator.manual_seed(derive_seed(self.generator.initial_seed(), "shard", rank))
-
-    def let_go(self) -> None:
-        """Free the memory of an empty buffer, of all shards again, until the next `take_part`; for errors see there."""
-        self._allocate(1, self._layout.frame_stack or 1)
-
-    def _allocate(self, world: int, env_capacity: int) -> None:
-        """Take new memory for a share of the envs."""
-        capacity, num_envs = (size // world for size in self._whole)
         ring = self._ring
-        if (env_capacity, num_envs) != (ring.env_capacity, ring.num_envs):
-            if len(ring):
-                text = f"must be empty before a run of several shards; it holds {len(ring)} transitions"
-                hint = "The offline part of a MixedBuffer may hold some."
-                raise ReplayBufferError(f"{type(self).__name__}: {text}. {hint}")
+        if len(ring):
+            text = f"must be empty before a run of several shards; it holds {len(ring)} transitions"
+            hint = "The offline part of a MixedBuffer may hold some."
+            raise ReplayBufferError(f"{type(self).__name__}: {text}. {hint}")
+        capacity, num_envs = (size // count for size in self._whole)
+        if num_envs != ring.num_envs:
             new_sampler = getattr(ring.sampler, "of_size", None)
             if ring.sampler is not None and new_sampler is None:
                 rule = "must have a method `of_size(num_slots)`, which returns a new one, in a run of several shards"
                 raise ParamsError.about(type(self).__name__, "sampler", rule, ring.sampler)
-            self._ring = Ring(type(self).__name__, ring.specs, env_capacity, num_envs, self.device, ring.frames)
+            self._ring = Ring(type(self).__name__, ring.specs, ring.env_capacity, num_envs, self.device, ring.frames)
             self._ring.sampler = new_sampler and new_sampler(self.num_slots)
         self.capacity, self.num_envs = capacity, num_envs
         self._layout = dataclasses.replace(self._layout, capacity=capacity, num_envs=num_envs)
+        self._seed_part(index)
+
+    def _seed_part(self, index: int) -> None:
+        if self._has_own_seed:
+            self._root_seed = self.generator.initial_seed() if self._root_seed is None else self._root_seed
+            self.generator.manual_seed(derive_seed(self._root_seed, "shard", index))
 
     @classmethod
     def forecast_nbytes(

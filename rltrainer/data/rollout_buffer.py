@@ -60,11 +60,11 @@ class RolloutBuffer:
         self._taken: DenseRollout | None = None
         self._num_all_envs = num_envs
 
-    def take_part(self, rank: int, world: int) -> None:
-        """Become the part of a shard among so many: forget all steps, and take memory for its share of the envs."""
+    def take_part(self, index: int, count: int) -> None:
+        """Become one of `count` equal parts: forget all steps, and take memory for its share of the envs."""
         num_rows, num_all = self._columns["obs"].shape[0] - 1, self._num_all_envs
         spaces = (self.observation_space, self.action_space)
-        RolloutBuffer.__init__(self, num_rows, num_all // world, *spaces, self.device, self.extra)
+        RolloutBuffer.__init__(self, num_rows, num_all // count, *spaces, self.device, self.extra)
         self._num_all_envs = num_all
 
     def __getstate__(self) -> dict[str, Any]:

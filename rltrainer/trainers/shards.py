@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -86,22 +86,19 @@ def split(
         _require_multiple(params, field, first.world)
     quiet = _quiet(params, training_fn=None, test_fn=None)  # which are called once in each process
     params = _quiet(params) if first.rank > 0 else params
-    for owner, collector in _collectors(params):
-        collector.let_go(owner, first.world)
-    copies = [copy.deepcopy((algorithm, quiet)) for _ in others]
-    trainers = []
-    for ranks, (own_algorithm, own_params) in zip(meeting.ranks, [(algorithm, params), *copies], strict=True):
-        for owner, collector in _collectors(own_params):
-            collector.take_part(owner, ranks.rank, ranks.world)
-        if ranks is not first:
-            trainers.append(trainer(own_algorithm, own_params, ranks))
-    return first, params, trainers
+    _take_parts(params, first)
+    copies = [copy.deepcopy((algorithm, quiet)) for _ in others]  # before there are envs, which are not copied
+    for ranks, (_, own_params) in zip(others, copies, strict=True):
+        _take_parts(own_params, ranks)
+    for collector in [each for own in (params, *(own for _, own in copies)) for each in own.collectors().values()]:
+        cast(Collector, collector).open()
+    return first, params, [trainer(*own, ranks) for ranks, own in zip(others, copies, strict=True)]
 
 
-def _collectors(params: TrainerParams) -> list[tuple[str, Collector]]:
-    """Return the collectors, each with its name in errors."""
-    named = ((f"{type(params).__name__}.{field}", source) for field, source in params.collectors().items())
-    return [(owner, require_collector(owner, source)) for owner, source in named]
+def _take_parts(params: TrainerParams, ranks: Ranks) -> None:
+    for field, source in params.collectors().items():
+        owner = f"{type(params).__name__}.{field}"
+        require_collector(owner, source).take_part(owner, ranks.rank, ranks.world)
 
 
 def _require_multiple(params: TrainerParams, field: str, world: int) -> None:

@@ -66,8 +66,6 @@ def num_online(buffer: ReplayBuffer) -> int:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_part_has_its_share_of_envs_and_capacity(kind: str) -> None:
     buffer = MAKERS[kind]()
-    buffer.let_go()
-    assert (buffer.capacity, buffer.num_envs) == (104, 4)
     buffer.take_part(1, 2)
     assert (buffer.capacity, buffer.num_envs) == (52, 2)
     like = type(buffer) is ReplayBuffer and ReplayBuffer(52, OBS, ACTION, 2)
@@ -115,55 +113,31 @@ def test_ranks_draw_other_numbers_from_a_seed_of_the_buffer(kind: str) -> None:
     assert states[0] == states[2] != states[1]
 
 
-def test_one_shard_changes_nothing() -> None:
-    buffer, plain = (ReplayBuffer(100, OBS, ACTION, 4, seed=7) for _ in range(2))
-    ring = buffer._ring
-    buffer.take_part(0, 1)
-    assert buffer._ring is ring
-    buffer.let_go()
-    buffer.take_part(0, 1)
-    for each in (buffer, plain):
-        fill(each, 9)
-    assert torch.equal(buffer.sample(8).obs, plain.sample(8).obs)
-
-
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_buffer_that_was_let_go_holds_no_memory(kind: str) -> None:
-    buffer = MAKERS[kind]()
-    nbytes = buffer.nbytes
-    buffer.let_go()
-    assert buffer.nbytes < nbytes / 4
+def test_a_copy_of_a_part_takes_another_one(kind: str) -> None:
+    """Its numbers are those of a buffer that was never another part."""
+    buffer, plain = MAKERS[kind](seed=7), MAKERS[kind](seed=7)
+    buffer.take_part(0, 4)
     copied = copy.deepcopy(buffer)
-    copied.take_part(1, 4)
-    buffer.take_part(0, 4)
-    fill(copied, 2)
+    for each in (copied, plain):
+        each.take_part(1, 4)
+        fill(each, 2)
     assert (num_online(copied), num_online(buffer)) == (2, 0)
-
-
-def test_a_part_can_be_given_back() -> None:
-    buffer = ReplayBuffer(100, OBS, ACTION, 4)
-    buffer.take_part(0, 4)
-    buffer.let_go()
-    assert (buffer.capacity, buffer.num_envs) == (100, 4)
-    buffer.take_part(0, 1)
-    fill(buffer, 30)
-    assert len(buffer) == 100
+    assert torch.equal(copied.generator.get_state(), plain.generator.get_state())
 
 
 def test_stacked_frames_keep_their_rows() -> None:
     buffer = ReplayBuffer(40, gym.spaces.Box(0, 1, (4, 2)), ACTION, 4, frame_stack=4)
-    buffer.let_go()
     buffer.take_part(1, 4)
     assert (buffer.capacity, buffer.num_envs) == (10, 1)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("call", [lambda buffer: buffer.let_go(), lambda buffer: buffer.take_part(0, 2)])
-def test_a_buffer_with_data_takes_no_part(kind: str, call: Any) -> None:
+def test_a_buffer_with_data_takes_no_part(kind: str) -> None:
     buffer = MAKERS[kind]()
     fill(buffer)
     with pytest.raises(ReplayBufferError, match=r"must be empty .*; it holds 4 transitions\. The offline part"):
-        call(buffer)
+        buffer.take_part(0, 2)
     assert num_online(buffer) == 4
     assert buffer.num_envs == 4
 
