@@ -222,13 +222,13 @@ class Ring:
         """
         count = np.bincount(new.env, minlength=self.num_envs)
         self._end_pending()
-        rank = np.empty_like(new.env)  # of each one, among those of its env
-        rank[np.argsort(new.env, kind="stable")] = count_up(count)
-        kept = rank >= count[new.env] - self.env_capacity
+        place = np.empty_like(new.env)  # of each one, among those of its env
+        place[np.argsort(new.env, kind="stable")] = count_up(count)
+        kept = place >= count[new.env] - self.env_capacity
         source = new.source
         if not kept.all():
             source = np.flatnonzero(kept) if source is None else source[kept]
-        slots = ((self.written[new.env] + rank) % self.num_rows) * self.num_envs + new.env
+        slots = ((self.written[new.env] + place) % self.num_rows) * self.num_envs + new.env
         ended, slots = slots[new.ended & kept], slots[kept]
         grows = np.flatnonzero(count)
         written = self.written + count

@@ -76,8 +76,7 @@ class Ranks(ABC):
 
     def mean(self, x: Tensor) -> Tensor:
         """Return the mean of a tensor over ranks, where it has one shape."""
-        total = _sum_in_graph(x) if torch.compiler.is_dynamo_compiling() else self._sum(x)
-        return total.div_(self.world)
+        return self.sum(x).div_(self.world)
 
     def max(self, x: Tensor) -> Tensor:
         """Return the largest of each number over ranks, where the tensor has one shape."""

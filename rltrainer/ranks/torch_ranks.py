@@ -201,9 +201,10 @@ class Team:
 
         if any(host != self._host for _, _, host, _ in self._members):
             return None
-        # Only the number of a descriptor is taken from the store, which others may reach.
-        number = b"0" if self.rank == 0 else notes.get("board 0")
-        path = None if self.rank == 0 else f"/proc/{self._members[0][0]}/fd/{number.decode(errors='replace')}"
+        number, path = b"0", None
+        if self.rank > 0:  # only the number of a descriptor is taken from the store, which others may reach
+            number = notes.get("board 0")
+            path = f"/proc/{self._members[0][0]}/fd/{number.decode(errors='replace')}"
         is_useful = number.isdigit() and self.world <= num_cores()
         board = Board.opened(self.rank, self.world, path, check) if is_useful else None
         notes.set(f"board {self.rank}", "" if board is None else os.path.basename(board.path))

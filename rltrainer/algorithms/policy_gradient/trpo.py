@@ -120,7 +120,7 @@ class TRPO(A2C):
     def _natural_step(
         self, obs: Tree, old: Distribution, share: Tensor, loss: Tensor, loss_of: Callable[[Distribution], Tensor]
     ) -> dict[str, Tensor]:
-        """Move the policy; numbers that decide are averaged over ranks, so that all ranks move alike."""
+        """Move the policy; numbers that decide are means over the whole minibatch, also where this is a part of it."""
         params = self.params
         parameters: list[Tensor] = [p for p in self.policy.actor.parameters() if p.requires_grad]
         found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
