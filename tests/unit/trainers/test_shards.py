@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -20,15 +19,7 @@ from rltrainer.ranks.ranks import Ranks
 from rltrainer.trainers import shards
 from rltrainer.trainers.run_checkpoints import RunCheckpoints
 from rltrainer.trainers.shards import merged_stats
-from tests.fakes import (
-    CountingEnv,
-    ScriptedOffPolicy,
-    ScriptedOnPolicy,
-    counting_envs,
-    replay_of,
-    run_in_threads,
-    tiny_actor_critic,
-)
+from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, run_in_threads, tiny_actor_critic
 from tests.resume.runs import build
 from tests.resume.sharded import make, outcome
 from tests.unit.tools.refusals import error_text
@@ -350,30 +341,6 @@ def test_no_collector_that_has_no_parts() -> None:
     params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
     text = error_text(ParamsError, params.create_trainer, ScriptedOnPolicy(policy))
     assert "must be a Collector in a run of several shards; got " in text
-
-
-@pytest.mark.full
-def test_no_async_collector_in_several_shards() -> None:
-    envs = counting_envs(4)
-    policy = tiny_actor_critic(envs)
-    collector = rl.AsyncCollector(policy, partial(counting_envs, 2), num_workers=2)
-    try:
-        algorithm = ScriptedOnPolicy(policy)
-        params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
-        text = error_text(ParamsError, params.create_trainer, algorithm)
-    finally:
-        collector.close()
-    rule = "must be a Collector in a run of several shards; got "
-    assert text.startswith(f"OnPolicyTrainerParams.training_collector: {rule}")
-
-
-def test_envs_that_make_vec_has_not_made() -> None:
-    envs = gym.vector.SyncVectorEnv([CountingEnv] * 4)
-    algorithm = ScriptedOnPolicy(rl.ActorCritic.for_envs(envs, hidden_sizes=(8,)))
-    collector = rl.Collector(algorithm.policy, envs)
-    params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
-    text = error_text(ParamsError, params.create_trainer, algorithm)
-    assert "OnPolicyTrainerParams.training_collector.envs: must be made by make_vec in a run of several shards" in text
 
 
 def test_no_batch_norm() -> None:
