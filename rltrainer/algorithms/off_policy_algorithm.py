@@ -79,8 +79,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
         """Return transitions for `update`: [B], or [K, B] for K gradient steps."""
-        targets: Any = {"n_step": self.n_step, "gamma": self.gamma, "num_batches": num_batches}
-        return buffer.sample(batch_size, **targets, progress=self.plan.progress, ranks=self.plan.ranks)
+        buffer.follow(self.plan.progress, self.plan.ranks)
+        return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
 
     def update_from(self, buffer: ReplayBuffer, batch_size: int, num_steps: int = 1) -> UpdateResult:
         """Take gradient steps on samples of a buffer, and report the errors to it.
@@ -124,7 +124,8 @@ class OffPolicyAlgorithm(Algorithm):
             return dataclasses.replace(result, td_error=None)
 
         self._begin_update()
-        key, drawn = (buffer, *buffer.refresh(self.plan.progress)), (buffer.generator, self.generator)
+        buffer.follow(self.plan.progress, self.plan.ranks)
+        key, drawn = (buffer, *buffer.refresh()), (buffer.generator, self.generator)
         replay = self._execution.recorded(sample_and_step, drawn, key, buffer.sampler_tensors)
         result: UpdateResult = replay(batch_size, tuple(self._turns(num_batches)))
         self._end_update()

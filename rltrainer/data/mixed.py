@@ -1,7 +1,7 @@
 """Offline and online data side by side (Ball et al. 2023, RLPD, section 4.1: half of each batch from either)."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
 from rltrainer.errors import ReplayBufferError, SpaceError
+from rltrainer.plan import no_progress
 from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree
@@ -60,13 +61,20 @@ class MixedBuffer(ReplayBuffer):
             raise SpaceError(f"MixedBuffer.offline: {mismatch}")
         self.online, self.offline = online, offline
         self.offline_share = checked("MixedBuffer", "offline_share", offline_share, UnitFloat)
+        self.follow(no_progress, ALONE)
 
     def __len__(self) -> int:
         """Return the number of transitions that both hold."""
         return len(self.online) + len(self.offline)
 
+    def follow(self, progress: Callable[[], float], ranks: Ranks) -> None:
+        """Let both buffers follow a run; see `ReplayBuffer.follow`."""
+        super().follow(progress, ranks)
+        self.online.follow(progress, ranks)
+        self.offline.follow(progress, ranks)
+
     def sample(
-        self, batch_size: int, *, num_batches: int | None = None, ranks: Ranks = ALONE, **options: Any
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
     ) -> Transitions:
         """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
 
@@ -76,15 +84,16 @@ class MixedBuffer(ReplayBuffer):
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         # RLPD draws half from either (section 4.1); without online data all is offline. The share is
         # rounded over the batch of all ranks, and each rank has its part.
-        whole = batch_size * ranks.world
+        whole = batch_size * self._ranks.world
         num_offline = round(self.offline_share * whole) if len(self.online) else whole
-        part = ranks.part_of(num_offline)
+        part = self._ranks.part_of(num_offline)
         counts = ((self.online, batch_size - part, whole - num_offline), (self.offline, part, num_offline))
+        arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
         axis = 0 if num_batches is None else 1
         parts = []
         for buffer, size, size_of_all in counts:
             if size_of_all > 0:  # then all ranks draw, as they exchange the weights of a prioritized buffer
-                drawn = buffer.sample(max(size, 1), num_batches=num_batches, ranks=ranks, **options)
+                drawn = buffer.sample(max(size, 1), **arguments)
                 drawn.index += self.num_slots * (buffer is self.offline)
                 parts.append(drawn if size else drawn._map(lambda x: x.narrow(axis, 0, 0)))
         return Transitions.combine(lambda *x: torch.cat(x, axis), parts)

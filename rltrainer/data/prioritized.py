@@ -1,6 +1,6 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
@@ -15,7 +15,6 @@ from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.sampler import Sampler
 from rltrainer.data.storage import Array
 from rltrainer.errors import ReplayBufferError
-from rltrainer.plan import no_progress
 from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.schedules import Schedule, value_at
 from rltrainer.state.codec import from_state, to_state
@@ -196,18 +195,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
         return type(self) is PrioritizedReplayBuffer and type(self.sampler) is PrioritySampler
 
-    def refresh(self, progress: Callable[[], float] = no_progress) -> tuple[Hashable, ...]:
+    def refresh(self) -> tuple[Hashable, ...]:
         """Bring beta on the device up to date, too."""
         if isinstance(self.sampler, PrioritySampler):
-            self.sampler.refresh(progress())
+            self.sampler.refresh(self._progress())
         return super().refresh()
 
-    def _draw(
-        self, shape: tuple[int, ...], progress: Callable[[], float], ranks: Ranks
-    ) -> tuple[Tensor, Tensor | None]:
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.sampler, PrioritySampler):
-            return self.sampler.draw(self._ring.num_drawable, shape, progress(), self.generator, ranks)
-        return super()._draw(shape, progress, ranks)
+            return self.sampler.draw(self._ring.num_drawable, shape, self._progress(), self.generator, self._ranks)
+        return super()._draw(shape)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].

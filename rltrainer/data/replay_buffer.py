@@ -123,6 +123,7 @@ class ReplayBuffer:
         self._ring = Ring(owner, specs, env_capacity, num_envs, self.device, frames)
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
+        self.follow(no_progress, ALONE)
         self._whole = self.capacity, num_envs
         self._root_seed: int | None = None  # of the parts' own seeds, once it is a part
 
@@ -253,15 +254,16 @@ class ReplayBuffer:
         """Continue a loaded run; where `obs` [N, ...] is not the last successor, the trajectory ends."""
         self._ring.resume(token, obs)
 
+    def follow(self, progress: Callable[[], float], ranks: Ranks) -> None:
+        """Take schedules from the share of a run that is done; `ranks` draw the parts of one batch together."""
+        self._progress, self._ranks = progress, ranks
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the way back to a trainer."""
+        return vars(self) | {"_progress": no_progress, "_ranks": ALONE}
+
     def sample(
-        self,
-        batch_size: int,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        num_batches: int | None = None,
-        progress: Callable[[], float] = no_progress,
-        ranks: Ranks = ALONE,
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
     ) -> Transitions:
         """Draw transitions [B], or [K, B]; uniformly and with replacement unless there is a `sampler`.
 
@@ -270,14 +272,12 @@ class ReplayBuffer:
             n_step: steps that `reward` sums up; fewer at the end of a trajectory, or of the stored data.
             gamma: discount of one step, in [0, 1].
             num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
-            progress: returns the share of the run that is done, for schedules.
-            ranks: draw the parts of one batch together, each on its own buffer.
 
         Raises:
             ReplayBufferError: the buffer is empty, or a value breaks its rule.
         """
         shape, n_step, gamma = self._sample_shape("ReplayBuffer.sample", 1, batch_size, n_step, gamma, num_batches)
-        slots, weight = self._draw(shape, progress, ranks)
+        slots, weight = self._draw(shape)
         batch = self._transitions(slots.flatten(), n_step, gamma)
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
@@ -296,18 +296,16 @@ class ReplayBuffer:
         """The tensors that `update_priorities` changes."""
         return list(getattr(self.sampler, "tensors", ()))
 
-    def refresh(self, progress: Callable[[], float] = no_progress) -> tuple[Hashable, ...]:
+    def refresh(self) -> tuple[Hashable, ...]:
         """Bring the numbers on the device up to date that a recorded sample reads; return where the data lies."""
         return self._ring.refresh()
 
-    def _draw(
-        self, shape: tuple[int, ...], progress: Callable[[], float], ranks: Ranks
-    ) -> tuple[Tensor, Tensor | None]:
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Return slots [B] or [K, B], and their weights in a loss if they are not 1."""
         ring = self._ring
         if ring.sampler is None:
             return ring.draw(shape, self.generator), None
-        return ring.sampler.draw(ring.num_drawable, shape, progress(), self.generator)
+        return ring.sampler.draw(ring.num_drawable, shape, self._progress(), self.generator)
 
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
         """Return the transitions that start at slots that were drawn [B]."""
@@ -322,8 +320,6 @@ class ReplayBuffer:
         n_step: int = 1,
         gamma: float = 0.99,
         num_batches: int | None = None,
-        progress: Callable[[], float] = no_progress,
-        ranks: Ranks = ALONE,
     ) -> Sequences:
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
@@ -337,7 +333,7 @@ class ReplayBuffer:
             rule = f"must with burn_in={burn_in} be at most the {limit} transitions that each env keeps"
             raise ReplayBufferError.about(owner, "length", rule, length, "Give the buffer more capacity.")
         shape, n_step, gamma = self._sample_shape(owner, burn_in + length, batch_size, n_step, gamma, num_batches)
-        return self._ring.sequences(*self._draw(shape, progress, ranks), length, burn_in, n_step, gamma)
+        return self._ring.sequences(*self._draw(shape), length, burn_in, n_step, gamma)
 
     def _sample_shape(
         self, owner: str, length: int, batch_size: int, n_step: int, gamma: float, num_batches: int | None

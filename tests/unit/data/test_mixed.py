@@ -11,6 +11,8 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.plan import no_progress
+from rltrainer.ranks.ranks import ALONE
 from tests.fakes import counting_envs, run_in_threads
 from tests.unit.data.reference import ACTION, OBS, cell, make_buffer, raises
 from tests.unit.data.reference import fill as fill_cells
@@ -67,7 +69,8 @@ def test_shares_are_those_of_all_shards(has_priorities: bool) -> None:
     def drawn(ranks: Any) -> list[int]:
         offline = prioritized(4, 100, 101) if has_priorities else fill(make_buffer(4), 100, 101)
         buffer = rl.MixedBuffer(fill(make_buffer(5), 0, 1, 2), offline, 0.25)
-        batches = buffer.sample(2, ranks=ranks), buffer.sample(3, num_batches=2, ranks=ranks)
+        buffer.follow(no_progress, ranks)
+        batches = buffer.sample(2), buffer.sample(3, num_batches=2)
         assert [batch.reward.shape for batch in batches] == [(2,), (2, 3)]
         return [int((batch.obs[..., 0] >= 100).sum()) for batch in batches]
 
@@ -110,7 +113,8 @@ def test_schedules_reach_both() -> None:
     buffer = rl.MixedBuffer(fill(make_buffer(5), 0), fill(offline, 100, 101), 0.5)
     offline.update_priorities(torch.arange(2), torch.tensor([1.0, 4.0]))
     assert buffer.sample(10).weight.tolist() == [1.0] * 10
-    assert buffer.sample(10, progress=lambda: 1.0).weight.unique().tolist() == pytest.approx([0.25, 1.0])
+    buffer.follow(lambda: 1.0, ALONE)
+    assert buffer.sample(10).weight.unique().tolist() == pytest.approx([0.25, 1.0])
 
 
 def test_statistics_and_checks_look_at_both() -> None:

@@ -1,5 +1,6 @@
 """A sampler of the user's beside a buffer, by public names alone."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -9,6 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ReplayBufferError
+from rltrainer.ranks.ranks import ALONE
 
 SPACES = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32), gym.spaces.Discrete(2)
 
@@ -61,7 +63,7 @@ class Own(rl.ReplayBuffer):
         self.sampler = self.told
 
 
-def filled(num_steps: int, cls: type[rl.ReplayBuffer] = Own, capacity: int = 4) -> Any:
+def filled(num_steps: int, cls: Any = Own, capacity: int = 4) -> Any:
     buffer = cls(capacity, *SPACES, num_envs=2)
     for step in range(num_steps):
         obs = np.full((2, 1), step, np.float32)
@@ -72,7 +74,8 @@ def filled(num_steps: int, cls: type[rl.ReplayBuffer] = Own, capacity: int = 4) 
 def test_it_draws_and_weighs() -> None:
     buffer = filled(5)
     assert int(buffer.told.holds.sum()) == len(buffer) == 4
-    batch = buffer.sample(3, num_batches=2, progress=lambda: 0.25)
+    buffer.follow(lambda: 0.25, ALONE)
+    batch = buffer.sample(3, num_batches=2)
     lowest = buffer.told.holds.nonzero().flatten()[:3].tolist()
     assert batch.index.tolist() == [lowest, lowest]
     assert batch.weight.tolist() == [[0.5] * 3] * 2
@@ -119,3 +122,22 @@ def test_it_comes_before_the_first_transition() -> None:
     assert text.startswith("ReplayBuffer.sampler: must be set before anything is stored; got ")
     assert text.endswith(" (Told). Set it in the constructor of your buffer.")
     assert buffer.sampler is None
+
+
+class Doubled(rl.PrioritizedReplayBuffer):
+    """Overrides `sample` with its documented arguments."""
+
+    def sample(
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
+    ) -> rl.Transitions:
+        batch = super().sample(batch_size, n_step=n_step, gamma=gamma, num_batches=num_batches)
+        batch.reward = 2.0 * batch.reward
+        return batch
+
+
+def test_an_algorithm_samples_from_a_buffer_with_a_sample_of_its_own() -> None:
+    buffer = filled(40, partial(Doubled, beta=rl.LinearSchedule(0.4, 1.0)), capacity=64)
+    dqn = rl.DQN(rl.QNetwork.for_spaces(*SPACES, hidden_sizes=(8,)))
+    dqn.attach(rl.UpdatePlan(lambda: 1.0))
+    assert dqn.update_from(buffer, 8, 3).num_gradient_steps == 3
+    assert buffer.sampler._beta == 1.0
