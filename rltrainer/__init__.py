@@ -31,7 +31,7 @@ from rltrainer.types import Rollout, Sequences, Transitions, UpdateResult
 
 __version__ = "0.1.0"
 
-# The names of the core that no room lists, and those of the tools, which are imported when one is asked for.
+# The core's names that no room lists, and the tools' names: the tools are imported when one is asked for.
 __all__ = [
     "CheckpointParams", "CosineSchedule", "Every", "LinearSchedule", "LogUniform", "OfflineRecipe", "ParallelParams",
     "PrecisionParams", "ProfilerParams", "Recipe", "Rollout", "Run", "RuntimeParams", "SeedRun", "Sequences",

@@ -47,7 +47,7 @@ class LinearSchedule:
 class CosineSchedule(LinearSchedule):
     """Go from `start` to `end` along half a cosine wave: slow at both ends, fastest in the middle.
 
-    Its arguments are those of `LinearSchedule`. Source: Loshchilov & Hutter 2017, SGDR, eq. 5, without restarts.
+    Takes and raises what `LinearSchedule` does. Source: Loshchilov & Hutter 2017, SGDR, eq. 5, without restarts.
     """
 
     def __call__(self, progress: float) -> float:

@@ -85,7 +85,7 @@ class RewardNormalizer(TrainerHook):
 
     @torch.no_grad()
     def update(self, reward: Tensor, ranks: Ranks = ALONE) -> None:
-        """Merge rewards [M], and those of other ranks, into the statistics, which decay before."""
+        """Merge the rewards [M] of all ranks into the statistics, which decay before."""
         x = reward.double()
         num_new, new_mean, new_squares = ranks.merged(len(x), x.mean(), (x - x.mean()).square().sum())
         if num_new == 0:

@@ -35,7 +35,7 @@ class TrainerContext:
             newest is the last in `post_loss` and `optimizer`.
         collect_stats: of this training step; None before its collection, and offline.
         result: of this training step's update; None before it, and without an update.
-        ranks: the place of this shard among those of the run.
+        ranks: the place of this shard among the run's shards.
     """
 
     def __init__(self, algorithm: Algorithm, params: Any, state: Any, log: Any, ranks: Ranks = ALONE) -> None:

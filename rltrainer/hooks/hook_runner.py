@@ -133,7 +133,7 @@ class HookRunner:
             self.context._log.take_in("update" if point in INSIDE else "training", *self._logged(point, *args))
 
     def log_test(self, stats: CollectStats) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the numbers of each hook to log of a test step, and those for the progress bar."""
+        """Return the numbers of each hook to log of a test step, and the numbers for the progress bar."""
         with self.context._in_test_step():
             return self._logged("test_log", stats)
 

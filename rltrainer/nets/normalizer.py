@@ -38,7 +38,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, ranks: Ranks = ALONE) -> None:
-        """Merge samples [M, *shape] of any device, and those of other ranks; nothing if there are none."""
+        """Merge the samples [M, *shape] of all ranks, on any device; nothing if there are none."""
         x = to_device(x, self.mean.device).double()
         own = (x.mean(0), x.var(0, unbiased=False) * len(x)) if len(x) else (x.sum(0), x.sum(0))  # `var` of none warns
         count, mean, deviations = ranks.merged(len(x), *own)
@@ -85,7 +85,7 @@ class ObsNormalizer(nn.Module):
         return self._each(obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-CLIP, CLIP))
 
     def update(self, obs: Tree, ranks: Ranks = ALONE) -> None:
-        """Merge the statistics of a tree [M, ...], and those of other ranks."""
+        """Merge the trees [M, ...] of all ranks into the statistics."""
         self._each(obs, lambda m, x: m.update(x, ranks))
 
     def reset(self) -> None:
@@ -114,7 +114,7 @@ class RewardScaler(nn.Module):
 
     @torch.no_grad()
     def update(self, rollout: Rollout, gamma: float, ranks: Ranks = ALONE) -> None:
-        """Merge the discounted returns of a rollout, and those of other ranks."""
+        """Merge the discounted returns of all ranks' rollouts."""
         # Rewards of an env past its quota of episodes belong to no counted episode, and must not be carried over.
         reward = rollout.reward.to(self.moments.mean.dtype).masked_fill(~rollout.valid, 0.0)
         initial = self.running_return

@@ -15,7 +15,7 @@ from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Schedul
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class REDQParams(SACParams):
-    """Hyperparameters of REDQ. The paper's target entropies are those of MBPO: -1 for Hopper, -3 for other robots."""
+    """Hyperparameters of REDQ. The paper takes its target entropies from MBPO: -1 for Hopper, -3 for other robots."""
 
     critic_lr: PositiveFloat | Scheduled = 3e-4
     num_target_critics: PositiveInt = 2

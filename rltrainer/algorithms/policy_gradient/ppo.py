@@ -104,7 +104,7 @@ class PPO(A2C):
         return self.params.target_kl is None or not self.optimizer.is_stopped
 
     def _measure(self, results: list[UpdateResult]) -> None:
-        """Drop the results of steps that were not taken first: the last one, and those in a CUDA graph with it."""
+        """First drop the results of steps that were not taken: the last one, and its companions in a CUDA graph."""
         taken = [step.is_taken for step in results if isinstance(step, PolicyStep) and step.is_taken is not None]
         if taken:
             del results[int(torch.stack(taken).sum()) :]

@@ -58,7 +58,8 @@ class RecurrentPPO(PPO):
 
     def process(self, rollout: Rollout) -> Sequences:
         """Estimate advantages and returns as PPO does, with one pass over each env's sequence."""
-        policy, begins, num_envs = self.policy, rollout.begins, len(rollout.starts)
+        policy = self.policy
+        begins, num_envs = rollout.begins, len(rollout.starts)
         obs = policy.normalize(map_tree(lambda x: x.flatten(0, 1), rollout.obs))
         with autocast(self.device, self.plan.precision.amp):
             state = policy.next_state(obs, rollout.extra["state"][0], begins)
