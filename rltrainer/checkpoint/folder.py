@@ -13,6 +13,7 @@ import re
 import stat
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -141,8 +142,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool 
         shards = on_all(ranks, errors(write))
         on_first(ranks, errors(commit))
     finally:
-        if ranks.rank == 0:  # another one that was interrupted would take files away before the rename
-            remove(temporary)
+        ranks.once(remove, temporary)  # another rank that was interrupted would take files away before the rename
 
 
 @dataclass(frozen=True)
@@ -289,23 +289,12 @@ def on_all(ranks: Ranks, act: Callable[[], Any]) -> list[Any]:
     Raises:
         CheckpointError: one of them raised; the text names its rank, and is the same on all.
     """
-    if ranks.world == 1:
-        return [act()]
-    value = problem = cause = None
-    try:
-        value = act()
-    except Exception as error:  # any: the others wait for this rank
-        is_of_run, cause = ranks.rank == 0 and isinstance(error, CheckpointError), error
-        problem = str(error) if is_of_run else f"rank {ranks.rank} of {ranks.world}: {type(error).__name__}: {error}"
-    found = ranks.from_all([value, problem])
-    if problems := [problem for _, problem in found if problem is not None]:
-        raise CheckpointError(problems[0]) from cause
-    return [value for value, _ in found]
+    return ranks.attempt(act, CheckpointError)
 
 
 def on_first(ranks: Ranks, act: Callable[[], Any]) -> Any:
     """Call a function on the first rank alone, and return its plain value on all; for errors see `on_all`."""
-    return on_all(ranks, act if ranks.rank == 0 else lambda: None)[0]
+    return ranks.attempt(partial(ranks.once, act), CheckpointError)[0]
 
 
 def write_parts(folder: Path, parts: dict[str, PackedState]) -> dict[str, FileEntry]:

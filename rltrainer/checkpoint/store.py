@@ -136,7 +136,7 @@ class CheckpointStore:
         logs = {names[part]: state[ROWS] for part, state in parts.items() if isinstance(state.get(ROWS), RowLog)}
 
         def pack() -> None:
-            if rank == 0 and not self._lock.is_held:
+            if self._ranks.once(lambda: not self._lock.is_held):
                 raise CheckpointError(f"{self.folder}: is not open for writing. Call open() first.")
             tails = {name: {ROWS: [log.tail()]} for name, log in logs.items()}
             packed.update({name: pack_state(part, parts[part] | tails.get(name, {})) for part, name in names.items()})
@@ -151,9 +151,8 @@ class CheckpointStore:
             text = cause if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
             raise CheckpointError(f"{self.folder}: step {step} could not be saved ({text}). {rest}") from cause
         finally:
-            if rank == 0:
-                with contextlib.suppress(OSError):
-                    self._clean()
+            with contextlib.suppress(OSError):
+                self._ranks.once(self._clean)
 
     def open_newest(self) -> Checkpoint | None:
         """Open the newest intact checkpoint; None if there are none.

@@ -142,16 +142,32 @@ class Ranks(ABC):
 
     def on_first(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in the first rank, and return its result, a plain value, in all."""
-        return cast(T, self.from_first(function(*args) if self.rank == 0 else None))
+        return cast(T, self.from_first(self.once(function, *args)))
 
     def from_first(self, value: Any) -> Any:
         """Return the plain value of the first rank."""
         return self.from_all(value)[0]
 
-    def once(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
-        """Call a function in the first rank alone; the others do not wait for it."""
-        if self.rank == 0:
-            function(*args, **options)
+    def once(self, function: Callable[..., T], *args: Any, **options: Any) -> T | None:
+        """Call a function in the first rank alone, and return its result there; the others do not wait for it."""
+        return function(*args, **options) if self.rank == 0 else None
+
+    def attempt(self, act: Callable[[], Any], failure: type[Exception]) -> list[Any]:
+        """Call a function in each rank, and return the plain values of all.
+
+        Raises:
+            failure: one of them raised; the text names its rank, and is the same on all.
+        """
+        value = problem = cause = None
+        try:
+            value = act()
+        except Exception as error:  # any: the others wait for this rank
+            is_of_run, cause = self.rank == 0 and isinstance(error, failure), error
+            problem = str(error) if is_of_run else f"rank {self.rank} of {self.world}: {type(error).__name__}: {error}"
+        found = self.from_all([value, problem])
+        if problems := [problem for _, problem in found if problem is not None]:
+            raise failure(problems[0]) from cause
+        return [value for value, _ in found]
 
     @contextmanager
     def in_graphs(self) -> Iterator[None]:
@@ -242,6 +258,10 @@ class Alone(Ranks):
 
     def make_equal(self, named: Callable[[], Mapping[Tensor, str]], machine: Callable[[], str] | None = None) -> None:
         """Do nothing."""
+
+    def attempt(self, act: Callable[[], Any], failure: type[Exception]) -> list[Any]:
+        """Call a function, whose errors are raised as they are."""
+        return [act()]
 
     def from_all(self, value: Any) -> list[Any]:
         """Return its own value as it is."""
