@@ -422,12 +422,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
 
     def _average_metrics(self, result: UpdateResult) -> UpdateResult:
         """Return a result whose metrics are averaged over ranks; `td_error` stays that of this rank's batch."""
-        names = sorted(result.metrics)  # the order of all ranks
-        if self.num_ranks == 1 or not names:
-            return result
-        own = [torch.as_tensor(result.metrics[name], dtype=torch.float64, device=self.device) for name in names]
-        average = dict(zip(names, self.plan.ranks.mean(torch.stack(own)).unbind(), strict=True))
-        return dataclasses.replace(result, metrics={name: average[name] for name in result.metrics})
+        result.metrics = self.plan.ranks.means(result.metrics, self.device)
+        return result
 
     def optimizers_by_loss(self) -> dict[str, Optimizer]:
         """Return the optimizers by the loss that each minimises: `actor` of `actor_optimizer`, `` of `optimizer`."""

@@ -78,6 +78,15 @@ class Ranks(ABC):
         """Return the mean of a tensor over ranks, where it has one shape."""
         return self.sum(x).div_(self.world)
 
+    def means(self, named: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        """Return the means of numbers over ranks by name; each rank has the same names."""
+        if not named:
+            return named
+        names = sorted(named)  # the order of all ranks
+        own = [torch.as_tensor(named[name], dtype=torch.float64, device=device) for name in names]
+        average = dict(zip(names, self.mean(torch.stack(own)).unbind(), strict=True))
+        return {name: average[name] for name in named}
+
     def max(self, x: Tensor) -> Tensor:
         """Return the largest of each number over ranks, where the tensor has one shape."""
         return torch.stack(self.gather(x, is_equal=True)).amax(0)
@@ -239,6 +248,10 @@ class Alone(Ranks):
         return x
 
     mean = max = sum
+
+    def means(self, named: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        """Return its argument."""
+        return named
 
     def largest(self, own: Sequence[int]) -> Sequence[int]:
         """Return its argument."""

@@ -29,6 +29,8 @@ def test_a_single_rank_exchanges_nothing() -> None:
     x, weight = torch.tensor([1.0, 3.0, 7.0]), torch.tensor([1.0, 1.0, 0.0])
     for same in (ALONE.sum, ALONE.mean, ALONE.max, ALONE.largest, ALONE.seed, lambda x: ALONE.gather(x)[0]):
         assert same(x) is x
+    metrics = {"loss": x}
+    assert ALONE.means(metrics, x.device) is metrics
     assert ALONE.seed(None) is None
     assert ALONE.merged(3, x, weight) == (3, x, weight)
     assert torch.equal(ALONE.standardized(x, weight), standardize(x, weight))
