@@ -275,8 +275,8 @@ class UpdatePlan:
         """Return whether a gradient step calls the user's functions between its operations."""
         return self.callbacks.on_loss is not None or self.all_reduce is not None
 
-    def average(self, x: Tensor) -> Tensor:
-        """Return the average of a tensor over ranks."""
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of a tensor over ranks."""
         if self.all_reduce is None:
             return self.ranks.mean(x)
         result: Any = self.all_reduce(x)

@@ -8,6 +8,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from rltrainer.errors import ParamsError, readable
 from rltrainer.validation.field_rules import FiniteFloat, checked
 
@@ -69,3 +72,25 @@ def value_at(value: "float | Schedule", progress: float) -> float:
         return found
     owner, field = f"schedule {readable(value)}", f"value at progress {progress:g}"
     return float(checked(owner, field, found, FiniteFloat))
+
+
+class ScheduledValue:
+    """A hyperparameter that may follow a schedule, as the scalar tensor `value`.
+
+    A compiled gradient step reads it: a Python number would be compiled into the graph.
+    """
+
+    def __init__(self, schedule: float | Schedule, device: torch.device) -> None:
+        self.schedule = schedule
+        self.value: Tensor = torch.tensor(float(value_at(schedule, 0.0)), device=device)
+
+    def set_weight_dtype(self, dtype: torch.dtype) -> None:
+        """Hold the value in another format; the value of a schedule from the next update step on."""
+        if self.value.dtype != dtype:
+            value = self.value if callable(self.schedule) else self.schedule
+            self.value = torch.as_tensor(value, dtype=dtype, device=self.value.device)
+
+    def set_progress(self, progress: float) -> None:
+        """Take the value that belongs to this progress."""
+        if callable(self.schedule):
+            self.value.fill_(value_at(self.schedule, progress))

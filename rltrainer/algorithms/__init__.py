@@ -23,7 +23,8 @@ from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
-from rltrainer.updates.optimizer import Optimizer, ScheduledValue
+from rltrainer.schedules import ScheduledValue
+from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
 from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, cast, dtype_entry, saved_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
+from rltrainer.schedules import ScheduledValue
 from rltrainer.seeding import make_generator, reseed
 from rltrainer.state.params import Params
 from rltrainer.state.plain import Constructed, to_plain
@@ -28,8 +30,9 @@ from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
 from rltrainer.updates import part_state
 from rltrainer.updates.adam import Adam
-from rltrainer.updates.optimizer import Optimizer, OptimizerFactory, ScheduledValue
+from rltrainer.updates.optimizer import Optimizer, OptimizerFactory
 from rltrainer.updates.planned_step import planned_step
+from rltrainer.updates.transforms import Reduce
 from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import SuggestsAttributes
@@ -121,6 +124,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         self.gamma = params.gamma
         self.plan = unattached(policy.weight_dtype)
         self.num_ranks = 1  # of the plan; a compiled step asks for this number
+        self.reduce = Reduce()  # over the ranks of the plan
         self.device = policy.device
         self.generator = make_generator(None, self.device)
         self._execution = Execution(self)
@@ -181,8 +185,9 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
                 module.stream.fill_(plan.ranks.rank)
         step = planned_step(self._step, plan, self.device, self.optimizers_by_loss(), self.accumulation)
         self._execution.attach(plan, step, is_ours)
+        self.reduce = Reduce(plan, self.is_compiled)
         for name, optimizer in self.optimizers_by_loss().items():
-            optimizer.attach(name or "loss", plan, self.is_compiled)
+            optimizer.attach(name or "loss", plan, self.is_compiled, self.reduce)
         self.policy.progress, self.policy.is_compiled = plan.progress, self.is_compiled
         self.plan = dataclasses.replace(plan, runtime=self._resolved(plan.runtime))
         self.num_ranks = plan.ranks.world
@@ -375,9 +380,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     @property
     def stop_reason(self) -> str | None:
         """The reason why training cannot continue: "min_loss_scale", see `PrecisionParams`; None if it can."""
-        if self.plan.precision.amp != "fp16":
-            return None
-        return "min_loss_scale" if any(optimizer.is_scale_too_low for optimizer in self._optimizers()) else None
+        scales = [scale for optimizer in self._optimizers() if (scale := optimizer.loss_scale) is not None]
+        return "min_loss_scale" if min(scales, default=math.inf) < self.plan.precision.min_loss_scale else None
 
     def may_report(self, metric: str) -> bool:
         """Return whether an update may report this metric although the last ones did not."""

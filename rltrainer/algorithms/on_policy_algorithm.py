@@ -168,16 +168,12 @@ class OnPolicyAlgorithm(Algorithm):
         share, of_all = part[0].to(batch.weight.dtype), part[1:]
         # A part that counts nothing must have means that are numbers, too.
         batch = dataclasses.replace(batch, weight=torch.where(share > 0, batch.weight, 1.0))
-        self._share_step(share)
+        self.reduce.share = share
         result = self.gradient_step(self.in_all(batch, of_all))
-        self._share_step(None)
+        self.reduce.share = None
         if isinstance(result, UpdateResult):  # else `_check_results` says so
             result.metrics = {name: value * share for name, value in result.metrics.items()}
         return result
-
-    def _share_step(self, share: Tensor | None) -> None:
-        for optimizer in self._optimizers():
-            optimizer.share = share
 
     def update(self, rollout: Rollout, batch_size: int | None, repeat: int) -> UpdateResult:
         """Update the policy from one rollout [T, N] of it.

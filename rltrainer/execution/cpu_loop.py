@@ -116,9 +116,9 @@ def compile_loop(graph: fx.GraphModule, inputs: Sequence[Any], *, options: dict[
 
     effects = InstructionTranslator.current_tx().output.side_effects
     for changed in effects.id_to_variable.values():
-        # An optimizer's norm is read at once, and is None between the steps.
-        is_optimizer = "state_for_graphs" in vars(changed.python_type())
-        if effects.is_modified(changed) and changed.source is not None and not is_optimizer:
+        # An optimizer's norm and a rank's share are read at once, and are None between the steps.
+        is_ours = "state_for_graphs" in vars(changed.python_type())
+        if effects.is_modified(changed) and changed.source is not None and not is_ours:
             raise RuntimeError(f"{changed.source.name} is changed")
 
     def compile_whole(step: fx.GraphModule, inputs: Sequence[Any], **settings: Any) -> Any:

@@ -11,11 +11,11 @@ from rltrainer.algorithms import Algorithm
 from rltrainer.errors import ParamsError, readable, without_addresses
 from rltrainer.hooks import HookRunner
 from rltrainer.ranks.ranks import Ranks
-from rltrainer.schedules import value_at
+from rltrainer.schedules import ScheduledValue, value_at
 from rltrainer.state.plain import to_plain
 from rltrainer.trainers.run_checkpoints import settings_of
 from rltrainer.trainers.trainer_params import TrainerParams
-from rltrainer.updates.optimizer import Optimizer, ScheduledValue
+from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
 PROGRESS = [k / 8 for k in range(9)]

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from rltrainer.errors import CheckpointError, ParamsError, readable
 from rltrainer.nets.module_state import AS_SAVED, IncompatibleKeys, check_module, fitting_module_state
 from rltrainer.nets.weight_dtype import convert, set_weight_dtype
+from rltrainer.schedules import ScheduledValue
 from rltrainer.seeding import check_generator, set_generator
 from rltrainer.state.codec import check_like
 from rltrainer.types import State
-from rltrainer.updates.optimizer import Optimizer, ScheduledValue
+from rltrainer.updates.optimizer import Optimizer
 
 Part = nn.Module | Optimizer | Tensor | torch.Generator
 PARTS = (nn.Module, Optimizer, Tensor, torch.Generator)

@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.schedules import ScheduledValue
 from rltrainer.state.state_file import read_state, write_state
-from rltrainer.updates.optimizer import Optimizer, ScheduledValue
+from rltrainer.updates.optimizer import Optimizer
 from tests.contract import test_all_algorithms as contract
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, obs_batch, update
 

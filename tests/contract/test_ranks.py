@@ -15,6 +15,7 @@ from rltrainer.functional.losses import standardize
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.ranks.ranks import Ranks
 from rltrainer.tree import map_tree
+from rltrainer.updates.transforms import Reduce
 from tests import batches
 from tests.contract import test_masks as masks
 from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, OFF_POLICY, flat_state, rollout, transitions
@@ -304,7 +305,7 @@ def test_advantages_that_each_rank_standardises_by_itself_are_found(monkeypatch:
 def test_ranks_that_count_alike_though_they_have_less_data_are_found(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rl.OnPolicyAlgorithm, "_share_step", lambda *_: None)
+    monkeypatch.setattr(Reduce, "share", property(lambda _: None, lambda *_: None), raising=False)
     assert difference(ALL[name], None, precision=DOUBLE)[0] > 1e-4
 
 
@@ -314,9 +315,9 @@ def test_a_step_that_failed_leaves_no_share_to_the_next_plan() -> None:
         algorithm.attach(rl.UpdatePlan(ranks=ranks, callbacks=UpdateCallbacks(on_loss=failing)))
         with pytest.raises(ZeroDivisionError):
             algorithm.update(half(given(algorithm, 0), ranks.rank), 5, repeat=1)
-        assert algorithm.optimizer.share is not None
+        assert algorithm.reduce.share is not None
         algorithm.attach(rl.UpdatePlan())
-        return algorithm.optimizer.share
+        return algorithm.reduce.share
 
     pair = [made(ppo()) for _ in range(2)]
     assert run_in_threads([on_rank, on_rank]) == [None, None]

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer import types
+from rltrainer import schedules, types
 from rltrainer.nets import normalizer
 from rltrainer.schedules import value_at
 from rltrainer.seeding import make_generator
-from rltrainer.updates import optimizer
 from rltrainer.updates.adam import Adam
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.devices.cuda_graphs import FreedMemory
@@ -415,7 +414,7 @@ def test_a_scheduled_value_in_a_graph_is_found(kind: str, monkeypatch: pytest.Mo
         if callable(scheduled.schedule):
             scheduled.value = VALUE[kind](scheduled, float(value_at(scheduled.schedule, progress)))
 
-    monkeypatch.setattr(optimizer.ScheduledValue, "set_progress", set_progress)
+    monkeypatch.setattr(schedules.ScheduledValue, "set_progress", set_progress)
     with pytest.raises(FreedMemory if kind == "another tensor" else AssertionError):
         assert_same_state(entropy_falls(runtime=GRAPH), entropy_falls())
 

@@ -47,7 +47,7 @@ class TD3BC(TD3):
         action = self.actor(batch.obs)
         q = self.critic(batch.obs, action, num_members=1)[0]
         # lambda makes the value's term independent of the scale of rewards.
-        scale = self.params.alpha / self.actor_optimizer.average(q.detach().abs().mean())
+        scale = self.params.alpha / self.reduce.mean(q.detach().abs().mean())
         imitation = (action - batch.action).square().mean(-1)
         loss: Tensor = imitation - scale * q
         return (loss * batch.weight).mean()

@@ -18,9 +18,9 @@ from rltrainer.functional.moments import standardized
 from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
+from rltrainer.schedules import ScheduledValue
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
-from rltrainer.updates.optimizer import ScheduledValue
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
 
@@ -115,7 +115,7 @@ class A2C(OnPolicyAlgorithm):
         if not self.has_policy_change:
             return UpdateResult(metrics)
         log_ratio, weight = log_prob - batch.log_prob, batch.weight.clone()
-        return PolicyStep(metrics, log_ratio=log_ratio, weight=weight, share=self.optimizer.share)
+        return PolicyStep(metrics, log_ratio=log_ratio, weight=weight, share=self.reduce.share)
 
     def policy_change(self, log_ratio: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Return metrics [K] of the distance from the collecting policy, given fields [K, B] of `PolicyStep`."""

@@ -10,8 +10,8 @@ from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.nets import ActorCritic
+from rltrainer.schedules import ScheduledValue
 from rltrainer.types import Rollout, UpdateResult
-from rltrainer.updates.optimizer import ScheduledValue
 from rltrainer.updates.planned_step import autocast
 from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
 

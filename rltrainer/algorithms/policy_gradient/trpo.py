@@ -97,7 +97,7 @@ class TRPO(A2C):
         """Take one step along the natural gradient of E[pi(a|s) / pi_old(a|s) A] (eq. 14, appendix C)."""
         # The step is as long as the bound allows, and is shortened until the bound holds and the objective grows; if
         # that fails, the policy stays. Callbacks get the negative objective as the loss "actor".
-        old, share = self.policy.distribution(batch.obs), batch.weight / self.plan.average(batch.weight.sum())
+        old, share = self.policy.distribution(batch.obs), batch.weight / self.reduce.mean(batch.weight.sum())
         old_log_prob, advantage = old.log_prob(batch.action).detach(), batch.advantage
         if self.params.normalize_advantage:
             advantage = self._standardized(advantage, batch.weight)
@@ -105,7 +105,7 @@ class TRPO(A2C):
         def loss_of(policy: Distribution) -> Tensor:
             return -((policy.log_prob(batch.action) - old_log_prob).exp() * advantage) @ share
 
-        metrics = {"entropy": self.plan.average(old.entropy().detach() @ share)}
+        metrics = {"entropy": self.reduce.mean(old.entropy().detach() @ share)}
 
         def step(loss: Tensor) -> None:
             metrics.update(self._natural_step(batch.obs, old, share, loss, loss_of))
@@ -133,9 +133,9 @@ class TRPO(A2C):
 
         # F v = J^T (F of the distribution) J v, so that F itself is never made.
         def fisher(v: Tensor) -> Tensor:
-            return self.plan.average(local_fisher(v)) + params.damping * v
+            return self.reduce.mean(local_fisher(v)) + params.damping * v
 
-        gradient = self.plan.average(flat([x for x in found if x is not None]))
+        gradient = self.reduce.mean(flat([x for x in found if x is not None]))
         step = trust_region_step(fisher, -gradient, params.target_kl, params.num_cg_steps)
         if not torch.isfinite(step).all():
             if self.plan.skips_steps:
@@ -148,9 +148,9 @@ class TRPO(A2C):
         def loss_and_kl(scale: float) -> Tensor:
             torch._foreach_copy_(parameters, torch._foreach_add(before, parts, alpha=scale))
             new = self.policy.distribution(obs)
-            return self.plan.average(torch.stack([loss_of(new), old.kl(new) @ share]))
+            return self.reduce.mean(torch.stack([loss_of(new), old.kl(new) @ share]))
 
-        old_loss = self.plan.average(loss_of(old).detach().unsqueeze(0))
+        old_loss = self.reduce.mean(loss_of(old).detach().unsqueeze(0))
 
         def is_good(scale: float) -> bool:
             new_loss, kl = loss_and_kl(scale)

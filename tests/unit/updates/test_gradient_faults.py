@@ -88,7 +88,7 @@ def test_it_is_trained_as_in_torch_once_a_loss_depends_on_it(
     is_flat: bool, accumulate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_flat:
-        monkeypatch.setattr(Optimizer, "_can_walk_memory", lambda self: False)
+        monkeypatch.setattr(Optimizer, "_is_flat", lambda self: True)
     ours = make_bc(accumulate=accumulate)
     theirs = copy.deepcopy(ours.policy)
     reference = torch.optim.Adam(theirs.parameters(), lr=0.01)

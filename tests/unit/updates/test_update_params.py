@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.updates.optimizer import GradientLimit, Optimizer
+from rltrainer.updates.optimizer import Optimizer
+from rltrainer.updates.transforms import Limit
 from tests.contract.test_all_algorithms import ALL, assert_same_state, make, trained_parameters, update
 
 INF = math.inf
@@ -62,7 +63,7 @@ def test_the_figures(limits: dict[str, Any], expected: list[float], norm: float 
     weight = nn.Parameter(torch.zeros(2, 2).t() if not is_contiguous else torch.zeros(2, 2))
     module = nn.ParameterList([weight])
     optimizer = Optimizer({"module": module}, 1.0)
-    optimizer._can_walk_memory = lambda: is_contiguous  # type: ignore[method-assign]
+    optimizer._is_flat = lambda: not is_contiguous  # type: ignore[method-assign]
     optimizer.attach("loss", rl.UpdatePlan(update=rl.UpdateParams(**limits)), is_compiled=False)
     optimizer.step((weight * torch.tensor([[3.0, 4.0], [0.0, 0.0]])).sum())
     assert (optimizer.state_dict()["mean"][:2] / 0.1).tolist() == pytest.approx(expected, rel=1e-5)
@@ -78,17 +79,37 @@ def test_the_algorithms_own_limit_holds_where_the_plan_sets_none() -> None:
 def test_a_high_norm_of_large_and_small_numbers_is_finite() -> None:
     for scale in (1e-30, 1e30):
         gradient = scale * torch.tensor([3.0, 4.0])
-        limit = GradientLimit(1.0, 50.0)
+        limit = Limit(1.0, 50.0)
         assert float(limit.norm(gradient, torch.zeros(()))) == pytest.approx(4 * scale, rel=1e-5)
-    assert float(GradientLimit(1.0, 3.0).norm(torch.zeros(2), torch.zeros(()))) == 0.0
+    assert float(Limit(1.0, 3.0).norm(torch.zeros(2), torch.zeros(()))) == 0.0
 
 
 def test_a_copy_and_a_later_plan_have_the_algorithms_own_limit() -> None:
     _, optimizer = moved({"max_grad_norm": 1.0}, max_grad_norm=2.5)
-    assert optimizer.limit.max_norm == 1.0
     assert copy.deepcopy(optimizer).limit.max_norm == pickle.loads(pickle.dumps(optimizer)).limit.max_norm == 2.5
     optimizer.attach("loss", rl.UpdatePlan(), is_compiled=False)
     assert optimizer.limit.max_norm == 2.5
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "norm": {"update": rl.UpdateParams(max_grad_norm=1e-3)},
+    "groups": {"update": rl.UpdateParams(accumulate=3)},
+    "skip": {"update": rl.UpdateParams(nonfinite="skip")},
+    "fp16": {"precision": rl.PrecisionParams(amp="fp16")},
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_copy_and_an_algorithm_with_a_later_plan_do_without(plan: str) -> None:
+    plain, planned = make("dqn"), make("dqn")
+    planned.attach(rl.UpdatePlan(**PLANS[plan]))
+    copied = copy.deepcopy(planned)
+    planned.attach(rl.UpdatePlan())
+    for algorithm in (plain, copied, planned):
+        update(algorithm)
+        assert (algorithm.num_skipped_steps, algorithm.stop_reason) == (0, None)
+    assert_same_state(plain, copied)
+    assert_same_state(plain, planned)
 
 
 NAMES = {"sac": ["actor", "critic", "temperature"], "iql": ["actor", "critic", "value"], "td3": ["actor", "critic"]}
@@ -132,22 +153,6 @@ def test_the_norm_of_a_delayed_actor_is_a_mean_over_its_steps() -> None:
     assert "actor_grad_norm" in update(algorithm).metrics
 
 
-@pytest.mark.parametrize(
-    ("values", "rule"),
-    [
-        ({"grad_norm_type": 0.5}, "grad_norm_type: must be a number of at least 1, or infinity; got 0.5 (float)"),
-        ({"max_grad_norm": 2.0, "max_grad_value": 1.0},
-         "max_grad_value: must be None beside max_grad_norm (2.0); got 1.0 (float). Choose one of the two limits."),
-        ({"max_grad_value": 1.0, "balance_grad_norms": True}, "balance_grad_norms: must be False beside max_grad_value "
-         "(1.0); got True (bool). It shares out a limit of the norm."),
-    ],
-)  # fmt: skip
-def test_limits_that_contradict_each_other(values: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.UpdateParams(**values)
-    assert str(caught.value) == f"UpdateParams.{rule}"
-
-
 def test_what_is_shared_out_is_a_limit_of_the_norm() -> None:
     rule = "balance_grad_norms: must be False without a limit of the norm, which it shares out; got True .* Set max_gra"
     algorithm = make("sac")
@@ -164,7 +169,7 @@ def balanced(way: str, *parts: float, of: int | None = None, **limits: Any) -> t
     """Return what a step is given of a loss whose parts have these gradients, each in a number of its own."""
     point = nn.ParameterList([nn.Parameter(torch.zeros(len(parts)))])
     optimizer = Optimizer({"point": point}, 1.0, factory=WAYS[way])
-    optimizer._can_walk_memory = lambda: way == "each"  # type: ignore[method-assign]
+    optimizer._is_flat = lambda: way == "flat"  # type: ignore[method-assign]
     params = {"max_grad_norm": 1.0, "balance_grad_norms": True} | limits
     optimizer.attach("loss", rl.UpdatePlan(update=rl.UpdateParams(**params)), is_compiled=False)
     losses = [part * point[0][i if of is None else of] for i, part in enumerate(parts)]
@@ -189,7 +194,7 @@ def test_parts_of_norms_10_and_a_tenth_contribute_a_half_each(way: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_mixed_precision_rounds_no_balanced_gradient(dtype: torch.dtype) -> None:
-    parts, limit = torch.tensor([[10.0, 0.3], [0.1, 0.7]]), GradientLimit(1.0)
+    parts, limit = torch.tensor([[10.0, 0.3], [0.1, 0.7]]), Limit(1.0)
     with torch.autocast("cpu", dtype=dtype):
         found = limit.balanced(parts)
     assert found.dtype == torch.float32
