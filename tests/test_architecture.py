@@ -49,6 +49,7 @@ MAX_LINES = 600
 """A file is one idea, as large as that is; a longer one needs a reason."""
 
 SATELLITES = {
+    "algorithms.part_state": "what is saved of an algorithm and how, not what it learns",
     "tools.cli.doctor": "a command of its own",
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",

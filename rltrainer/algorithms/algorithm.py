@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rltrainer.algorithms import part_state
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReturnedError, readable
 from rltrainer.execution.execution import Execution
 from rltrainer.files.atomic_write import write_errors
@@ -28,7 +29,6 @@ from rltrainer.state.params import Params
 from rltrainer.state.plain import Constructed, to_plain
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.types import Load, Rollout, State, UpdateResult
-from rltrainer.updates import part_state
 from rltrainer.updates.adam import Adam
 from rltrainer.updates.optimizer import Optimizer, OptimizerFactory
 from rltrainer.updates.planned_step import planned_step

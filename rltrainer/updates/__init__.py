@@ -1,1 +1,1 @@
-"""A gradient step: optimizers, gradients and what happens to them, and the parts of an algorithm that it changes."""
+"""A gradient step: optimizers, and what happens to gradients."""

@@ -60,7 +60,7 @@ class Reduce:
     """Averages over ranks, of which each counts by its share of a batch; an algorithm's optimizers have one of them."""
 
     def __init__(self, plan: UpdatePlan = UpdatePlan(), is_compiled: bool = False) -> None:
-        self.is_on, self.mean = plan.is_shared, plan.mean
+        self.is_on, self.mean = plan.is_shared, plan.ranks.mean if plan.all_reduce is None else plan.mean
         if self.is_on and is_compiled and plan.leaves_graph:
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
             self.mean = leave_graph(plan.mean)

@@ -13,7 +13,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.state.state_file import read_state, write_state
-from tests.unit.updates.test_part_state import ACTION, OBS, assert_refused, batch, change, contents, make_sac, same
+from tests.unit.algorithms.test_part_state import ACTION, OBS, assert_refused, batch, change, contents, make_sac, same
 
 
 def saved(algorithm: rl.Algorithm, tmp_path: Path) -> Path:
