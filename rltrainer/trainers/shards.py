@@ -82,11 +82,11 @@ def split(
     _check_layers(algorithm)
     if params.resume_from_log:
         params.raise_invalid("resume_from_log", "must be False in a run of several shards", "Resume from a checkpoint.")
-    for field in SHARED_OUT:
-        _require_multiple(params, field, first.world)
     quiet = _quiet(params, training_fn=None, test_fn=None)  # which are called once in each process
     params = _quiet(params) if first.rank > 0 else params
     _take_parts(params, first)
+    for field in SHARED_OUT:
+        _require_multiple(params, field, first.world)
     copies = [copy.deepcopy((algorithm, quiet)) for _ in others]  # before there are envs, which are not copied
     for ranks, (_, own_params) in zip(others, copies, strict=True):
         _take_parts(own_params, ranks)
