@@ -1,10 +1,9 @@
-"""Compiled gradient steps in float64: the eager ones to its precision; another format is compiled anew."""
+"""Compiled gradient steps in float64, but for their numbers (`test_ranks`): another format is compiled anew."""
 
 from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler, make, parameters, update
@@ -15,24 +14,6 @@ pytestmark = pytest.mark.full  # every test compiles
 __all__ = ["_fresh_compiler"]
 DOUBLE = rl.PrecisionParams(weights="float64")
 COMPILED = rl.RuntimeParams(compile=True)
-
-
-@pytest.mark.parametrize("name", ["sac", "ppo", "recurrent_ppo", "c51"])
-def test_compiled_steps_are_the_eager_ones(name: str) -> None:
-    """Also schedules, which move on without another graph."""
-    eager, compiled = make(name), make(name)
-    progress = [0.0]
-    eager.attach(rl.UpdatePlan(lambda: progress[0], precision=DOUBLE))
-    compiled.attach(rl.UpdatePlan(lambda: progress[0], precision=DOUBLE, runtime=COMPILED))
-    for seed in range(4):
-        progress[0] = seed / 4
-        one, other = update(eager, seed=seed), update(compiled, seed=seed)
-        assert other.floats() == pytest.approx(one.floats(), rel=1e-9, abs=1e-11)
-    assert compiled.is_compiled
-    assert not counters["graph_break"]
-    assert counters["stats"]["unique_graphs"] == 1
-    for key, value in parameters(eager).items():
-        torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-9, atol=1e-11)
 
 
 class Adds(rl.BC):
@@ -58,32 +39,23 @@ def test_scalars_that_a_step_changes_are_changed() -> None:
     assert float(algorithm.optimizer.state_dict()["num_steps"]) == 3
 
 
-@pytest.mark.parametrize("has_graph", [False, True])
-def test_another_format_is_compiled_anew(has_graph: bool) -> None:
+@pytest.mark.parametrize("way", ["plan", "plan, in a graph", "set_weight_dtype"])
+def test_another_format_is_compiled_anew(way: str) -> None:
     """What was compiled for float32 must not be run on float64, nor the other way round."""
     eager, compiled = make("sac"), make("sac")
+    compiled.attach(rl.UpdatePlan(runtime=COMPILED))
     for number, weights in enumerate(("float32", "float64", "float32")):
         precision = rl.PrecisionParams(weights=weights)  # type: ignore[arg-type]  # of a tuple
-        eager.attach(rl.UpdatePlan(precision=precision))
-        compiled.attach(rl.UpdatePlan(precision=precision, runtime=COMPILED))
-        if has_graph:
+        for algorithm, runtime in ((eager, rl.RuntimeParams()), (compiled, COMPILED)):
+            if way == "set_weight_dtype":
+                algorithm.set_weight_dtype(precision.weight_dtype)
+            else:
+                algorithm.attach(rl.UpdatePlan(precision=precision, runtime=runtime))
+        if way == "plan, in a graph":
             with_graph(compiled, Rerun())
         for seed in range(2):
             one, other = (update(each, seed=2 * number + seed) for each in (eager, compiled))
             assert other.floats() == pytest.approx(one.floats(), rel=1e-4, abs=1e-5)
         assert compiled.is_compiled
+        assert compiled.plan.precision == precision
         assert {value.dtype for value in parameters(compiled).values()} == {precision.weight_dtype}
-
-
-def test_a_format_that_is_set_without_a_plan_is_compiled_too() -> None:
-    eager, compiled = make("sac"), make("sac")
-    compiled.attach(rl.UpdatePlan(runtime=COMPILED))
-    update(compiled, seed=0)
-    update(eager, seed=0)
-    for algorithm in (eager, compiled):
-        algorithm.set_weight_dtype(torch.float64)
-    one, other = update(eager, seed=1), update(compiled, seed=1)
-    assert other.floats() == pytest.approx(one.floats(), rel=1e-4, abs=1e-5)
-    assert compiled.is_compiled
-    assert compiled.plan.precision == DOUBLE
-    assert not eager.is_compiled

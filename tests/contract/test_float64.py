@@ -14,12 +14,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import rltrainer as rl
+from rltrainer.collect.weight_sync import CopyElsewhere
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.schedules import ScheduledValue
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.updates.optimizer import Optimizer
-from tests.contract import test_all_algorithms as contract
-from tests.contract.test_all_algorithms import ALL, BOX, DISCRETE, OBS, assert_same_state, make, obs_batch, update
+from tests.contract.test_all_algorithms import (
+    ALL,
+    BOX,
+    DISCRETE,
+    OBS,
+    assert_same_state,
+    flat_state,
+    make,
+    obs_batch,
+    update,
+)
+from tests.fakes import counting_envs, rollouts_of
+from tests.resume.runs import build
+from tests.unit.collect import async_parts
+from tests.unit.collect.test_async_collector import parts_of
 
 FLOAT64 = rl.UpdatePlan(precision=rl.PrecisionParams(weights="float64"))
 IN_FLOAT32 = {"num_steps", "action_low", "action_high"}
@@ -34,7 +48,7 @@ def make_double(name: str) -> Any:
 
 def floats_of(algorithm: Any) -> dict[str, torch.Tensor]:
     """Return all floating-point tensors of a state, and those that are in none."""
-    state = contract.flat_state(algorithm.state_dict())
+    state = flat_state(algorithm.state_dict())
     for name, value in vars(algorithm).items():
         if isinstance(value, ScheduledValue):
             state[name] = value.value
@@ -107,23 +121,6 @@ def test_numbers_are_those_of_float32_without_its_rounding(name: str) -> None:
     # Nearly no number would be one of float32's by chance: one in 2^29.
     rounded = [(p.detach().float().double() == p.detach()).double().mean() for p in trained.values()]
     assert max(rounded) < 0.5, rounded
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_file_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
-    one = make_double(name)
-    update(one)
-    one.save(tmp_path / "algorithm.safetensors")
-    other: Any = rl.load(tmp_path / "algorithm.safetensors")
-    assert other.policy.weight_dtype is torch.float64
-    assert_same_state(one, other)
-    again = ALL[name]()
-    again.set_weight_dtype(torch.float64)
-    again.load(tmp_path / "algorithm.safetensors")
-    for seed in range(1, 3):
-        assert update(one, seed).floats() == update(other, seed).floats() == update(again, seed).floats()
-    assert_same_state(one, other)
-    assert_same_state(one, again)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -286,19 +283,6 @@ def test_a_file_that_says_another_format_than_it_has(tmp_path: Path) -> None:
 # Arguments
 
 
-def test_float64_and_half_precision_contradict_each_other() -> None:
-    for amp in ("bf16", "fp16"):
-        with pytest.raises(ParamsError, match=r'PrecisionParams\.amp: must be None with weights="float64"; got '):
-            rl.PrecisionParams(amp=amp, weights="float64")  # type: ignore[arg-type]  # of a tuple
-
-
-@pytest.mark.parametrize("value", ["float16", torch.float16, 64, None, "", True, [torch.float64]])
-def test_a_format_that_weights_cannot_have(value: Any) -> None:
-    for owner in (algorithm := make("ppo"), algorithm.policy):
-        with pytest.raises(ParamsError, match=r"set_weight_dtype: must be torch\.float32 or torch\.float64; got "):
-            owner.set_weight_dtype(value)
-
-
 def test_images_and_choices_are_seen_in_float64() -> None:
     space = gym.spaces.Tuple((gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), DISCRETE))
     policy = rl.ActorCritic.for_spaces(space, DISCRETE, hidden_sizes=(8,), share_encoder=True)
@@ -321,3 +305,108 @@ def test_an_encoder_of_the_users_is_given_float64() -> None:
     policy = rl.ActorCritic.for_spaces(gym.spaces.Box(-1, 1, (3,)), DISCRETE, net)
     policy.set_weight_dtype(torch.float64)
     assert policy.value(torch.rand(2, 3)).dtype == torch.float64
+
+
+# Runs
+
+
+def in_float64(name: str) -> Any:
+    trainer = build(name)
+    precision = rl.PrecisionParams(weights="float64")
+    return dataclasses.replace(trainer.params, precision=precision).create_trainer(trainer.algorithm)
+
+
+def bits_of(algorithm: Any) -> dict[str, Any]:
+    return flat_state(copy.deepcopy(algorithm.state_dict()))
+
+
+def assert_unchanged(algorithm: Any, before: dict[str, Any]) -> None:
+    after = bits_of(algorithm)
+    assert after.keys() == before.keys()
+    for key, x in after.items():
+        assert torch.equal(x, before[key]) if isinstance(x, torch.Tensor) else x == before[key], key
+        assert getattr(x, "dtype", None) == getattr(before[key], "dtype", None), key
+
+
+def test_a_checkpoint_of_another_format_changes_nothing(tmp_path: Path) -> None:
+    single, double = build("sac"), in_float64("sac")
+    single.save(tmp_path / "single")
+    before = bits_of(double.algorithm)
+    with pytest.raises(CheckpointError, match=r"OffPolicyTrainerParams\.precision was .* when it was saved and is "):
+        double.restore(tmp_path / "single")
+    assert_unchanged(double.algorithm, before)
+
+
+def test_a_restore_that_fails_late_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, trainer = in_float64("sac"), in_float64("sac")
+    done.execute_epoch()
+    done.save(tmp_path / "checkpoint")
+    before = bits_of(trainer.algorithm)
+
+    def fail() -> None:
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(trainer, "_set_up", fail)
+    with pytest.raises(RuntimeError, match="no plan"):
+        trainer.restore(tmp_path / "checkpoint")
+    assert_unchanged(trainer.algorithm, before)
+
+
+def test_the_trainer_brings_its_algorithm_to_its_format() -> None:
+    trainer = in_float64("ppo")
+    parameters = list(trainer.algorithm.policy.parameters())
+    assert {p.dtype for p in parameters} == {torch.float64}
+    again = dataclasses.replace(trainer.params, precision=rl.PrecisionParams()).create_trainer(trainer.algorithm)
+    assert {p.dtype for p in trainer.algorithm.policy.parameters()} == {torch.float32}
+    assert all(one is other for one, other in zip(parameters, again.algorithm.policy.parameters(), strict=True))
+    again.run()
+
+
+# Collectors
+
+
+def test_workers_that_have_copies_in_another_format_are_told_of() -> None:
+    make_envs, policy, buffer = parts_of("replay", 1)
+    collector = rl.AsyncCollector(policy, make_envs, 1, buffer(2))
+    collector.collect(num_steps=4)
+    policy.set_weight_dtype(torch.float64)
+    text = (
+        r"AsyncCollector\.policy: must stay in torch\.float32, which workers have, and is in torch\.float64\. Make the"
+    )
+    with pytest.raises(ParamsError, match=text):
+        collector.sync()
+    collector.close()
+
+
+def test_a_copy_on_another_device_follows() -> None:
+    envs = counting_envs(2, action_space=async_parts.BOX)
+    policy = rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,), normalize_obs=True)
+    copied = CopyElsewhere(policy, torch.device("cpu"))
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        policy.set_weight_dtype(dtype)
+        with torch.no_grad():
+            policy.actor[2].linear.bias.add_(1 / 3)
+        copied.publish(1)
+        own, other = policy.state_dict(), copied.copy.state_dict()
+        assert {key: value.dtype for key, value in own.items()} == {key: value.dtype for key, value in other.items()}
+        assert all(torch.equal(value, other[key]) for key, value in own.items())
+        assert copied.copy.weight_dtype is dtype
+
+
+@pytest.mark.parametrize("kind", [rl.Collector, rl.BatchedCollector])
+@pytest.mark.parametrize("policy_class", [rl.ActorCritic, rl.RecurrentActorCritic])
+def test_collectors_store_float32_and_envs_receive_what_their_space_says(policy_class: Any, kind: Any) -> None:
+    received: list[Any] = []
+    envs: Any = counting_envs(2, in_workers=kind is rl.BatchedCollector, action_space=async_parts.BOX)
+    step = envs.step
+    envs.step = lambda actions: received.append(np.asarray(actions).dtype) or step(actions)  # type: ignore[func-returns-value]
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,))
+    policy.set_weight_dtype(torch.float64)
+    extra = {name: spec for name, spec in policy.columns.items() if name != "version"}
+    collector = kind(policy, envs, rollouts_of(envs, 8, extra=extra))
+    collector.collect(num_steps=8)
+    found = collector.rollout()
+    assert found.action.dtype == torch.float32
+    assert {name: column.dtype for name, column in found.extra.items()} == dict.fromkeys(extra, torch.float32)
+    assert set(received) == ({np.dtype(np.float32)} if kind is rl.Collector else set())
+    collector.close()

@@ -327,14 +327,6 @@ def failing(name: str, loss: Tensor, step: Any) -> None:
     raise ZeroDivisionError
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ALL)
-def test_ranks_are_equal_after_twenty_updates(name: str) -> None:
-    """`of_two` compares them."""
-    alone = made(ALL[name])
-    of_two(ALL[name], [given(alone, seed) for seed in range(20)], size_for(name))
-
-
 @pytest.mark.parametrize("size", [None, 5])
 @pytest.mark.parametrize("num_valid", [0, 1])
 @pytest.mark.parametrize("name", ["ppo", "trpo", "reinforce", "impala", "recurrent_ppo"])

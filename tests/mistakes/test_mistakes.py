@@ -9,6 +9,7 @@ import pytest
 
 import rltrainer as rl
 from rltrainer.tools.cli import main
+from tests.mistakes.arguments import ARGUMENTS
 from tests.mistakes.table import COMMANDS, MISTAKES
 from tests.mistakes.world import names, write_files
 
@@ -22,6 +23,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def world() -> dict[str, Any]:
+    """Return names for code that changes none of what they name."""
+    return names()
+
+
 def lacks(text: str, *parts: str) -> list[str]:
     """Return what a text should have and has not, and what it has that it should not."""
     return [part for part in parts if part not in text] + ADDRESS.findall(text)
@@ -32,13 +39,23 @@ def test_a_mistake_is_explained(
     does: str, error: type[Exception], name: str, value: str, remedy: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    world: dict[str, Any] = names()
     with pytest.raises(rl.errors.RLTrainerError) as caught:
-        exec(does, world)
+        exec(does, names())
     text = str(caught.value)
     assert caught.type is error, text
     assert lacks(text, name, value, remedy) == [], text
     assert [note for note in getattr(caught.value, "__notes__", []) if ADDRESS.search(note)] == []
+
+
+@pytest.mark.parametrize(("does", "error", "text"), ARGUMENTS, ids=[row[0] for row in ARGUMENTS])
+def test_an_argument_that_breaks_a_rule_is_named(
+    does: str, error: type[Exception], text: str, folder: Path, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(rl.errors.RLTrainerError) as caught:
+        exec(does, world)
+    assert caught.type is error, caught.value
+    assert re.match(".*".join(map(re.escape, text.split("~"))), str(caught.value), re.DOTALL), caught.value
 
 
 @pytest.mark.parametrize(("command", "status", "name", "value", "remedy"), COMMANDS, ids=[row[0] for row in COMMANDS])

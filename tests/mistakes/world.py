@@ -10,13 +10,18 @@ import torch
 import rltrainer as rl
 
 SPACE = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32), gym.spaces.Discrete(2)
+PARTS = gym.spaces.Dict(position=SPACE, more=gym.spaces.Discrete(3))
+TREE = gym.spaces.Dict(a=SPACE, b=gym.spaces.Tuple((DISCRETE, SPACE)))
+GOALS = gym.spaces.Dict(observation=SPACE, achieved_goal=BOX, desired_goal=BOX)
+STACKS = gym.spaces.Box(0, 255, (3, 4), np.uint8)
 
 
 class Walk(gym.Env[Any, Any]):
     """Five steps, and a choice of two; a subclass does one thing wrong."""
 
     observation_space = SPACE
-    action_space = gym.spaces.Discrete(2)
+    action_space = DISCRETE
     num_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -32,6 +37,18 @@ class Walk(gym.Env[Any, Any]):
         return self.observe(), 1.0, False, self.num_steps >= 5, {}
 
 
+class Count(rl.TensorEnv):
+    """Counts its steps in tensors."""
+
+    observation_space, action_space, num_first_uniforms = BOX, DISCRETE, 0
+
+    def first_state(self, uniforms: Any) -> Any:
+        return torch.zeros(len(uniforms), 1)
+
+    def transition(self, state: Any, action: Any, uniforms: Any) -> Any:
+        return state + 1, state[:, 0], torch.zeros(len(state), dtype=torch.bool)
+
+
 class Team:
     """A parallel env of PettingZoo's kind."""
 
@@ -43,7 +60,7 @@ def walk(name: str, **others: Any) -> type[Walk]:
     return type(name, (Walk,), others)
 
 
-Turn = walk("Turn", action_space=gym.spaces.Box(-1.0, 1.0, (1,), np.float32))
+Turn = walk("Turn", action_space=BOX)
 Flags = walk("Flags", action_space=gym.spaces.MultiBinary(2))
 OldReset = walk("OldReset", reset=lambda self, *, seed=None, options=None: self.observe())
 OldStep = walk("OldStep", step=lambda self, action: (self.observe(), 1.0, False, {}))
@@ -67,6 +84,21 @@ class ReturnsFalse(rl.TrainerHook):
 class SB3Callback(rl.TrainerHook):
     def _on_step(self) -> bool:
         return True
+
+
+def walks() -> Any:
+    return rl.make_vec(Walk, 2, seed=1)
+
+
+def replay(cls: Any = rl.ReplayBuffer, **given: Any) -> Any:
+    return cls(**{"capacity": 10, "observation_space": SPACE, "action_space": DISCRETE} | given)
+
+
+def filled() -> Any:
+    """Return a buffer with a step."""
+    obs, no, buffer = np.zeros((1, 3), np.float32), np.zeros(1, bool), replay()
+    buffer.add(obs, np.zeros(1, int), np.ones(1), obs, no, no)
+    return buffer
 
 
 def names() -> dict[str, Any]:

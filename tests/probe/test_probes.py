@@ -12,6 +12,7 @@ import rltrainer as rl
 from rltrainer.collect.action_selection import random_action
 from tests.fakes import POLICY_OPTIONS
 from tests.probe import envs as probes
+from tests.probe import tensor_envs
 from tests.probe.envs import ActionFromObs, Discounting, ProbeEnv
 
 GAMMA = 0.5
@@ -92,14 +93,25 @@ OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
 }
 
 
-WITH_VALUES = [name for name, (_, value, _) in ALGORITHMS.items() if value is not None]
+ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "dqn", "sac")
+"""Algorithms that solve the same probes as envs of tensors, too: from whole rollouts that lie on the device."""
+CASES = [
+    *(pytest.param(name, probes, id=name) for name in ALGORITHMS),
+    *(
+        pytest.param(name, tensor_envs, id=f"{name}, tensors", marks=pytest.mark.full)  # some half a second each
+        for name in ALGORITHMS if name.removesuffix("_box") in ON_TENSORS
+    ),
+]  # fmt: skip
+with_actions = pytest.mark.parametrize(("name", "envs"), CASES)
+with_values = pytest.mark.parametrize(("name", "envs"), [case for case in CASES if ALGORITHMS[case.values[0]][1]])
 
 
-def make_envs(env: type[ProbeEnv], continuous: bool) -> Any:
-    return rl.make_vec(lambda: env(continuous), 8, backend="sync", seed=3)
+def make_envs(env: type[Any], continuous: bool) -> Any:
+    backend: Any = "tensor" if issubclass(env, rl.TensorEnv) else "sync"
+    return rl.make_vec(lambda: env(continuous), 8, backend=backend, seed=3)
 
 
-def train(name: str, env: type[ProbeEnv]) -> Any:
+def train(name: str, env: type[Any]) -> Any:
     rl.seed(0)
     make, _, continuous = ALGORITHMS[name]
     envs = make_envs(env, continuous)
@@ -159,29 +171,29 @@ def assert_actions(algorithm: Any, obs: torch.Tensor, expected: list[float]) -> 
         assert action * wanted > 0.6, f"wanted {expected}, got {greedy(algorithm, obs)}"
 
 
-@pytest.mark.parametrize("name", WITH_VALUES)
-def test_constant_reward(name: str) -> None:
-    assert values(name, train(name, probes.ConstantReward), [[0.0]]) == pytest.approx([1.0], abs=0.1)
+@with_values
+def test_constant_reward(name: str, envs: Any) -> None:
+    assert values(name, train(name, envs.ConstantReward), [[0.0]]) == pytest.approx([1.0], abs=0.1)
 
 
-@pytest.mark.parametrize("name", WITH_VALUES)
-def test_value_from_obs(name: str) -> None:
-    assert values(name, train(name, probes.ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
+@with_values
+def test_value_from_obs(name: str, envs: Any) -> None:
+    assert values(name, train(name, envs.ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
-@pytest.mark.parametrize("name", WITH_VALUES)
-def test_discounting(name: str) -> None:
-    assert values(name, train(name, Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
+@with_values
+def test_discounting(name: str, envs: Any) -> None:
+    assert values(name, train(name, envs.Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_action_from_reward(name: str) -> None:
-    assert_actions(train(name, probes.ActionFromReward), torch.zeros(1, 1), [1.0])
+@with_actions
+def test_action_from_reward(name: str, envs: Any) -> None:
+    assert_actions(train(name, envs.ActionFromReward), torch.zeros(1, 1), [1.0])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_action_from_obs(name: str) -> None:
-    assert_actions(train(name, ActionFromObs), SIGNS, [-1.0, 1.0])
+@with_actions
+def test_action_from_obs(name: str, envs: Any) -> None:
+    assert_actions(train(name, envs.ActionFromObs), SIGNS, [-1.0, 1.0])
 
 
 @pytest.mark.full

@@ -52,20 +52,26 @@ def test_every_algorithm_and_policy_is_tested_here() -> None:
     assert {type(algorithm.policy).__name__ for algorithm in made} == set(public(rl.Policy))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ALL)
-def test_an_algorithm_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    one = make(name)
+def test_an_algorithm_goes_on_bit_for_bit(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """One that is made from its file, and one that is there and loads it, with the parameters that it has."""
+    one, again = make(name), ALL[name]()
+    for each in (one, again):
+        each.set_weight_dtype(dtype)
     update(one)
     one.save(tmp_path / "algorithm.safetensors")
-    random = torch.get_rng_state()
+    random, parameters = torch.get_rng_state(), list(again.policy.parameters())
     other: Any = rl.load(tmp_path / "algorithm.safetensors")
     assert torch.equal(torch.get_rng_state(), random)
-    assert type(other) is type(one)
-    assert other.params == one.params
+    assert (type(other), other.params, other.policy.weight_dtype) == (type(one), one.params, dtype)
+    again.load(tmp_path / "algorithm.safetensors")
+    assert all(x is y for x, y in zip(again.policy.parameters(), parameters, strict=True))
     assert_same_state(one, other)
     for seed in (1, 2):
-        assert update(one, seed).floats() == update(other, seed).floats()
+        assert update(one, seed).floats() == update(other, seed).floats() == update(again, seed).floats()
     assert_same_state(one, other)
+    assert_same_state(one, again)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -342,12 +348,6 @@ def test_what_cannot_be_registered() -> None:
     rl.register(type("Doubled", (nn.Module,), {"__module__": Doubled.__module__}))  # the cell ran again
     with pytest.raises(ParamsError, match="^register: 'Doubled' is the name of <class '.*'>. Rename one of the two.$"):
         rl.register(type("Doubled", (nn.Module,), {"__module__": "elsewhere"}))
-
-
-@pytest.mark.parametrize("classes", [3, "OwnPolicy", Doubled])
-def test_classes_that_are_none(classes: Any, tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match="^load.classes: must be classes and functions, or a dict from their names; "):
-        rl.load_policy(saved(tmp_path), classes=classes)
 
 
 # Files that are something else

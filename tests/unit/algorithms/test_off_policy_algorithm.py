@@ -7,9 +7,9 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from tests.fakes import counting_envs
+from tests.fakes import OBS_SPACE, counting_envs
 from tests.unit.algorithms.actor_critic.by_hand import batch
-from tests.unit.collect.test_collector import BOX, OBS_SPACE
+from tests.unit.collect.test_collector import BOX
 
 QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "max_epochs": 1}
 
@@ -66,14 +66,3 @@ def test_offline_there_are_no_returns_to_scale_by() -> None:
     trained_in_envs = make(rl.IQL, rl.GaussianActorCritic)
     trained_in_envs.policy.reward_normalizer.moments.count.fill_(1)
     trained_in_envs.prepare(buffer)
-
-
-@pytest.mark.parametrize(("arguments", "text"), [
-    ((0,), "^update_from.batch_size: must be a positive integer; got 0 "),
-    (("32",), "^update_from.batch_size: must be a positive integer; got '32' "),
-    ((4, -1), "^update_from.num_steps: must be a non-negative integer; got -1 "),
-])  # fmt: skip
-def test_numbers_of_an_update_are_checked(arguments: tuple[Any, ...], text: str) -> None:
-    algorithm = make(rl.SAC)
-    with pytest.raises(ParamsError, match=text):
-        algorithm.update_from(rl.ReplayBuffer(8, OBS_SPACE, BOX), *arguments)

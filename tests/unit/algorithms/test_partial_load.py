@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.state.state_file import read_state, write_state
 from tests.unit.algorithms.test_part_state import ACTION, OBS, assert_refused, batch, change, contents, make_sac, same
@@ -156,15 +156,3 @@ def test_classes_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Grows, "width", 100)  # a file that says it holds what it does not may not take much memory
     with pytest.raises(CheckpointError, match="its policy takes 129 numbers, and it holds 28"):
         rl.load(tmp_path / "file", classes=[Grows], strict=False)
-
-
-@pytest.mark.parametrize("strict", [-1, 0, None, "", [], float("nan")])
-def test_strict_is_checked(strict: Any, tmp_path: Path) -> None:
-    algorithm = make_sac()
-    file = saved(algorithm, tmp_path)
-    for name, load in (
-        ("SAC.load", algorithm.load), ("SquashedActorCritic.load", algorithm.policy.load),
-        ("load", rl.load), ("load_policy", rl.load_policy),
-    ):  # fmt: skip
-        with pytest.raises(ParamsError, match=rf"^{name}.strict: must be True or False; got "):
-            load(file, strict=strict)

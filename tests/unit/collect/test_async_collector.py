@@ -371,27 +371,6 @@ def test_memory_is_in_the_state_and_warnings_name_the_worker(make: Make) -> None
         other.load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("num_workers", (-1, 0, np.inf, np.nan, "", None, True, [1])),
-        ("max_ahead", (-1, np.inf, np.nan, "", True, [1])),
-        ("step_timeout", (-1, 0, np.inf, np.nan, "", True, [1])),
-        ("start_method", (-1, "", True, [1], "thread")),
-        ("sync_every", (-1, 0, "", True, [1])),
-        ("modules", (-1, "", True, [1], {"policy": 3}, {3: torch.nn.Linear(1, 1)})),
-        ("make_envs", (-1, "", None, True, [1])),
-        ("exploration", (-1, "", True, [1])),
-        ("policy", (-1, "", None, True, [1])),
-    ],
-)
-def test_bad_arguments(field: str, values: Any) -> None:
-    arguments = {"policy": Constant.for_envs(wide()), "make_envs": wide}
-    for value in values:
-        with pytest.raises(ParamsError, match=rf"AsyncCollector\.{field}: must be "):
-            rl.AsyncCollector(**{**arguments, field: value})
-
-
 def test_what_does_not_fit(make: Make) -> None:
     policy = Constant.for_envs(wide())
     spaces = (policy.observation_space, policy.action_space)

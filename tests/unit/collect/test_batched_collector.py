@@ -446,29 +446,6 @@ def test_a_state_of_something_else_is_an_error(shared_envs: Any) -> None:
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        *(
-            ({field: value}, rf"^BatchedCollector\.{field}: must be a positive int")
-            for field in ("min_trajectory_length", "max_trajectory_length")
-            for value in (-1, 0, math.inf, math.nan, "", True, [])
-        ),
-        *(
-            ({"inference": value}, r"^BatchedCollector\.inference: must be a InferencePa")
-            for value in (3, "", True, {"min_batch_size": 3}, rl.InferenceParams)
-        ),
-        (
-            {"min_trajectory_length": 5, "max_trajectory_length": 4},
-            r"^BatchedCollector\.max_trajectory_length: must be at least min_trajectory_length=5; got 4 \(int\)$",
-        ),
-    ],
-)
-def test_bad_arguments(shared_envs: Any, options: Any, text: str) -> None:
-    with pytest.raises(ParamsError, match=text):
-        batched(shared_envs, **options)
-
-
 def test_envs_that_cannot_be_stepped_alone() -> None:
     native = rl.make_vec("CartPole-v1", 8, backend="native")
     text = r"^BatchedCollector.envs: must have a worker process for each of its {} envs; .*num_workers={}\); wrappers="

@@ -1,13 +1,11 @@
 """The rule of batched inference, with a clock that the test sets."""
 
-import math
 from typing import Any
 
 import pytest
 
 import rltrainer as rl
 from rltrainer.collect.batched_collector import EnvQueue
-from rltrainer.errors import ParamsError
 
 
 def waiting(*times: float, **params: Any) -> EnvQueue:
@@ -98,24 +96,3 @@ def test_the_defaults_decide_for_whoever_is_there() -> None:
     envs.add([3, 1], 11.0)
     assert envs.take(8, 11.0) == [3, 1], "who waits longest comes first"
     assert envs.take(8, 13.0) == []
-
-
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("min_batch_size", (-1, 0, math.inf, "", None, True)),
-        ("max_batch_size", (-1, 0, math.nan, "", True, [])),
-        ("max_wait_time", (-1, math.inf, math.nan, "", True, [])),
-    ],
-)
-def test_wrong_values_name_the_field(field: str, values: tuple[Any, ...]) -> None:
-    for value in values:
-        text = rf"^InferenceParams.{field}: must be .*; got .*\({type(value).__name__}\)"
-        with pytest.raises(ParamsError, match=text):
-            rl.InferenceParams(**{field: value})
-
-
-def test_limits_that_contradict_each_other() -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.InferenceParams(min_batch_size=4, max_batch_size=3)
-    assert str(caught.value) == "InferenceParams.max_batch_size: must be at least min_batch_size=4; got 3 (int)"

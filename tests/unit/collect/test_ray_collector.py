@@ -283,25 +283,6 @@ def test_errors_of_envs_are_those_of_other_workers(make: Make) -> None:
         make(policy, wide, 1, buffer)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"num_actors": 0}, "RayCollector.num_actors: must be a positive integer; got 0"),
-        ({"max_version_lag": -1}, "RayCollector.max_version_lag: must be a non-negative integer or None; got -1"),
-        ({"num_cpus": -1.0}, "RayCollector.num_cpus: must be a non-negative finite number; got -1.0"),
-        ({"num_gpus": "one"}, "RayCollector.num_gpus: must be a non-negative finite number; got 'one'"),
-        ({"call_timeout": 0.0}, "RayCollector.call_timeout: must be a positive finite number or None; got 0.0"),
-        ({"max_restarts": 1.5}, "RayCollector.max_restarts: must be a non-negative integer; got 1.5"),
-        ({"max_ahead": -1}, "RayCollector.max_ahead: must be a non-negative integer or None; got -1"),
-    ],
-)
-def test_arguments_are_checked(make: Make, options: dict[str, Any], text: str) -> None:
-    policy, _ = constant()
-    with pytest.raises(ParamsError) as caught:
-        make(policy, wide, **options)
-    assert str(caught.value).startswith(text)
-
-
 def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     policy, _ = constant()
@@ -343,21 +324,6 @@ def test_closing_lets_the_actors_close_their_envs(make: Make, ray: FakeRay) -> N
     ray.is_there = False  # the user has shut Ray down: nothing may start it again
     other.close()
     assert not ray.actors[-1].is_dead
-
-
-def test_states_are_those_of_async_collectors(make: Make) -> None:
-    make_envs, policy, buffer = parts_of("replay", 2)
-    collector = make(policy, make_envs, 2, buffer(4), max_ahead=0)
-    collector.seed(7)
-    collector.collect(num_steps=12)
-    state = collector.state_dict()
-    collector.collect(num_steps=12)
-    expected = collector.rollout()
-    other = make(policy, make_envs, 2, buffer(4), max_ahead=0)
-    other.load_state_dict(state)
-    other.collect(num_steps=12)
-    assert np.array_equal(other.rollout().action, expected.action)
-    assert torch.equal(other.rollout().obs, expected.obs)
 
 
 def test_no_trajectory_continues_over_a_loss(make: Make, ray: FakeRay) -> None:

@@ -136,14 +136,6 @@ def test_versions_of_seven_training_steps(far_collector: Any, kind: Any) -> None
     assert seen.actions == [{0.0}] * 3 + [{3.0}] * 3 + [{6.0}]
 
 
-def test_a_second_run_acts_with_its_own_weights(far_collector: Any) -> None:
-    collector, policy = far_collector(rl.Collector, rl.RolloutBuffer, rl.Every(1, "epoch"), 2)
-    for first in (0.0, 7.0):  # each run sets the weights to other ones after its steps
-        seen = seven_training_steps(policy, collector)
-        assert seen.versions == [{0}] * 7
-        assert seen.actions == [{first}] * 7
-
-
 def test_on_its_own_device_the_policy_itself_acts_and_a_device_must_be_one() -> None:
     envs = wide()
     policy, every = Constant.for_envs(envs), rl.Every(5, "training_step")

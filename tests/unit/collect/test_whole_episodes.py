@@ -202,13 +202,6 @@ def test_native_envs_keep_a_limit_for_one_episode_each() -> None:
     assert str(caught.value).startswith(text)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.5, True, "7"])
-def test_the_limit_is_a_positive_integer(value: Any) -> None:
-    envs = counting_envs(1)
-    with pytest.raises(ParamsError, match=f"max_episode_steps: must be a positive integer or None; got {value!r}"):
-        rl.Collector(tiny_actor_critic(envs), envs, max_episode_steps=value)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a look at the clock take `clock.step` seconds, and an episode be long from 10 steps and 5 seconds on."""

@@ -220,21 +220,6 @@ def test_buffers_of_frames_and_of_stacks_do_not_mix(tmp_path: Path) -> None:
             frames.load_state_dict(frames.state_dict() | {"frame_stack": damaged})
 
 
-@pytest.mark.parametrize(
-    ("space", "frame_stack", "error", "text"),
-    [
-        (STACKS, 3, ParamsError, "ReplayBuffer.capacity: must be at least num_envs=4 times frame_stack=3; got 10 ("),
-        (STACKS, 0, ParamsError, "ReplayBuffer.frame_stack: must be a positive integer; got 0 (int)"),
-        (STACKS, 2, SpaceError, "ReplayBuffer.observation_space: must be a Box with 2 frames along its first axis"),
-        (ACTION, 2, SpaceError, "must be a Box with 2 frames along its first axis; got Discrete(5) (Discrete)"),
-        (gym.spaces.Dict(a=STACKS), 3, SpaceError, "must be a Box with 3 frames along its first axis; got Dict"),
-    ],
-)
-def test_bad_stacks(space: Any, frame_stack: int, error: type[Exception], text: str) -> None:
-    with raises(error, text):
-        rl.ReplayBuffer(10, space, ACTION, 4, frame_stack=frame_stack)
-
-
 def test_what_is_no_stack_is_refused() -> None:
     buffer, good = make(), stack(1, 1, 1)
     short, few = np.zeros((1, 2), np.uint8), np.zeros((1, 2, 2), np.uint8)

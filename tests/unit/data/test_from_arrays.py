@@ -9,7 +9,7 @@ import torch
 
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ReplayBufferError, SpaceError
-from tests.unit.data.reference import ACTION, OBS, as_obs, found, raises
+from tests.unit.data.reference import ACTION, OBS, as_obs, found
 
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
 
@@ -107,42 +107,6 @@ Space, Data = SpaceError, ReplayBufferError
 BOX = gym.spaces.Box(-1, 1, (1,), np.float32)
 DICT, UNEQUAL = gym.spaces.Dict(a=OBS, b=OBS), {"b": as_obs([0, 1, 2]), "a": as_obs([0])}
 NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "text"),
-    [
-        ({"observations": np.zeros((0, 2))}, Data, "observations: must hold at least one row; got 0"),
-        ({"rewards": np.zeros(2)}, Data, "rewards: expected 3 rows, as observations have, got 2"),
-        ({"terminations": np.zeros(4)}, Data, "terminations: expected 3 rows, as observations have, got 4"),
-        ({"truncations": [0, 2, 0]}, Data, "truncations: must be True or False; row 1 is 2"),
-        ({"rewards": [0, 1, np.inf]}, Data, "rewards: must be finite; row 2 is inf"),
-        ({"observations": NAN}, Data, "observations: must be finite; row 1 is [0.0, nan]"),
-        ({"next_observations": NAN}, Data, "next_observations: must be finite; row 1 is [0.0, nan]"),
-        ({"rewards": [0, 1, 1e39]}, Data, "rewards: must be finite; row 2 is 1e+39"),
-        ({"rewards": ["a", "b", "c"]}, Data, "rewards: expected an array or tensor of numbers, got list"),
-        ({"observations": np.zeros((3, 3))}, Space, "observations: expected float32 of shape (M, 2), got float64 o"),
-        ({"rewards": 1.0}, Space, "rewards: expected float32 of shape (M,), got float64 of shape ()"),
-        ({"actions": np.zeros((3, 1), int)}, Space, "actions: expected int64 of shape (M,), got int64 of shape (3, 1)"),
-        ({"actions": np.zeros(3)}, Space, "actions: expected int64 of shape (M,), got float64 of shape (3,)"),
-        ({"actions": [0, 5, 1]}, Space, "actions: must lie in Discrete(5); row 1 is 5"),
-        ({"actions": np.array([[0.5], [1.5], [0]]), "action_space": BOX}, Space, "actions: must lie in Box(-1.0, 1"),
-        ({"observations": [0, 1, 5], "observation_space": ACTION}, Space, "observations: must lie in Discrete(5);"),
-        ({"observations": [[0, 1], [0, 256], [0, 0]], "observation_space": IMAGE}, Space, "observations: must lie"),
-        (
-            {"observations": {"a": [0]}, "observation_space": DICT},
-            Data,
-            "observations: expected a dict with the keys ['",
-        ),
-        ({"observations": UNEQUAL, "observation_space": DICT}, Data, 'observations["b"]: expected 1 rows, as observ'),
-        ({"truncations": [1, 1, 1]}, Data, "none of the 3 transitions has a known successor. Pass next_obs"),
-        ({"action_space": gym.spaces.Text(3)}, Space, "unsupported space Text"),
-    ],
-)
-def test_what_is_refused(changes: dict[str, Any], error: type[Exception], text: str) -> None:
-    owner = "" if "unsupported" in text else "ReplayBuffer.from_arrays: "
-    with raises(error, owner + text):
-        ReplayBuffer.from_arrays(**arrays([0, 1, 2], **changes))
 
 
 def test_logged_observations_may_leave_a_box() -> None:

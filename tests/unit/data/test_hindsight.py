@@ -265,23 +265,6 @@ def test_one_flag_for_all_says_whether_any_episode_ends() -> None:
     assert torch.equal(batch.terminated, (batch.obs["desired_goal"] == TRUE_GOAL)[:, 0] & (batch.index == 1))
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"num_goals": 0}, ParamsError, "HindsightReplayBuffer.num_goals: must be a positive integer; got 0 (int)"),
-        ({"strategy": "past"}, ParamsError, "strategy: must be one of 'future', 'final', 'episode'; got 'past' (str)"),
-        ({"compute_reward": 3}, ParamsError, "compute_reward: must be a callable (achieved_goal, desired_goal, info)"),
-        ({"compute_reward": lambda achieved: 0}, ParamsError, "compute_reward: must be a callable"),
-        ({"compute_terminated": 3}, ParamsError, "compute_terminated: must be a callable"),
-        ({"capacity": 0}, ParamsError, "HindsightReplayBuffer.capacity: must be a positive integer; got 0 (int)"),
-        ({"frame_stack": 2}, SpaceError, "HindsightReplayBuffer.observation_space: must be a Box with 2 frames"),
-    ],
-)
-def test_bad_arguments(options: dict[str, Any], error: type[Exception], text: str) -> None:
-    with raises(error, text):
-        make(**options)
-
-
 def test_observations_without_goals() -> None:
     text = "must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape"
     wide = gym.spaces.Dict(achieved_goal=PLACE, desired_goal=gym.spaces.Box(-1, 1, (2,)))

@@ -4,13 +4,12 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError
 from rltrainer.plan import no_progress
 from rltrainer.ranks.ranks import ALONE
 from tests.fakes import counting_envs, run_in_threads
@@ -174,31 +173,3 @@ def test_offline_training_takes_one_buffer() -> None:
     text = "OfflineTrainerParams.buffer: must be one buffer; got .* Append one of the two to the other with extend."
     with pytest.raises(ParamsError, match=text):
         rl.OfflineTrainerParams(buffer=mixed())
-
-
-def test_bad_parts() -> None:
-    online, offline = fill(make_buffer(5), 0), fill(make_buffer(4), 100)
-    for parts, name in (((3, offline), "online"), ((online, None), "offline")):
-        with pytest.raises(ReplayBufferError, match=f"MixedBuffer.{name}: must be a ReplayBuffer; got"):
-            rl.MixedBuffer(*parts)  # type: ignore[arg-type]
-    elsewhere = fill(make_buffer(4), 100)
-    elsewhere.device = torch.device("meta")
-    for other, rule in (
-        (online, "must be another buffer than the online one"),
-        (make_buffer(4), "must hold transitions"),
-        (elsewhere, "must be on cpu, as the online one is"),
-    ):
-        with pytest.raises(ReplayBufferError, match=f"^MixedBuffer.offline: {rule}; got "):
-            rl.MixedBuffer(online, other)
-    foreign = fill(rl.ReplayBuffer(5, OBS, gym.spaces.Discrete(2)), 0)
-    with raises(SpaceError, "MixedBuffer.offline: action_space: expected Discrete"):
-        rl.MixedBuffer(online, foreign)
-    with raises(ParamsError, "MixedBuffer.offline_share: must be a number in [0, 1]; got 2"):
-        rl.MixedBuffer(online, offline, 2)
-    buffer = rl.MixedBuffer(online, offline)
-    with raises(ReplayBufferError, "MixedBuffer.sample.batch_size: must be a positive integer; got 0"):
-        buffer.sample(0)
-    with raises(ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"):
-        buffer.sample(2, gamma=2.0)
-    with raises(ReplayBufferError, "MixedBuffer.sample_sequences: sequences come from one buffer"):
-        buffer.sample_sequences(2, 2)

@@ -261,21 +261,6 @@ def test_an_algorithm_without_errors_is_named(td_error: torch.Tensor | None, fou
         filled().update_priorities(torch.zeros(2, dtype=torch.int64), td_error)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"alpha": 1.1}, "PrioritizedReplayBuffer.alpha: must be a number in [0, 1]; got 1.1 (float)"),
-        ({"alpha": True}, "PrioritizedReplayBuffer.alpha: must be a number in [0, 1]; got True (bool)"),
-        ({"beta": -1}, "PrioritizedReplayBuffer.beta: must be a number in [0, 1] or a callable of progress in [0, 1]"),
-        ({"capacity": 0}, "PrioritizedReplayBuffer.capacity: must be a positive integer; got 0 (int)"),
-        ({"num_envs": 9}, "PrioritizedReplayBuffer.capacity: must be at least num_envs=9; got 4 (int)"),
-    ],
-)
-def test_bad_arguments(options: dict[str, Any], text: str) -> None:
-    with raises(ParamsError, text):
-        make(**{"capacity": 4, **options})
-
-
 def test_a_schedule_that_gives_no_number_is_named() -> None:
     with pytest.raises(ParamsError, match="value at progress 0"):
         filled(beta=lambda progress: None).sample(2)

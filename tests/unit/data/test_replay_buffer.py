@@ -362,33 +362,6 @@ def test_a_buffer_that_is_there_is_not_copied() -> None:
         buffer.to("nowhere")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"observation_space": gym.spaces.Text(5)}, "unsupported space Text"),
-        (
-            {"action_space": gym.spaces.Dict(a=ACTION)},
-            "must be a Box, Discrete, MultiDiscrete or MultiBinary; got Dict",
-        ),
-        ({"capacity": 10**17}, "ReplayBuffer.capacity: needs 2.6e"),
-        ({"capacity": 0}, "ReplayBuffer.capacity: must be a positive integer; got 0 (int)"),
-        ({"num_envs": -1}, "ReplayBuffer.num_envs: must be a positive integer; got -1 (int)"),
-        ({"num_envs": 11}, "ReplayBuffer.capacity: must be at least num_envs=11; got 10 (int)"),
-        ({"seed": -1}, "ReplayBuffer.seed: must be a non-negative integer or None; got -1 (int)"),
-        ({"device": "nowhere"}, "ReplayBuffer.device: must be a device that PyTorch can use here; got 'nowhere' (str)"),
-        ({"extra": ["x"]}, "ReplayBuffer.extra: must be a mapping from names to (shape, dtype); got ['x'] (list)"),
-        ({"extra": {"x": 3}}, "ReplayBuffer.extra['x']: must be (shape, dtype), such as ((3,), torch.float32); dty"),
-        ({"extra": {"x": ((-1,), torch.float32)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
-        ({"extra": {"x": ((1,), torch.complex64)}}, "ReplayBuffer.extra['x']: must be (shape, dtype)"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, object], text: str) -> None:
-    good = {"capacity": 10, "observation_space": OBS, "action_space": ACTION}
-    error = SpaceError if "space" in text or "Box" in text else ReplayBufferError if "needs" in text else ParamsError
-    with raises(error, text):
-        ReplayBuffer(**{**good, **arguments})  # type: ignore[arg-type]
-
-
 def test_a_buffer_that_cannot_fit_says_so_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     # A cell takes 8 + 8 + 4 + 2 bytes and a slot of 4: 26; with the spare row 1001 of them.
     monkeypatch.setattr("rltrainer.data.memory_forecast.available_bytes", lambda device: 26_025)
@@ -398,25 +371,6 @@ def test_a_buffer_that_cannot_fit_says_so_before_it_is_allocated(monkeypatch: py
     make_buffer(1000)
     with pytest.raises(ReplayBufferError, match="RolloutBuffer.num_steps: needs"):
         RolloutBuffer(2000, 1, OBS, ACTION)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"batch_size": 0}, "ReplayBuffer.sample.batch_size: must be a positive integer; got 0 (int)"),
-        ({"batch_size": 10**15}, "ReplayBuffer.sample.batch_size: needs 5.2e+07 GB of memory on cpu"),
-        ({"num_batches": 0}, "ReplayBuffer.sample.num_batches: must be a positive integer or None; got 0 (int)"),
-        ({"num_batches": 10**15}, "ReplayBuffer.sample.batch_size: needs 1.04e+08 GB of memory on cpu"),
-        ({"n_step": 0}, "ReplayBuffer.sample.n_step: must be a positive integer; got 0 (int)"),
-        ({"gamma": 1.01}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got 1.01 (float)"),
-        ({"gamma": float("nan")}, "ReplayBuffer.sample.gamma: must be a number in [0, 1]; got nan (float)"),
-    ],
-)
-def test_bad_samples(arguments: dict[str, float], text: str) -> None:
-    with raises(ReplayBufferError, text):
-        fill(make_buffer(4), cell(0)).sample(**{"batch_size": 2, **arguments})
-    with raises(ReplayBufferError, "ReplayBuffer.sample: the buffer is empty. Collect or load transitions first."):
-        make_buffer(4).sample(2)
 
 
 @pytest.mark.parametrize(
@@ -441,21 +395,6 @@ def test_a_step_that_does_not_fit_changes_nothing(name: str, value: object, text
     with raises(ReplayBufferError, text):
         buffer.add(**{**step, name: value})  # type: ignore[arg-type]
     assert_holds(buffer, reference, 2)
-
-
-def test_a_tree_of_another_form_names_the_leaf() -> None:
-    space = gym.spaces.Dict({"a": OBS, "b": gym.spaces.Tuple([OBS, OBS])})
-    good, no = as_obs([1]), np.zeros(1, np.bool_)
-    wrong: list[tuple[Any, str]] = [
-        (good, "obs: expected a dict with the keys ['a', 'b'], got a ndarray"),
-        ({"a": good}, "obs: expected a dict with the keys ['a', 'b'], got the keys ['a']"),
-        ({"a": good, "b": good}, 'obs["b"]: expected a tuple of 2 parts, got a ndarray'),
-        ({"a": good, "b": (good,)}, 'obs["b"]: expected a tuple of 2 parts, got 1 parts'),
-        ({"a": good, "b": (good, as_obs([1, 2]))}, 'obs["b"][1]: expected float32 of shape (1, 2), got float32 of'),
-    ]
-    for obs, text in wrong:
-        with raises(ReplayBufferError, f"ReplayBuffer.{text}"):
-            ReplayBuffer(4, space, ACTION).add(obs, np.zeros(1, int), np.zeros(1), obs, no, no)
 
 
 def test_a_rollout_that_does_not_fit_changes_nothing() -> None:
@@ -492,19 +431,6 @@ def test_check_finite_names_leaf_and_transition(name: str) -> None:
     # A broken observation is the successor of the transition before, but obs is looked at first.
     with raises(NonFiniteError, f"ReplayBuffer: transition 1: {leaf} = inf. Leave it out, or replace it, before tr"):
         buffer.check_finite()
-
-
-def test_extend_refuses_what_is_not_alike() -> None:
-    buffer = make_buffer(4)
-    others: list[tuple[Any, type[Exception], str]] = [
-        (3, ReplayBufferError, ".other: must be another buffer; got 3"),
-        (buffer, ReplayBufferError, ".other: must be another buffer"),
-        (ReplayBuffer(4, OBS, gym.spaces.Discrete(6)), SpaceError, ": action_space: expected Discrete(5), found Discr"),
-        (make_buffer(4, extra={"x": ((), torch.bool)}), SpaceError, ": extra: expected {}, found {'x': ((), torch.b"),
-    ]
-    for other, error, text in others:
-        with raises(error, f"ReplayBuffer.extend{text}"):
-            buffer.extend(other)
 
 
 BOX = gym.spaces.Box(-0.1, 0.1, (1,), np.float64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rltrainer.data import ReplayBuffer, RolloutBuffer
-from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import ReplayBufferError, SpaceError
 from tests.unit.data.reference import ACTION, OBS, Cell, World, as_obs, cell, columns, make_rollout, raises
 
 
@@ -86,23 +86,6 @@ def test_extras_are_columns_that_must_be_filled() -> None:
     with raises(ReplayBufferError, "RolloutBuffer.extra: expected a dict with the keys ['log_prob'], got"):
         add(buffer, [cell(0)] * 2)
     assert buffer.rollout().extra["log_prob"].tolist() == [[-1.0, -2.0]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"num_steps": 0}, "RolloutBuffer.num_steps: must be a positive integer; got 0 (int)"),
-        ({"num_envs": 1.0}, "RolloutBuffer.num_envs: must be a positive integer; got 1.0 (float). Write 1."),
-        ({"device": 3.5}, "RolloutBuffer.device: must be a device that PyTorch can use here; got 3.5 (float)"),
-        ({"extra": 3}, "RolloutBuffer.extra: must be a mapping from names to (shape, dtype); got 3 (int)"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, object], text: str) -> None:
-    good = {"num_steps": 4, "num_envs": 2, "observation_space": OBS, "action_space": ACTION}
-    with raises(ParamsError, text):
-        RolloutBuffer(**{**good, **arguments})  # type: ignore[arg-type]
-    with pytest.raises(SpaceError, match="RolloutBuffer.action_space: must be a Box"):
-        RolloutBuffer(4, 2, OBS, gym.spaces.Tuple([ACTION]))
 
 
 def test_a_step_that_does_not_fit_changes_nothing() -> None:

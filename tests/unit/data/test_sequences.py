@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ReplayBufferError
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
 from tests.unit.collect.test_memory import Counts
-from tests.unit.data.reference import ACTION, OBS, Cell, Reference, as_obs, fill, make_buffer, played, raises
+from tests.unit.data.reference import ACTION, OBS, Cell, Reference, as_obs, fill, make_buffer, played
 from tests.unit.data.reference import cell as of
 
 
@@ -147,20 +146,3 @@ def test_an_algorithm_trains_on_sequences(ratio: float) -> None:
     rl.OffPolicyTrainer(algorithm, params).run()
     assert len(algorithm.batches) == 20 * ratio
     assert all(batch.obs.shape == (5, 4, 2) for batch in algorithm.batches)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"length": 7, "burn_in": 2}, "length: must with burn_in=2 be at most the 8 transitions that each env keep"),
-        ({"length": 0}, "length: must be a positive integer; got 0 (int)"),
-        ({"burn_in": -1}, "burn_in: must be a non-negative integer; got -1 (int)"),
-        ({"batch_size": 0}, "batch_size: must be a positive integer; got 0 (int)"),
-        ({"batch_size": 10**15}, "batch_size: needs 1.04e+08 GB of memory on cpu"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, int], text: str) -> None:
-    with raises(ReplayBufferError, f"ReplayBuffer.sample_sequences.{text}"):
-        two_traces().sample_sequences(**{"batch_size": 2, "length": 2, **arguments})
-    with raises(ReplayBufferError, "ReplayBuffer.sample_sequences: the buffer is empty"):
-        make_buffer(4).sample_sequences(2, 2)

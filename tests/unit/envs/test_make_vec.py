@@ -94,26 +94,6 @@ def test_tensor_takes_the_newest_version_or_a_factory() -> None:
         assert envs.spec is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"wrappers": [gym.wrappers.FlattenObservation]}, "make_vec.wrappers: 'tensor' has no single envs to wrap"),
-        ({"sutton_barto_reward": True}, "make_vec.env_kwargs: 'tensor' takes no arguments of an env; got {'sutton"),
-        ({"env": "Taxi-v3"}, "make_vec.env: must be an env with rules as functions of tensors if the backend"),
-        ({"env": ScriptedEnv}, "make_vec.env: must be a gymnasium id or a factory of envs; got <class"),
-        ({"env": lambda: 3}, "TensorVectorEnv.env: must be a TensorEnv; got 3 (int)"),
-        ({"env": CartPole()}, "make_vec.env: must be a gymnasium id or a factory of envs; got <rltrainer"),
-        ({"step_timeout": 1.0}, "make_vec.step_timeout: only backend='workers' can honour it; got 1.0 (float)"),
-        ({"device": "cudo"}, "TensorVectorEnv.device: must be a device that PyTorch can use here; got 'cudo' (str)"),
-        ({"device": "cpu", "backend": "sync"}, "make_vec.device: only backend='tensor' can honour it; got 'cpu' (str)"),
-    ],
-)  # fmt: skip
-def test_bad_arguments_of_tensor(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        make_vec(**{"env": "CartPole-v1", "num_envs": 2, "backend": "tensor", **arguments})
-    assert str(caught.value).startswith(text)
-
-
 def test_hints_to_the_backend_tensor() -> None:
     with pytest.raises(ParamsError, match=r"functions of tensors: make_vec and rl.train need backend='tensor'. They"):
         make_vec(CartPole, 2)  # type: ignore[arg-type]  # refused
@@ -129,41 +109,6 @@ def test_wrappers_and_arguments_reach_each_env() -> None:
     assert envs.get_attr("g") == (1.0, 1.0)  # type: ignore[attr-defined]  # of the sync backend
     outermost = [type(env) for env in envs.envs]  # type: ignore[attr-defined]  # of the sync backend
     assert outermost == [gym.wrappers.TimeLimit] * 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"env": 3}, r"make_vec.env: must be a gymnasium id or a factory of envs; got 3 \(int\)"),
-        ({"env": list}, r"make_vec.env: must be a gymnasium id or a factory of envs; got <class 'list'>"),
-        ({"num_envs": 0}, r"make_vec.num_envs: must be a positive integer; got 0 \(int\)"),
-        ({"num_envs": True}, r"make_vec.num_envs: must be a positive integer; got True \(bool\)"),
-        ({"num_envs": 2.0}, r"make_vec.num_envs: must be a positive integer; got 2.0 \(float\)"),
-        ({"seed": -1}, r"make_vec.seed: must be a non-negative integer or None; got -1 \(int\)"),
-        ({"seed": "1"}, r"make_vec.seed: must be a non-negative integer or None; got '1' \(str\)"),
-        ({"backend": "snyc"},
-         r"make_vec.backend: must be one of 'auto', .*, 'tensor'; got 'snyc' \(str\). Did you mean 'sync'\?"),
-        ({"backend": "xyz"}, r"make_vec.backend: must be one of .*'envpool', 'tensor'; got 'xyz' \(str\)$"),
-        ({"backend": None}, r"make_vec.backend: must be one of .*; got None \(NoneType\)"),
-        ({"wrappers": [3]}, r"make_vec.wrappers: must be a sequence of callables .*; got \[3\] \(list\)"),
-        ({"wrappers": gym.wrappers.FlattenObservation}, r"make_vec.wrappers: must be a sequence of callables"),
-        ({"env": ScriptedEnv, "g": 1},
-         r"make_vec.env_kwargs: only a gymnasium id takes arguments; got \{'g': 1\} \(dict\)"),
-        *(
-            ({"env": ScriptedEnv, "backend": backend}, f"make_vec.backend: '{backend}' needs a gymnasium id; .*'sync'")
-            for backend in ("native", "envpool")
-        ),
-        ({"backend": "envpool", "wrappers": [gym.wrappers.FlattenObservation]},
-         r"make_vec.wrappers: 'envpool' has no single envs to wrap"),
-        ({"backend": "native", "wrappers": [gym.wrappers.FlattenObservation]},
-         r"make_vec.wrappers: 'native' has no single envs to wrap; got .* Use backend='sync'"),
-        ({"env": "Pendulum-v1", "backend": "native"},
-         r"make_vec.backend: 'native' needs an env with a vector implementation of its own; .*Pendulum-v1 has none"),
-    ],
-)  # fmt: skip
-def test_bad_arguments(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParamsError, match=text):
-        make_vec(**{"env": "CartPole-v1", "num_envs": 2, **arguments})
 
 
 def missing(**kwargs: Any) -> Any:

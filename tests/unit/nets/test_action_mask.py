@@ -147,30 +147,6 @@ def test_targets_are_made_with_what_the_next_observation_allows(double: bool) ->
     assert algorithm.target(batch).tolist() == [1 + 0.5 * 4, 1 + 0.5 * 2]
 
 
-THREE = r"be a MultiBinary\(3\), or a Box of shape \(3,\): a flag for each choice"
-
-
-@pytest.mark.parametrize(
-    ("leaf", "action_space", "text"),
-    [
-        (spaces.MultiBinary(4), DISCRETE, THREE),
-        (spaces.MultiBinary(3), MULTI, r"be a MultiBinary\(5\), or a Box of shape \(5,\): a flag for each choice"),
-        (
-            spaces.MultiBinary(2),
-            spaces.MultiBinary(2),
-            r"be a MultiBinary\(4\), or a Box of shape \(4,\): a flag for each choice",
-        ),
-        (spaces.MultiDiscrete([2, 2, 2]), DISCRETE, THREE),
-        (spaces.Box(0, 1, (3, 1)), DISCRETE, THREE),
-        (spaces.MultiBinary(2), BOX, "be left out, or have another name, as actions are no choices"),
-    ],
-)
-def test_a_mask_of_another_shape_is_an_error(leaf: Any, action_space: Any, text: str) -> None:
-    text = rf'^ActorCritic.observation_space\["action_mask"\]: must {text}; got .* for {type(action_space).__name__}'
-    with pytest.raises(SpaceError, match=text):
-        rl.ActorCritic.for_spaces(with_mask(leaf), action_space)
-
-
 def test_a_mask_is_no_input() -> None:
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
     with pytest.raises(SpaceError, match="^Encoder.observation_space: must have a part beside 'action_mask'; got Di"):

@@ -1,15 +1,12 @@
 """Exploration added to a greedy action: its extremes, its schedule, its bounds, its errors."""
 
-import re
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
-from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.schedules import LinearSchedule
 from tests.batches import generator
@@ -72,44 +69,10 @@ def test_all_randomness_is_the_generators(exploration: Exploration, action: torc
     assert torch.equal(torch.get_rng_state(), before)
 
 
-NEEDS_CHOICES = "must be Discrete; got {}. Explore continuous actions with GaussianNoise."
-NEEDS_BOUNDS = (
-    "must be a bounded Box; got {}. The noise is a share of the bounds; for discrete actions there is EpsilonGreedy."
-)
 UNBOUNDED = spaces.Box(-np.inf, 1.0, (2,))
 
 
-@pytest.mark.parametrize(
-    ("exploration", "space", "text"),
-    [
-        *((EpsilonGreedy(), space, NEEDS_CHOICES) for space in (BOX, spaces.MultiDiscrete([2, 2]))),
-        *((GaussianNoise(), space, NEEDS_BOUNDS) for space in (DISCRETE, UNBOUNDED)),
-        (OrnsteinUhlenbeckNoise(), UNBOUNDED, NEEDS_BOUNDS),
-    ],
-)
-def test_spaces_that_do_not_fit(exploration: Any, space: gym.Space[Any], text: str) -> None:
-    text = f"{type(exploration).__name__}.action_space: {text.format(f'{space!r} ({type(space).__name__})')}"
-    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
-        exploration(MIDDLE, space, 0.0, None)
-
-
 SHARE, POSITIVE = "must be a number in [0, 1] or a callable", "must be a non-negative finite number or a callable"
-
-
-@pytest.mark.parametrize(
-    ("cls", "field", "value", "rule"),
-    [
-        *((EpsilonGreedy, "epsilon", value, SHARE) for value in (-0.1, 1.1, float("nan"), True, "0.1", None, [0.1])),
-        *((GaussianNoise, "std", value, POSITIVE) for value in (-0.1, float("inf"), True, "0.1", None, [0.1])),
-        (OrnsteinUhlenbeckNoise, "std", -1.0, POSITIVE),
-        (OrnsteinUhlenbeckNoise, "theta", -0.1, "must be a non-negative finite number"),
-        (OrnsteinUhlenbeckNoise, "dt", 0.0, "must be a positive finite number"),
-    ],
-)
-def test_numbers_that_break_their_rule(cls: Any, field: str, value: Any, rule: str) -> None:
-    hint = "Write 0.1 without quotes." * (value == "0.1")
-    with pytest.raises(ParamsError, match=rf"^{cls.__name__}.{field}: {re.escape(rule)}.*; got .*{hint}$"):
-        cls(**{field: value})
 
 
 def test_noise_follows_the_bounds_of_each_space() -> None:

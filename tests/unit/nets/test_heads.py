@@ -1,16 +1,13 @@
 """Heads: which distribution an action space gets, and noise that is a function of what is seen."""
 
-import re
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
 import rltrainer as rl
-from rltrainer.errors import SpaceError
 from rltrainer.nets import GaussianActorCritic
 from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, make_head
@@ -78,25 +75,6 @@ def test_iql_may_be_surer_than_other_gaussians() -> None:
     for value, expected in ((-7.0, -7.0), (-100.0, -10.0), (100.0, 2.0)):
         torch.nn.init.constant_(policy.actor[2].log_std, value)
         assert policy.distribution(torch.ones(1, 2)).log_std.tolist() == [expected] * 2
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Dict({"a": spaces.Discrete(2)}),
-        spaces.MultiBinary((2, 3)),
-        spaces.Box(-1, 1, (2, 2), np.float32),
-        spaces.Box(-1, 1, (), np.float32),
-        spaces.MultiDiscrete(np.array([[2, 2], [2, 2]])),
-    ],
-)
-def test_other_spaces_are_refused_in_the_owners_name(space: gym.Space[Any]) -> None:
-    text = (
-        "Owner.action_space: must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis; "
-        f"got {space!r} ({type(space).__name__}). Flatten it in a wrapper of the env."
-    )
-    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
-        make_head(4, space, "Owner")
 
 
 # Noise that is a function of what is seen

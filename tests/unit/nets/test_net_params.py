@@ -142,20 +142,6 @@ def test_features_are_in_the_order_of_the_space() -> None:
     assert encoder(obs).tolist() == [[4.0, 5.0, 1.0, 2.0, 3.0]]
 
 
-def test_keys_that_are_none() -> None:
-    with pytest.raises(ParamsError, match="^NetParams.keys: the observation has no part 'positon'. Did you mean 'pos"):
-        rl.Actor(DICT, BOX, NetParams(keys=("positon",)))
-    with pytest.raises(ParamsError, match="^NetParams.keys: must be None where observations are no Dict; got "):
-        rl.Actor(OBS, BOX, NetParams(keys=("position",)))
-    for keys in ("position", (), [1], {"position"}):
-        with pytest.raises(ParamsError, match="^NetParams.keys: must be a sequence of names or None; got "):
-            NetParams(keys=keys)
-    for cls, option in ((rl.ActorCritic, "share_encoder"), (rl.RecurrentActorCritic, "share_cell")):
-        text = f"^{cls.__name__}.{option}: must be False where the critic has an encoder or keys of its own$"
-        with pytest.raises(ParamsError, match=text):
-            cls(DICT, BOX, critic_net=NetParams(keys=("position",)), **{option: True})
-
-
 # Encoders of the user's
 
 
@@ -253,25 +239,6 @@ def test_encoders_of_the_wrong_width(made: Any, text: str) -> None:
 
 
 # The params themselves
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "rule"),
-    [
-        ("hidden_sizes", 3, "must be a sequence of positive integers or None"),
-        ("activation", "relu", "must be a callable that makes a module, such as nn.ReLU or None"),
-        ("norm", "batch", "must be one of 'layer' or None"),
-        ("dropout", 1.0, "must be a number in [0, 1)"),
-        ("dropout", None, "must be a number in [0, 1)"),
-        ("encoder", nn.Linear(2, 2), "must be a callable (space of a leaf) -> module or None"),
-        ("encoder", "cnn", "must be a callable (space of a leaf) -> module or None"),
-        ("obs_encoder", nn.Linear(2, 2), "must be a callable (observation space) -> module or None"),
-    ],
-)
-def test_values_that_are_refused(field: str, value: Any, rule: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        NetParams(**{field: value})
-    assert str(caught.value).startswith(f"NetParams.{field}: {rule}; got ")
 
 
 def test_what_no_default_fills_in_must_be_given() -> None:

@@ -1,7 +1,6 @@
 """What every policy does alike: shapes, bounds, greediness, randomness, and that acting leaves no trace."""
 
 import copy
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -170,38 +169,6 @@ def test_exploration_reads_progress_from_the_policy() -> None:
     assert torch.equal(policy.act(observations(200), explore=True, generator=generator()), greedy)
 
 
-HEAD_RULE = "must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis"
-HEAD_HINT = "Flatten it in a wrapper of the env."
-BOX_RULE = "must be a bounded Box of one axis with low < high"
-BOX_HINT = "Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy."
-Q_HINT = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
-DICT = spaces.Dict({"a": DISCRETE})
-FLAGS = spaces.MultiBinary(3)
-IMAGE_LIKE = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
-FLAT = spaces.Box(np.array([-1.0, 3.0], np.float32), np.array([1.0, 3.0], np.float32))
-WIDER_THAN_FLOAT32 = spaces.Box(-3e38, 3e38, (1,), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("cls", "action_space", "rule", "hint"),
-    [
-        *((cls, space, HEAD_RULE, HEAD_HINT) for cls in (rl.Actor, rl.ActorCritic) for space in (DICT, IMAGE_LIKE)),
-        *((rl.QNetwork, space, "must be Discrete", Q_HINT) for space in (DICT, MULTI, FLAGS, BOX)),
-        *(
-            (cls, space, BOX_RULE, BOX_HINT)
-            for cls in UNIT
-            for space in (DICT, DISCRETE, FLAGS, UNBOUNDED, IMAGE_LIKE, FLAT, WIDER_THAN_FLOAT32)
-        ),
-    ],
-)
-def test_an_action_space_that_does_not_fit_is_refused(
-    cls: type[rl.Policy], action_space: gym.Space[Any], rule: str, hint: str
-) -> None:
-    text = f"{cls.__name__}.action_space: {rule}; got {action_space!r} ({type(action_space).__name__}). {hint}"
-    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
-        cls.for_spaces(OBS, action_space)
-
-
 @pytest.mark.parametrize("cls", UNIT)
 def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[rl.Policy]) -> None:
     # They stand for shares of the range: on a wider one they would never use the rest of it.
@@ -230,30 +197,6 @@ UNIT_SPACE = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 def made(space: gym.Space[Any] = OBS) -> rl.ActorCritic:
     return rl.ActorCritic.for_spaces(space, UNIT_SPACE, hidden_sizes=(4,))
-
-
-@pytest.mark.parametrize(
-    ("space", "obs", "text"),
-    [
-        (OBS, np.zeros((1, 3)), r"obs: expected a tensor \('N', 3\), got array\(.*\. policy\.predict\(obs\) t"),
-        (OBS, [0.0, 0.0, 0.0], r"obs: expected a tensor \('N', 3\), got \[0\.0, 0\.0, 0\.0\]\. policy\.predict"),
-        (OBS, torch.zeros(2, 4), r"obs: expected shape \('N', 3\), got \(2, 4\)\. The policy was made for these"),
-        (OBS, torch.zeros(3), r"obs: expected shape \('N', 3\), got \(3,\)\. Give it an axis in front: obs\.unsq"),
-        (OBS, torch.zeros(()), r"obs: expected shape \('N', 3\), got \(\)\."),
-        (PARTS, torch.zeros(2, 3), r"obs: expected a dict with the keys \['a', 'b'\], got tensor"),
-        (PARTS, {"a": torch.zeros(1, 3), "b": torch.zeros(1)}, r'obs\["b"\]: expected a tuple of 2, got tensor'),
-        (
-            PARTS,
-            {"a": torch.zeros(1, 3), "b": (torch.zeros(1), torch.zeros(1, 2))},
-            r'obs\["b"\]\[1\]: expected shape \(\'N\', 3\), got \(1, 2\)',
-        ),
-    ],
-)
-def test_act_and_call_want_tensors_of_the_space(space: Any, obs: Any, text: str) -> None:
-    policy = made(space)
-    for ask in (policy.act, policy):
-        with pytest.raises(SpaceError, match=rf"^ActorCritic\.act: {text}"):
-            ask(obs)
 
 
 def test_what_only_the_critic_sees_may_be_missing() -> None:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.errors import NonFiniteError, ParamsError, SpaceError
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets.policy import Decision
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -114,53 +114,6 @@ def test_what_only_the_critic_sees_may_be_missing() -> None:
     assert policy.predict({"near": np.zeros((4, 3))}).shape == (4, 2)
     with pytest.raises(SpaceError, match=r"^ActorCritic.predict: obs: expected a dict with the keys \['near', 'far'\]"):
         policy.predict({"far": full["far"]})
-
-
-VECTOR = "obs: expected float32 (3,), or ('N', 3) for several"
-UNEQUAL = "obs: expected leaves of one number of observations, got"
-PAIR = spaces.Tuple((OBS, OBS))
-
-
-@pytest.mark.parametrize(
-    ("space", "obs", "text"),
-    [
-        (OBS, np.zeros(4), f"{VECTOR}; got float64 (4,)"),
-        (OBS, np.zeros((2, 2, 3)), f"{VECTOR}; got float64 (2, 2, 3)"),
-        (OBS, ["a", "b", "c"], f"{VECTOR}; got <U1 (3,)"),
-        (OBS, {"a": 1}, VECTOR + "; got {'a': 1}"),
-        (OBS, None, f"{VECTOR}; got None. Pass what env.reset() or"),
-        (IMAGE, np.zeros((36, 36, 3)), "obs: expected uint8 (36, 36, 3), or ('N', 36, 36, 3) for several; got float64"),
-        (spaces.Discrete(3), 1.0, "obs: expected int64 (), or ('N',) for several; got float64 ()"),
-        (spaces.Discrete(3), 3, "obs: expected choices of Discrete(3), got array(3)"),
-        (spaces.MultiBinary(2), [0, 2], "obs: expected choices of MultiBinary(2), got array([0, 2])"),
-        (spaces.Dict(a=OBS), np.zeros(3), "obs: expected a dict with the keys ['a'], got array([0., 0., 0.])"),
-        (spaces.Dict(a=OBS), {"b": 1}, "obs: expected a dict with the keys ['a'], got {'b': 1}"),
-        (spaces.Dict(a=OBS), {"a": 1}, 'obs["a"]: expected float32 (3,), or'),
-        (PAIR, (np.zeros(3),), "obs: expected a tuple of 2, got (array([0., 0., 0.]),)"),
-        (PAIR, (np.zeros((2, 3)), np.zeros((4, 3))), f"{UNEQUAL} [(2,), (4,)]"),
-        (PAIR, (np.zeros((2, 3)), np.zeros(3)), f"{UNEQUAL} [(), (2,)]"),
-        (OBS, (np.zeros(3), {}), "obs: expected an array, got (array([0., 0., 0.]), {}). env.reset() returns"),
-    ],
-)  # fmt: skip
-def test_values_that_are_no_observation(space: Any, obs: Any, text: str) -> None:
-    with pytest.raises(SpaceError) as caught:
-        policy_for(BOX, space).predict(obs)
-    assert str(caught.value).startswith(f"ActorCritic.predict: {text}")
-
-
-@pytest.mark.parametrize(
-    ("obs", "text"),
-    [
-        ([0.0, np.nan, 0.0], r'obs\["a"\]: holds NaN or infinity: array'),
-        ([0.0, np.inf, 0.0], r'obs\["a"\]: holds NaN or infinity: array'),
-        ([0.0, 1e39, 0.0], r'obs\["a"\]: holds a number that is infinite in float32: '),
-    ],
-)
-def test_numbers_that_are_not_finite(obs: list[float], text: str) -> None:
-    policy = policy_for(BOX, spaces.Dict(a=OBS))
-    with pytest.raises(NonFiniteError, match=f"^ActorCritic.predict: {text}"):
-        policy.predict({"a": obs})
-    policy.predict({"a": [0.0, 1e38, 0.0]})
 
 
 def test_masks_are_obeyed() -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import rltrainer as rl
+from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
-from tests.unit.collect.test_collector import BOX, OBS_SPACE
+from tests.unit.collect.test_collector import BOX
 
 ALGORITHMS: dict[str, Any] = {"sac": (rl.SAC, rl.SquashedActorCritic), "td3": (rl.TD3, rl.DeterministicActorCritic)}
 Q = torch.tensor([[3.0, 1.0], [2.0, 4.0]])  # [E, B]

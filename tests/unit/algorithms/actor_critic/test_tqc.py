@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import rltrainer as rl
+from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
-from tests.unit.collect.test_collector import BOX, OBS_SPACE
+from tests.unit.collect.test_collector import BOX
 
 
 def make(num_quantiles: int = 3, num_dropped: int = 1) -> Any:

@@ -8,9 +8,10 @@ import torch
 from gymnasium import spaces
 
 import rltrainer as rl
+from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.algorithms.q_learning.test_dqn import transitions
-from tests.unit.collect.test_collector import BOX, OBS_SPACE
+from tests.unit.collect.test_collector import BOX
 from tests.unit.nets.test_q_network import OBS
 
 

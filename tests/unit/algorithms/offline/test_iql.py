@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from tests.unit.collect.test_collector import BOX, OBS_SPACE
+from tests.fakes import OBS_SPACE
+from tests.unit.collect.test_collector import BOX
 
 
 def rates(progress: float, **params: Any) -> list[float]:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import rltrainer as rl
-from tests.unit.collect.test_collector import BOX, OBS_SPACE
+from tests.fakes import OBS_SPACE
+from tests.unit.collect.test_collector import BOX
 
 
 def algorithm(**params: float) -> rl.TD3BC:

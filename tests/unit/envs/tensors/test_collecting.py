@@ -1,6 +1,5 @@
 """Collectors, tests of a policy and checkpoints take envs of tensors like any others."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +71,6 @@ def test_seeds_give_the_same_data() -> None:
     assert not torch.equal(first.rollout().obs["number"], other.rollout().obs["number"])
 
 
-def test_a_collector_continues_in_the_middle_of_episodes() -> None:
-    first = collector()
-    first.collect(num_steps=5 * N)
-    saved: Any = first.state_dict()
-    first.collect(num_steps=6 * N)
-    second = collector(seed=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # as that of an env that begins a new episode
-        second.load_state_dict(saved)
-    second.collect(num_steps=6 * N)
-    assert torch.equal(first.rollout().obs["number"], second.rollout().obs["number"])
-    assert torch.equal(first.rollout().reward, second.rollout().reward)
-
-
 def test_a_checkpoint_of_other_envs_is_refused() -> None:
     made = collector()
     made.collect(num_steps=6 * N)
@@ -93,42 +78,6 @@ def test_a_checkpoint_of_other_envs_is_refused() -> None:
     saved["adapter"]["envs"]["num_steps"] = torch.zeros(N + 1, dtype=torch.int32)
     with pytest.raises(CheckpointError, match=r"^adapter.envs.num_steps: expected shape \(4,\), found \(5,\)"):
         collector().load_state_dict(saved)
-
-
-def run(folder: Path, max_epochs: int) -> rl.OnPolicyTrainer:
-    envs = rl.make_vec("CartPole-v1", 4, backend="tensor")
-    rl.seed(1)
-    algorithm = rl.PPO(rl.ActorCritic.for_envs(envs, hidden_sizes=(8,)))
-    params = rl.OnPolicyTrainerParams(
-        training_collector=rl.Collector(algorithm.policy, envs),
-        test_collector=rl.Collector(algorithm.policy, rl.make_vec("CartPole-v1", 2, backend="tensor")),
-        max_epochs=max_epochs,
-        epoch_num_steps=52,
-        collection_step_num_env_steps=52,
-        batch_size=None,
-        seed=1,
-        runtime=rl.RuntimeParams(compile=False),
-        show_progress=False,
-        verbose=False,
-    )
-    return rl.OnPolicyTrainer(algorithm, params)
-
-
-def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
-    whole = run(tmp_path, 3)
-    whole.run()
-    broken = run(tmp_path, 1)
-    broken.run()
-    broken.save(tmp_path / "checkpoint")
-    resumed = run(tmp_path, 3)
-    resumed.restore(tmp_path / "checkpoint")
-    resumed.run()
-    for one, other in zip(whole.algorithm.policy.parameters(), resumed.algorithm.policy.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert [epoch.test_stats.returns.tolist() for epoch in whole.state.epochs] == [  # type: ignore[union-attr]  # there are tests
-        epoch.test_stats.returns.tolist()
-        for epoch in resumed.state.epochs  # type: ignore[union-attr]  # there are tests
-    ]
 
 
 def test_a_policy_is_evaluated_by_a_factory_of_rules() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 import rltrainer as rl
 from rltrainer.envs.tensors import TENSOR_ENVS
 from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState
-from rltrainer.errors import CheckpointError, ParamsError, SpaceError
+from rltrainer.errors import CheckpointError, SpaceError
 from rltrainer.tree import Tree, leaves, map_tree
 
 
@@ -193,50 +193,6 @@ def test_states_of_other_envs_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"^adapter.envs.generator: expected the state of a generator"):
         envs.load_state_dict({**envs.state_dict(), "generator": 1})
     assert envs.current is before
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: rl.TensorVectorEnv(Count, 2), "TensorVectorEnv.env: must be a TensorEnv; got <class"),  # type: ignore[arg-type]  # refused
-        (lambda: rl.TensorVectorEnv(Count(), 0), "TensorVectorEnv.num_envs: must be a positive integer; got 0 (int)"),
-        (
-            lambda: rl.TensorVectorEnv(type("Wrong", (Count,), {"max_episode_steps": 0})(), 2),
-            "Wrong.max_episode_steps: must be a positive integer or None; got 0 (int)",
-        ),
-        (lambda: rl.TensorVectorEnv(type("Bare", (rl.TensorEnv,), {"first_state": None, "transition": None})(), 2),
-         "TensorVectorEnv.env: must have observation_space, action_space, num_first_uniforms; got <"),
-        (lambda: rl.TensorVectorEnv(Count(), 2, seed=-1), "TensorVectorEnv.seed: must be a non-negative integer"),
-        (
-            lambda: rl.TensorVectorEnv(Count(), 2, "cudo"),
-            "TensorVectorEnv.device: must be a device that PyTorch can use here; got 'cudo' (str)",
-        ),
-        (
-            lambda: rl.TensorVectorEnv(Count(), 2).reset(options={"low": 1}),
-            "TensorVectorEnv.reset.options: envs of tensors take none; got {'low': 1} (dict)",
-        ),
-        (lambda: rl.TensorVectorEnv(Count(), 2).reset(seed="a"), "TensorVectorEnv.seed.seed: must be an integer"),  # type: ignore[arg-type]  # refused
-    ],
-)  # fmt: skip
-def test_wrong_arguments(call: Any, text: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        call()
-    assert str(caught.value).startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("actions", "text"),
-    [
-        (torch.zeros(3, 1, dtype=torch.int64), "expected a tensor (3,), got int64 (3, 1)"),
-        (torch.zeros(2, dtype=torch.int64), "expected a tensor (3,), got int64 (2,)"),
-        ([0, 0, 0], "expected a tensor (3,), got list [0, 0, 0]"),
-    ],
-)
-def test_wrong_actions(actions: Any, text: str) -> None:
-    envs = rl.TensorVectorEnv(Count(), 3)
-    with pytest.raises(SpaceError) as caught:
-        envs.step(actions)
-    assert str(caught.value) == f"TensorVectorEnv.step: {text}"
 
 
 def changed(state: Tree, action: Tensor) -> Tree:

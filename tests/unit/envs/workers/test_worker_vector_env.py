@@ -356,37 +356,3 @@ def test_a_closed_one() -> None:
     envs.close()
     with pytest.raises(EnvError, match="its workers have ended, by close or by a failure; make a new one"):
         envs.reset()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "rule"),
-    [
-        ("num_workers", 0, "must be a positive integer or None"),
-        ("step_timeout", 0.0, "must be a positive finite number or None"),
-        ("step_timeout", float("inf"), "must be a positive finite number or None"),
-        ("on_env_error", "ignore", "must be one of 'raise', 'restart'"),
-        ("max_restarts", -1, "must be a non-negative integer"),
-        ("start_method", "clone", "must be one of 'forkserver', 'spawn', 'fork' or None"),
-    ],
-)
-def test_bad_options(name: str, value: Any, rule: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        make_vec(NoisyEnv, 2, backend="workers", **{name: value})
-    assert str(caught.value).startswith(f"make_vec.{name}: {rule}; got {value!r}")
-
-
-@pytest.mark.parametrize("backend", ["auto", "sync", "native", "envpool"])
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_workers", 2),
-        ("step_timeout", 1.0),
-        ("on_env_error", "restart"),
-        ("max_restarts", 4),
-        ("start_method", "fork"),
-    ],
-)
-def test_options_that_other_backends_cannot_honour(backend: str, name: str, value: Any) -> None:
-    text = f"make_vec.{name}: only backend='workers' can honour it; got {value!r} .*. The backend is '{backend}'"
-    with pytest.raises(ParamsError, match=text):
-        make_vec("CartPole-v1", 8, backend=backend, **{name: value})

@@ -1,6 +1,5 @@
 """Episodes that are chosen keep everything: order, ends, successors, flags, extras."""
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -9,21 +8,8 @@ import pytest
 import torch
 
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.tools import datasets
-from tests.unit.data.reference import (
-    ACTION,
-    OBS,
-    World,
-    add_step,
-    as_obs,
-    cell,
-    fill,
-    found,
-    make_buffer,
-    make_rollout,
-    raises,
-)
+from tests.unit.data.reference import ACTION, OBS, World, add_step, as_obs, cell, fill, found, make_buffer, make_rollout
 
 
 def four_episodes(num_envs: int = 1, **options: Any) -> ReplayBuffer:
@@ -153,24 +139,3 @@ def test_parts_of_any_buffer_agree_with_it(seed: int, monkeypatch: pytest.Monkey
     whole, halves = buffer.describe(), [part.describe() for part in parts]
     for name in ("num_transitions", "num_episodes", "num_unfinished", "num_terminated", "num_truncated"):
         assert sum(getattr(half, name) for half in halves) == getattr(whole, name)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda b: datasets.best_episodes(b), ParamsError, "best_episodes.share: must be given, or num_episodes, but"),
-        (lambda b: datasets.best_episodes(b, share=0.5, num_episodes=2), ParamsError, "best_episodes.share: must b"),
-        (lambda b: datasets.best_episodes(b, share=1.5), ParamsError, "best_episodes.share: must be a number in [0"),
-        (lambda b: datasets.best_episodes(b, num_episodes=0), ParamsError, "best_episodes.num_episodes: must be a"),
-        (lambda b: datasets.best_episodes(b, share=0.0), ReplayBufferError, "best_episodes.buffer: must hold an ep"),
-        (lambda b: datasets.best_episodes([], share=0.5), ReplayBufferError, "best_episodes.buffer: must be a Replay"),
-        (lambda b: datasets.episodes_with_return(b, at_least=25), ReplayBufferError, "episodes_with_return.buffer:"),
-        (lambda b: datasets.episodes_with_return(b, at_least=np.nan), ParamsError, "episodes_with_return.at_least:"),
-        (lambda b: datasets.split_episodes(b, 2), ParamsError, "split_episodes.share: must be a number in [0, 1];"),
-        (lambda b: datasets.split_episodes(b, 0.5, seed=-1), ParamsError, "split_episodes.seed: must be a non-nega"),
-        (lambda b: datasets.split_episodes(make_buffer(3), 0.5), ReplayBufferError, "split_episodes.buffer: must h"),
-    ],
-)
-def test_what_is_refused(call: Callable[[ReplayBuffer], Any], error: type[Exception], text: str) -> None:
-    with raises(error, text):
-        call(four_episodes())

@@ -1,0 +1,344 @@
+# ruff: noqa: E501  # a row is a line
+"""Arguments that break a rule: what is written, the error, and how its text begins; `~` stands for any text.
+
+A rule has one row for each field that has it, `tests/unit/validation` has the values that a rule refuses.
+"""
+
+from collections.abc import Iterator
+
+from rltrainer.errors import ArgumentError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+
+Row = tuple[str, type[Exception], str]
+
+
+def fields(call: str, owner: str, error: type[Exception], *rows: tuple[str, str]) -> Iterator[Row]:
+    """Yield a row for each field and the text after the owner's name; `{}` in the call is where fields go."""
+    for given, text in rows:
+        yield call.format(given), error, f"{owner}.{text}"
+
+
+DEVICE, COUNT, NOT_NEGATIVE = (
+    "must be a device that PyTorch can use here",
+    "must be a positive integer",
+    "must be a non-negative integer",
+)
+FLAG, NET, LIMIT = "must be True or False", "must be a NetParams or None", "must be a number in [0, 1]"
+EXTRA = "must be (shape, dtype), such as ((3,), torch.float32)"
+NO_ENV, NO_GYM = "must be a gymnasium id or a factory of envs", "must be a gymnasium VectorEnv"
+BOUNDS = "must be a bounded Box"
+VECTOR = "obs: expected float32 (3,), or ('N', 3) for several"
+MASK = "MultiBinary(3), or a Box of shape (3,): a flag for each choice; got ~ for Discrete"
+
+ARGUMENTS: list[Row] = [
+    # networks
+    *fields("rl.NetParams({})", "NetParams", ParamsError,
+        ("hidden_sizes=3", "hidden_sizes: must be a sequence of positive integers or None; got 3"),
+        ("activation='relu'", "activation: must be a callable that makes a module, such as nn.ReLU or None; got 'relu'"),
+        ("norm='batch'", "norm: must be one of 'layer' or None; got 'batch'"),
+        ("dropout=1.0", "dropout: must be a number in [0, 1); got 1.0"),
+        ("dropout=None", "dropout: must be a number in [0, 1); got None"),
+        ("encoder=torch.nn.Linear(2, 2)", "encoder: must be a callable (space of a leaf) -> module or None; got "),
+        ("encoder='cnn'", "encoder: must be a callable (space of a leaf) -> module or None; got 'cnn'"),
+        ("obs_encoder=torch.nn.Linear(2, 2)", "obs_encoder: must be a callable (observation space) -> module or None; got "),
+        *((f"keys={keys}", "keys: must be a sequence of names or None; got ") for keys in ("'position'", "()", "[1]", "{'position'}")),
+    ),
+    ("rl.Actor(PARTS, BOX, rl.NetParams(keys=('positon',)))", ParamsError, "NetParams.keys: the observation has no part 'positon'. Did you mean 'position'"),
+    ("rl.Actor(SPACE, BOX, rl.NetParams(keys=('position',)))", ParamsError, "NetParams.keys: must be None where observations are no Dict; got "),
+    *((f"rl.{cls}(PARTS, BOX, critic_net=rl.NetParams(keys=('position',)), {option}=True)", ParamsError, f"{cls}.{option}: must be False where the critic has an encoder or keys of its own")
+      for cls, option in (("ActorCritic", "share_encoder"), ("RecurrentActorCritic", "share_cell"))),
+    *fields("rl.ActorCritic(SPACE, DISCRETE, {})", "ActorCritic", ParamsError,
+        ("net=(64, 64)", f"net: {NET}; got "), ("critic_net={'norm': 'layer'}", f"critic_net: {NET}; got "),
+        ("orthogonal_init=1", f"orthogonal_init: {FLAG}; got "), ("log_std_init='0'", "log_std_init: must be a finite number; got "),
+        ("share_encoder=1", f"share_encoder: {FLAG}; got "), ("normalize_reward=None", f"normalize_reward: {FLAG}; got "),
+        ("normalize_obs='yes'", f"normalize_obs: {FLAG}; got "),
+        ("use_sde=True", "use_sde: must be False where actions are no Box, but Discrete(2); got "),
+    ),
+    *fields("rl.QNetwork(SPACE, DISCRETE, {})", "QNetwork", ParamsError,
+        ("num_outputs=0", f"num_outputs: {COUNT}; got "), ("normalize_reward=1", f"normalize_reward: {FLAG}; got "), ("dueling=1", f"dueling: {FLAG}; got "),
+    ),
+    *fields("rl.SquashedActorCritic(SPACE, BOX, {})", "SquashedActorCritic", ParamsError,
+        ("critic_net=(64, 64)", f"critic_net: {NET}; got "), ("num_outputs=0", f"num_outputs: {COUNT}; got "),
+        ("normalize_reward=None", f"normalize_reward: {FLAG}; got "), ("num_critics=0", f"num_critics: {COUNT}; got "),
+        ("log_std_init=-2.0", "log_std_init: is where the noise of use_sde=True starts; got "),
+    ),
+    ("rl.GaussianActorCritic(SPACE, BOX, num_critics=1.0)", ParamsError, f"GaussianActorCritic.num_critics: {COUNT}; got "),
+    ("rl.DiscreteActorCritic(SPACE, DISCRETE, num_critics=0)", ParamsError, f"DiscreteActorCritic.num_critics: {COUNT}; got "),
+    *fields("rl.RecurrentActorCritic(SPACE, DISCRETE, {})", "RecurrentActorCritic", ParamsError,
+        ("cell='rnn'", "cell: must be one of 'gru', 'lstm'; got "), ("cell_size=0", f"cell_size: {COUNT}; got "),
+        ("share_cell=1", f"share_cell: {FLAG}; got "), ("normalize_reward='yes'", f"normalize_reward: {FLAG}; got "),
+    ),
+    *fields("rl.CategoricalQNetwork(SPACE, DISCRETE, {})", "CategoricalQNetwork", ParamsError,
+        ("num_atoms=1", "num_atoms: must be an integer of at least 2; got "), ("v_min=float('nan')", "v_min: must be a finite number; got "),
+        ("v_max=None", "v_max: must be a finite number; got "), ("v_max=-10.0", "v_max: must be greater than v_min (-10.0); got "),
+    ),
+    ("rl.QuantileQNetwork(SPACE, DISCRETE, num_quantiles=1)", ParamsError, "QuantileQNetwork.num_quantiles: must be an integer of at least 2; got "),
+    *(row for cls, space in (("Actor", "DISCRETE"), ("ActorCritic", "DISCRETE"), ("SquashedActorCritic", "BOX")) for row in fields(
+        f"rl.{cls}(SPACE, {space}, {{}})", cls, ParamsError,
+        ("use_sde=1", f"use_sde: {FLAG}; got "), ("sde_sample_interval=0", "sde_sample_interval: must be a positive integer or None; got "),
+        ("sde_sample_interval=4", "sde_sample_interval: must be None without use_sde=True; got "),
+    )),
+    *((f"rl.DiscreteActorCritic(SPACE, {space})", SpaceError, "DiscreteActorCritic.action_space: must be Discrete, with at least two choices; got ")
+      for space in ("BOX", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.Discrete(1)")),
+    *((f"rl.{cls}(SPACE, SPACE)", SpaceError, f"{cls}.action_space: must be Discrete; got ") for cls in ("CategoricalQNetwork", "QuantileQNetwork")),
+    ("rl.RecurrentActorCritic(SPACE, gym.spaces.Box(-1.0, 1.0, (2, 2)))", SpaceError, "RecurrentActorCritic.action_space: must be ~ of one axis; got "),
+    *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis; got ~. Flatten it in a wrapper of the env.")
+      for cls in ("Actor", "ActorCritic") for space in ("PARTS", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(-1, 1, ())", "gym.spaces.MultiBinary((2, 3))", "gym.spaces.MultiDiscrete(np.array([[2, 2], [2, 2]]))")),
+    *((f"rl.QNetwork.for_spaces(SPACE, {space})", SpaceError, "QNetwork.action_space: must be Discrete; got ~. ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box.")
+      for space in ("PARTS", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.MultiBinary(3)", "BOX")),
+    *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be a bounded Box of one axis with low < high; got ~. Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.")
+      for cls in ("DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic") for space in (
+        "PARTS", "DISCRETE", "gym.spaces.MultiBinary(3)", "gym.spaces.Box(-np.inf, np.inf, (2,))", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(np.array([-1, 3]), np.array([1, 3]), dtype=np.float32)",
+        "gym.spaces.Box(-3e38, 3e38, (1,))",
+    )),
+    *((f"rl.ActorCritic({space}, BOX, hidden_sizes=(4,)).predict({obs})", error, f"ActorCritic.predict: {text}") for space, obs, error, text in (
+        ("SPACE", "np.zeros(4)", SpaceError, f"{VECTOR}; got float64 (4,)"), ("SPACE", "np.zeros((2, 2, 3))", SpaceError, f"{VECTOR}; got float64 (2, 2, 3)"),
+        ("SPACE", "['a', 'b', 'c']", SpaceError, f"{VECTOR}; got <U1 (3,)"), ("SPACE", "{'a': 1}", SpaceError, VECTOR + "; got {'a': 1}"),
+        ("SPACE", "None", SpaceError, f"{VECTOR}; got None. Pass what env.reset() or"), ("SPACE", "(np.zeros(3), {})", SpaceError, "obs: expected an array, got (array([0., 0., 0.]), {}). env.reset() returns"),
+        ("STACKS", "np.zeros((3, 4))", SpaceError, "obs: expected uint8 (3, 4), or ('N', 3, 4) for several; got float64"),
+        ("DISCRETE", "1.0", SpaceError, "obs: expected int64 (), or ('N',) for several; got float64 ()"), ("DISCRETE", "2", SpaceError, "obs: expected choices of Discrete(2), got array(2)"),
+        ("gym.spaces.MultiBinary(2)", "[0, 2]", SpaceError, "obs: expected choices of MultiBinary(2), got array([0, 2])"),
+        ("gym.spaces.Dict(a=SPACE)", "np.zeros(3)", SpaceError, "obs: expected a dict with the keys ['a'], got array([0., 0., 0.])"),
+        ("gym.spaces.Dict(a=SPACE)", "{'b': 1}", SpaceError, "obs: expected a dict with the keys ['a'], got {'b': 1}"), ("gym.spaces.Dict(a=SPACE)", "{'a': 1}", SpaceError, 'obs["a"]: expected float32 (3,), or'),
+        ("gym.spaces.Tuple((SPACE, SPACE))", "(np.zeros(3),)", SpaceError, "obs: expected a tuple of 2, got (array([0., 0., 0.]),)"),
+        ("gym.spaces.Tuple((SPACE, SPACE))", "(np.zeros((2, 3)), np.zeros((4, 3)))", SpaceError, "obs: expected leaves of one number of observations, got [(2,), (4,)]"),
+        ("gym.spaces.Tuple((SPACE, SPACE))", "(np.zeros((2, 3)), np.zeros(3))", SpaceError, "obs: expected leaves of one number of observations, got [(), (2,)]"),
+        *(("gym.spaces.Dict(a=SPACE)", f"{{'a': [0.0, {value}, 0.0]}}", NonFiniteError, f'obs["a"]: holds {text}') for value, text in (
+            ("np.nan", "NaN or infinity: array"), ("np.inf", "NaN or infinity: array"), ("1e39", "a number that is infinite in float32: "),
+        )),
+    )),
+    *((f"rl.ActorCritic({space}, BOX, hidden_sizes=(4,)){ask}({obs})", SpaceError, f"ActorCritic.act: {text}") for ask in (".act", "") for space, obs, text in (
+        ("SPACE", "np.zeros((1, 3))", "obs: expected a tensor ('N', 3), got array(~. policy.predict(obs) t"), ("SPACE", "[0.0, 0.0, 0.0]", "obs: expected a tensor ('N', 3), got [0.0, 0.0, 0.0]. policy.predict"),
+        ("SPACE", "torch.zeros(2, 4)", "obs: expected shape ('N', 3), got (2, 4). The policy was made for these"), ("SPACE", "torch.zeros(3)", "obs: expected shape ('N', 3), got (3,). Give it an axis in front: obs.unsq"),
+        ("SPACE", "torch.zeros(())", "obs: expected shape ('N', 3), got ()."), ("TREE", "torch.zeros(2, 3)", "obs: expected a dict with the keys ['a', 'b'], got tensor"),
+        ("TREE", "{'a': torch.zeros(1, 3), 'b': torch.zeros(1)}", 'obs["b"]: expected a tuple of 2, got tensor'),
+        ("TREE", "{'a': torch.zeros(1, 3), 'b': (torch.zeros(1), torch.zeros(1, 2))}", """obs["b"][1]: expected shape ('N', 3), got (1, 2)"""),
+    )),
+    ("rl.ActorCritic.for_envs(envs, None, (64, 64))", ArgumentError, "ActorCritic: too many positional arguments. Give each argument by"),
+    ("rl.Policy.for_envs(envs)", ArgumentError, "Policy: is abstract. Build one of its subclasses"),
+    ("rl.ActorCritic.for_envs(None)", ParamsError, f"ActorCritic.for_envs.envs: {NO_GYM}; got None (NoneType). Make one with rl.make_vec(env_id, num_envs=1)."),
+    ("rl.ActorCritic.for_envs(gym.vector.SyncVectorEnv)", ParamsError, f"ActorCritic.for_envs.envs: {NO_GYM}; got ~sync_vector_env.SyncVectorEnv'> (type). Make one with rl.make_vec(env_id, num_"),
+    *((f"rl.ActorCritic.for_spaces(gym.spaces.Dict(action_mask={leaf}, observation=BOX), {space})", SpaceError, f'ActorCritic.observation_space["action_mask"]: must {text}') for leaf, space, text in (
+        ("gym.spaces.MultiBinary(4)", "gym.spaces.Discrete(3)", f"be a {MASK}"),
+        ("gym.spaces.MultiDiscrete([2, 2, 2])", "gym.spaces.Discrete(3)", f"be a {MASK}"),
+        ("gym.spaces.Box(0, 1, (3, 1))", "gym.spaces.Discrete(3)", f"be a {MASK}"),
+        ("gym.spaces.MultiBinary(3)", "gym.spaces.MultiDiscrete([2, 3])", "be a MultiBinary(5), or a Box of shape (5,): a flag for each choice; got ~ for MultiDiscrete"),
+        ("gym.spaces.MultiBinary(2)", "gym.spaces.MultiBinary(2)", "be a MultiBinary(4), or a Box of shape (4,): a flag for each choice; got ~ for MultiBinary"),
+        ("gym.spaces.MultiBinary(2)", "BOX", "be left out, or have another name, as actions are no choices; got ~ for Box"),
+    )),
+    # exploration
+    ("rl.EpsilonGreedy(1.1)", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got 1.1"),
+    ("rl.EpsilonGreedy('0.1')", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got ~Write 0.1 without quotes."),
+    ("rl.GaussianNoise('0.1')", ParamsError, "GaussianNoise.std: must be a non-negative finite number or a callable~; got ~Write 0.1 without quotes."),
+    ("rl.GaussianNoise(-0.1)", ParamsError, "GaussianNoise.std: must be a non-negative finite number or a callable~; got -0.1"),
+    *fields("rl.OrnsteinUhlenbeckNoise({})", "OrnsteinUhlenbeckNoise", ParamsError,
+        ("std=-1.0", "std: must be a non-negative finite number or a callable~; got "), ("theta=-0.1", "theta: must be a non-negative finite number; got "),
+        ("dt=0.0", "dt: must be a positive finite number; got "),
+    ),
+    *((f"rl.{explores}(torch.zeros(1, 1), {space}, 0.0, None)", SpaceError, f"{explores.partition('(')[0]}.action_space: {rule}") for explores, space, rule in (
+        ("EpsilonGreedy()", "BOX", "must be Discrete; got ~. Explore continuous actions with GaussianNoise."), ("EpsilonGreedy()", "gym.spaces.MultiDiscrete([2, 2])", "must be Discrete; got "),
+        *((name, space, BOUNDS) for name in ("GaussianNoise()", "OrnsteinUhlenbeckNoise()") for space in ("DISCRETE", "gym.spaces.Box(-np.inf, np.inf, (2,))")),
+    )),
+    # algorithms and updates
+    *fields("rl.PPO(policy, {})", "PPO", ParamsError, *(
+        (given, f"params: must be of class PPOParams; got {found}. Write PPOParams(lr=..., ...).")
+        for given, found in (("{'lr': 1}", "{'lr': 1} (dict)"), ("{}", "{} (dict)"), ("int", "<class 'int'> (type)"))
+    )),
+    ("rl.SAC(rl.SquashedActorCritic(SPACE, BOX), 0)", ParamsError, "SAC.params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...)."),
+    ("rl.PPO(rl.ActorCritic, rl.PPOParams())", ParamsError, "PPO.policy: must be of class ActorCritic; got the class ActorCritic. Build it with ActorCritic.for_envs(envs)."),
+    ("rl.PPO(rl.PPOParams(), None)", ParamsError, "PPO.policy: must be of class ActorCritic; got PPOParams. The policy comes first: PPO(policy, params)."),
+    ("rl.PPO(None)", ParamsError, "PPO.policy: must be of class ActorCritic; got NoneType. Build it with ActorCritic.for_envs(envs)."),
+    *((f"ppo.run_training({given})", ParamsError, f"PPO.run_training.params: must be trainer params, such as OnPolicyTrainerParams(training_collector=...); got {found}") for given, found in (
+        ("rl.OnPolicyTrainerParams", "<class 'rltrainer.trainers.on_policy_trainer.OnPolicyTrainerParams'> (type)"), ("None", "None (NoneType)"), ("{}", "{} (dict)"),
+    )),
+    *((f"rl.{name}(rl.{name}.policy_class(SPACE, BOX, hidden_sizes=(4,), {options}), rl.{name}Params({params}))", ParamsError, f"{name}.policy.{text} (int)") for name, options, params, text in (
+        ("SAC", "num_outputs=3", "", "num_outputs: must be 1; got 3"), ("TD3", "num_outputs=3", "", "num_outputs: must be 1; got 3"),
+        ("DDPG", "", "", "num_critics: must be 1; got 2"), ("REDQ", "num_critics=1", "", "num_critics: must be at least num_target_critics (2); got 1"),
+        ("TQC", "num_outputs=3", "num_dropped=3", "num_outputs: must be more than num_dropped (3); got 3"),
+        ("TQC", "", "num_dropped=0", "num_outputs: must be more than 1, quantiles; got 1"),
+    )),
+    *fields("rl.DQN(rl.QNetwork(SPACE, DISCRETE)).update_from(buffer, {})", "update_from", ParamsError,
+        ("0", f"batch_size: {COUNT}; got 0 "), ("'32'", f"batch_size: {COUNT}; got '32' "), ("4, -1", f"num_steps: {NOT_NEGATIVE}; got -1 "),
+    ),
+    *((f"rl.load_policy('ppo.safetensors', classes={value})", ParamsError, "load.classes: must be classes and functions, or a dict from their names; ") for value in ("3", "'OwnPolicy'", "Walk")),
+    *((f"{call}('ppo.safetensors', strict={value})", ParamsError, f"{name}.strict: {FLAG}; got ") for value in ("0", "None", "'yes'") for call, name in (
+        ("ppo.load", "PPO.load"), ("policy.load", "ActorCritic.load"), ("rl.load", "load"), ("rl.load_policy", "load_policy"),
+    )),
+    *fields("rl.UpdateParams({})", "UpdateParams", ParamsError,
+        ("grad_norm_type=0.5", "grad_norm_type: must be a number of at least 1, or infinity; got 0.5 (float)"),
+        ("max_grad_norm=2.0, max_grad_value=1.0", "max_grad_value: must be None beside max_grad_norm (2.0); got 1.0 (float). Choose one of the two limits."),
+        ("max_grad_value=1.0, balance_grad_norms=True", "balance_grad_norms: must be False beside max_grad_value (1.0); got True (bool). It shares out a limit of the norm."),
+    ),
+    *fields("rl.PrecisionParams({})", "PrecisionParams", ParamsError,
+        ("loss_scale_growth=0.5", "loss_scale_growth: must be a number of at least 1; got 0.5 (float)"),
+        ("loss_scale_backoff=1.0", "loss_scale_backoff: must be a number in (0, 1); got 1.0 (float)"),
+        ("initial_loss_scale=4.0, min_loss_scale=8.0", "initial_loss_scale: must be at least min_loss_scale (8.0); got 4.0 (float). A run would end at once"),
+        *((f"amp='{amp}', weights='float64'", 'amp: must be None with weights="float64"; got ') for amp in ("bf16", "fp16")),
+    ),
+    *((f"{owner}.set_weight_dtype({value})", ParamsError, f"{name}.set_weight_dtype: must be torch.float32 or torch.float64; got ")
+      for owner, name in (("ppo", "PPO"), ("policy", "ActorCritic")) for value in ("'float16'", "torch.float16", "64", "None", "[torch.float64]")),
+    # envs
+    *fields("rl.make_vec(**{{'env': 'CartPole-v1', 'num_envs': 2}} | dict({}))", "make_vec", ParamsError,
+        ("env=3", f"env: {NO_ENV}; got 3 (int)"), ("env=list", f"env: {NO_ENV}; got <class 'list'>"),
+        ("num_envs=0", f"num_envs: {COUNT}; got 0 (int)"), ("seed=-1", f"seed: {NOT_NEGATIVE} or None; got -1 (int)"),
+        ("backend='snyc'", "backend: must be one of 'auto', ~, 'tensor'; got 'snyc' (str). Did you mean 'sync'?"),
+        ("backend=None", "backend: must be one of ~; got None (NoneType)"),
+        ("wrappers=[3]", "wrappers: must be a sequence of callables ~; got [3] (list)"),
+        ("wrappers=gym.wrappers.FlattenObservation", "wrappers: must be a sequence of callables"),
+        ("env=Walk, g=1", "env_kwargs: only a gymnasium id takes arguments; got {'g': 1} (dict)"),
+        *((f"env=Walk, backend='{backend}'", f"backend: '{backend}' needs a gymnasium id; ~'sync'") for backend in ("native", "envpool")),
+        *((f"backend='{backend}', wrappers=[gym.wrappers.FlattenObservation]", f"wrappers: '{backend}' has no single envs to wrap") for backend in ("envpool", "native", "tensor")),
+        ("env='Pendulum-v1', backend='native'", "backend: 'native' needs an env with a vector implementation of its own; ~Pendulum-v1 has none"),
+        *((f"backend='tensor', {given}", text) for given, text in (
+            ("sutton_barto_reward=True", "env_kwargs: 'tensor' takes no arguments of an env; got {'sutton"),
+            ("env='Taxi-v3'", "env: must be an env with rules as functions of tensors if the backend"), ("env=Walk", f"env: {NO_ENV}; got <class"),
+        )),
+        ("device='cpu', backend='sync'", "device: only backend='tensor' can honour it; got 'cpu' (str)"),
+        *((f"num_envs=8, backend='{backend}', {name}={value}", f"{name}: only backend='workers' can honour it; got {value} ~. The backend is '{backend}'")
+          for backend in ("auto", "sync", "native", "envpool", "tensor")
+          for name, value in (("num_workers", "2"), ("step_timeout", "1.0"), ("on_env_error", "'restart'"), ("max_restarts", "4"), ("start_method", "'fork'"))),
+        *((f"env=Walk, backend='workers', {name}={value}", f"{name}: {rule}; got {value}") for name, value, rule in (
+            ("num_workers", "0", "must be a positive integer or None"), ("step_timeout", "0.0", "must be a positive finite number or None"),
+            ("on_env_error", "'ignore'", "must be one of 'raise', 'restart'"), ("max_restarts", "-1", NOT_NEGATIVE),
+            ("start_method", "'clone'", "must be one of 'forkserver', 'spawn', 'fork' or None"),
+        )),
+    ),
+    ("rl.make_vec(lambda: 3, 2, backend='tensor')", ParamsError, "TensorVectorEnv.env: must be a TensorEnv; got 3 (int)"),
+    ("rl.make_vec('CartPole-v1', 2, backend='tensor', device='cudo')", ParamsError, f"TensorVectorEnv.device: {DEVICE}; got 'cudo' (str)"),
+    *fields("rl.TensorVectorEnv({})", "TensorVectorEnv", ParamsError,
+        ("Count, 2", "env: must be a TensorEnv; got <class"), ("Count(), 0", f"num_envs: {COUNT}; got 0 (int)"),
+        ("Count(), 2, seed=-1", f"seed: {NOT_NEGATIVE}"), ("Count(), 2, 'cudo'", f"device: {DEVICE}; got 'cudo' (str)"),
+        ("type('Bare', (rl.TensorEnv,), {'first_state': None, 'transition': None})(), 2", "env: must have observation_space, action_space, num_first_uniforms; got <"),
+    ),
+    ("rl.TensorVectorEnv(type('Wrong', (Count,), {'max_episode_steps': 0})(), 2)", ParamsError, "Wrong.max_episode_steps: must be a positive integer or None; got 0 (int)"),
+    ("rl.TensorVectorEnv(Count(), 2).reset(options={'low': 1})", ParamsError, "TensorVectorEnv.reset.options: envs of tensors take none; got {'low': 1} (dict)"),
+    ("rl.TensorVectorEnv(Count(), 2).reset(seed='a')", ParamsError, "TensorVectorEnv.seed.seed: must be an integer"),
+    *((f"rl.TensorVectorEnv(Count(), 3).step({actions})", SpaceError, f"TensorVectorEnv.step: expected a tensor (3,), got {found}") for actions, found in (
+        ("torch.zeros(3, 1, dtype=torch.int64)", "int64 (3, 1)"), ("torch.zeros(2, dtype=torch.int64)", "int64 (2,)"), ("[0, 0, 0]", "list [0, 0, 0]"),
+    )),
+    # collectors
+    *fields("rl.InferenceParams({})", "InferenceParams", ParamsError,
+        ("min_batch_size=0", "min_batch_size: must be ~; got 0 (int)"), ("max_batch_size=0", "max_batch_size: must be ~; got 0 (int)"),
+        ("max_wait_time=-1", "max_wait_time: must be ~; got -1 (int)"),
+        ("min_batch_size=4, max_batch_size=3", "max_batch_size: must be at least min_batch_size=4; got 3 (int)"),
+    ),
+    *fields("rl.Collector(policy, envs).collect({})", "Collector.collect", ParamsError,
+        *((f"{name}={value}", f"{name}: {COUNT}; got {value}") for name in ("num_steps", "num_episodes") for value in ("0", "-1", "2.5", "True")),
+    ),
+    ("rl.Collector(policy, envs).collect(num_steps=3, num_episodes=3)", ParamsError, "Collector.collect: exactly one of num_steps and num_episodes must be given; got num_ste"),
+    ("rl.Collector('policy', envs)", ParamsError, "Collector.policy: must be a Policy; got 'policy'"),
+    ("rl.Collector(policy, envs, 3)", ParamsError, "Collector.buffer: must be a ReplayBuffer or RolloutBuffer; got 3"),
+    ("rl.Collector(policy, envs, rl.ReplayBuffer(10, SPACE, BOX, num_envs=2))", SpaceError, "Collector.buffer.action_space: expected ~, found"),
+    ("rl.Collector(rl.ActorCritic(BOX, DISCRETE), envs)", SpaceError, "Collector.policy.observation_space: expected ~, found ~Build the policy for"),
+    ("rl.Collector(policy, envs).rollout()", ParamsError, "Collector.buffer: must be given to look at what was stored"),
+    *fields("rl.AsyncCollector(**{{'policy': policy, 'make_envs': walks}} | dict({}))", "AsyncCollector", ParamsError, *(
+        (given, f"{given.partition('=')[0]}: must be ") for given in (
+            "num_workers=0", "max_ahead=-1", "step_timeout=0", "start_method='thread'", "sync_every=0", "modules={'policy': 3}",
+            "modules={3: torch.nn.Linear(1, 1)}", "make_envs=''", "exploration=-1", "policy=None",
+        )
+    )),
+    *fields("rl.BatchedCollector(policy, envs, {})", "BatchedCollector", ParamsError,
+        ("min_trajectory_length=0", f"min_trajectory_length: {COUNT}; got 0"), ("max_trajectory_length=0", f"max_trajectory_length: {COUNT} or None; got 0"),
+        *((f"inference={value}", "inference: must be a InferenceParams or None; got ") for value in ("3", "{'min_batch_size': 3}", "rl.InferenceParams")),
+        ("min_trajectory_length=5, max_trajectory_length=4", "max_trajectory_length: must be at least min_trajectory_length=5; got 4 (int)"),
+    ),
+    *fields("rl.RayCollector(policy, walks, {})", "RayCollector", ParamsError,
+        ("num_actors=0", f"num_actors: {COUNT}; got 0"), ("max_version_lag=-1", f"max_version_lag: {NOT_NEGATIVE} or None; got -1"),
+        ("num_cpus=-1.0", "num_cpus: must be a non-negative finite number; got -1.0"), ("num_gpus='one'", "num_gpus: must be a non-negative finite number; got 'one'"),
+        ("call_timeout=0.0", "call_timeout: must be a positive finite number or None; got 0.0"), ("max_restarts=1.5", f"max_restarts: {NOT_NEGATIVE}; got 1.5"),
+        ("max_ahead=-1", f"max_ahead: {NOT_NEGATIVE} or None; got -1"),
+    ),
+    ("rl.Collector(policy, envs, max_episode_steps=2.5)", ParamsError, f"Collector.max_episode_steps: {COUNT} or None; got 2.5"),
+    # buffers
+    *fields("replay({})", "ReplayBuffer", ParamsError,
+        ("capacity=0", f"capacity: {COUNT}; got 0 (int)"), ("num_envs=-1", f"num_envs: {COUNT}; got -1 (int)"),
+        ("num_envs=11", "capacity: must be at least num_envs=11; got 10 (int)"), ("seed=-1", f"seed: {NOT_NEGATIVE} or None; got -1 (int)"),
+        ("device='nowhere'", f"device: {DEVICE}; got 'nowhere' (str)"), ("extra=['x']", "extra: must be a mapping from names to (shape, dtype); got ['x'] (list)"),
+        ("extra={'x': 3}", f"extra['x']: {EXTRA}"), ("extra={'x': ((-1,), torch.float32)}", f"extra['x']: {EXTRA}"),
+        ("extra={'x': ((1,), torch.complex64)}", f"extra['x']: {EXTRA}"),
+        ("frame_stack=0", f"frame_stack: {COUNT}; got 0 (int)"),
+        ("observation_space=STACKS, frame_stack=3, num_envs=4", "capacity: must be at least num_envs=4 times frame_stack=3; got 10 ("),
+    ),
+    ("replay(observation_space=gym.spaces.Text(5))", SpaceError, "unsupported space Text"),
+    ("replay(action_space=gym.spaces.Dict(a=DISCRETE))", SpaceError, "ReplayBuffer.action_space: must be a Box, Discrete, MultiDiscrete or MultiBinary; got Dict"),
+    *((f"replay(observation_space={space}, frame_stack={stack})", SpaceError, f"ReplayBuffer.observation_space: must be a Box with {stack} frames along its first axis; got {found}") for space, stack, found in (
+        ("STACKS", 2, "Box"), ("DISCRETE", 2, "Discrete(2) (Discrete)"), ("gym.spaces.Dict(a=STACKS)", 3, "Dict"),
+    )),
+    *fields("filled().sample(**{{'batch_size': 2}} | dict({}))", "ReplayBuffer.sample", ReplayBufferError,
+        ("batch_size=0", f"batch_size: {COUNT}; got 0 (int)"), ("batch_size=10**15", "batch_size: needs ~ GB of memory on cpu"),
+        ("num_batches=0", "num_batches: must be a positive integer or None; got 0 (int)"), ("num_batches=10**15", "batch_size: needs ~ GB of memory on cpu"),
+        ("n_step=0", f"n_step: {COUNT}; got 0 (int)"), ("gamma=1.01", f"gamma: {LIMIT}; got 1.01 (float)"), ("gamma=float('nan')", f"gamma: {LIMIT}; got nan (float)"),
+    ),
+    *fields("filled().sample_sequences(**{{'batch_size': 2, 'length': 2}} | dict({}))", "ReplayBuffer.sample_sequences", ReplayBufferError,
+        ("length=7, burn_in=5", "length: must with burn_in=5 be at most the 10 transitions that each env keep"), ("length=0", f"length: {COUNT}; got 0 (int)"),
+        ("burn_in=-1", f"burn_in: {NOT_NEGATIVE}; got -1 (int)"), ("batch_size=0", f"batch_size: {COUNT}; got 0 (int)"),
+        ("batch_size=10**15", "batch_size: needs ~ GB of memory on cpu"),
+    ),
+    ("replay().sample_sequences(2, 2)", ReplayBufferError, "ReplayBuffer.sample_sequences: the buffer is empty"),
+    *fields("rl.RolloutBuffer(**{{'num_steps': 4, 'num_envs': 2, 'observation_space': SPACE, 'action_space': DISCRETE}} | dict({}))", "RolloutBuffer", ParamsError,
+        ("num_steps=0", f"num_steps: {COUNT}; got 0 (int)"), ("num_envs=1.0", f"num_envs: {COUNT}; got 1.0 (float). Write 1."),
+        ("device=3.5", f"device: {DEVICE}; got 3.5 (float)"), ("extra=3", "extra: must be a mapping from names to (shape, dtype); got 3 (int)"),
+    ),
+    ("rl.RolloutBuffer(4, 2, SPACE, gym.spaces.Tuple([DISCRETE]))", SpaceError, "RolloutBuffer.action_space: must be a Box"),
+    *fields("replay(rl.PrioritizedReplayBuffer, {})", "PrioritizedReplayBuffer", ParamsError,
+        ("alpha=1.1", f"alpha: {LIMIT}; got 1.1 (float)"), ("beta=-1", f"beta: {LIMIT} or a callable of progress in [0, 1]"),
+        ("capacity=0", f"capacity: {COUNT}; got 0 (int)"), ("num_envs=19", "capacity: must be at least num_envs=19; got 10 (int)"),
+    ),
+    *fields("replay(rl.HindsightReplayBuffer, **{{'observation_space': GOALS, 'compute_reward': lambda achieved, desired, info: 0}} | dict({}))", "HindsightReplayBuffer", ParamsError,
+        ("num_goals=0", f"num_goals: {COUNT}; got 0 (int)"), ("strategy='past'", "strategy: must be one of 'future', 'final', 'episode'; got 'past' (str)"),
+        ("compute_reward=3", "compute_reward: must be a callable (achieved_goal, desired_goal, info)"), ("compute_reward=lambda achieved: 0", "compute_reward: must be a callable"),
+        ("compute_terminated=3", "compute_terminated: must be a callable"), ("capacity=0", f"capacity: {COUNT}; got 0 (int)"),
+    ),
+    ("replay(rl.HindsightReplayBuffer, observation_space=GOALS, compute_reward=lambda achieved, desired, info: 0, frame_stack=2)", SpaceError, "HindsightReplayBuffer.observation_space: must be a Box with 2 frames"),
+    *((f"replay(observation_space=TREE).add({obs}, [0], [0.0], {obs}, [False], [False])", ReplayBufferError, f"ReplayBuffer.obs{text}") for obs, text in (
+        ("np.zeros((1, 3))", ": expected a dict with the keys ['a', 'b'], got a ndarray"), ("{'a': np.zeros((1, 3))}", ": expected a dict with the keys ['a', 'b'], got the keys ['a']"),
+        ("{'a': np.zeros((1, 3)), 'b': np.zeros((1, 3))}", '["b"]: expected a tuple of 2 parts, got a ndarray'), ("{'a': np.zeros((1, 3)), 'b': (np.zeros(1),)}", '["b"]: expected a tuple of 2 parts, got 1 parts'),
+        ("{'a': np.zeros((1, 3)), 'b': (np.zeros(1, int), np.zeros((2, 3)))}", '["b"][1]: expected float32 of shape (1, 3), got float64 of'),
+    )),
+    *((f"buffer.extend({other})", error, f"ReplayBuffer.extend{text}") for other, error, text in (
+        ("3", ReplayBufferError, ".other: must be another buffer; got 3"), ("buffer", ReplayBufferError, ".other: must be another buffer"),
+        ("replay(action_space=gym.spaces.Discrete(6))", SpaceError, ": action_space: expected Discrete(2), found Discrete(6)"),
+        ("replay(extra={'x': ((), torch.bool)})", SpaceError, ": extra: expected {}, found {'x': ((), torch.b"),
+    )),
+    *((f"rl.MixedBuffer({parts})", error, f"MixedBuffer.{text}") for parts, error, text in (
+        ("3, filled()", ReplayBufferError, "online: must be a ReplayBuffer; got"), ("buffer, None", ReplayBufferError, "offline: must be a ReplayBuffer; got"),
+        ("buffer, buffer", ReplayBufferError, "offline: must be another buffer than the online one; got"), ("buffer, replay()", ReplayBufferError, "offline: must hold transitions; got"),
+        ("replay(action_space=gym.spaces.Discrete(7)), filled()", SpaceError, "offline: action_space: expected Discrete"),
+        ("replay(), filled(), 2", ParamsError, f"offline_share: {LIMIT}; got 2"),
+    )),
+    ("rl.MixedBuffer(filled(), filled()).sample(0)", ReplayBufferError, f"MixedBuffer.sample.batch_size: {COUNT}; got 0"),
+    ("rl.MixedBuffer(filled(), filled()).sample(2, gamma=2.0)", ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"),
+    ("rl.MixedBuffer(filled(), filled()).sample_sequences(2, 2)", ReplayBufferError, "MixedBuffer.sample_sequences: sequences come from one buffer"),
+    *((f"rl.datasets.{call}", error, text) for call, error, text in (
+        ("best_episodes(filled())", ParamsError, "best_episodes.share: must be given, or num_episodes, but"),
+        ("best_episodes(filled(), share=0.5, num_episodes=2)", ParamsError, "best_episodes.share: must b"),
+        ("best_episodes(filled(), num_episodes=0)", ParamsError, "best_episodes.num_episodes: must be a"),
+        ("best_episodes(filled(), share=0.0)", ReplayBufferError, "best_episodes.buffer: must hold an ep"),
+        ("best_episodes([], share=0.5)", ReplayBufferError, "best_episodes.buffer: must be a Replay"),
+        ("episodes_with_return(filled(), at_least=25)", ReplayBufferError, "episodes_with_return.buffer:"),
+        ("episodes_with_return(filled(), at_least=np.nan)", ParamsError, "episodes_with_return.at_least:"),
+        ("split_episodes(filled(), 2)", ParamsError, f"split_episodes.share: {LIMIT};"), ("split_episodes(filled(), 0.5, seed=-1)", ParamsError, f"split_episodes.seed: {NOT_NEGATIVE}"),
+        ("split_episodes(replay(), 0.5)", ReplayBufferError, "split_episodes.buffer: must h"),
+    )),
+    *((f"rl.ReplayBuffer.from_arrays(**arrays | dict({given}))", error, f"ReplayBuffer.from_arrays: {text}") for given, error, text in (
+        ("observations=np.zeros((0, 3))", ReplayBufferError, "observations: must hold at least one row; got 0"),
+        ("rewards=np.zeros(2)", ReplayBufferError, "rewards: expected 4 rows, as observations have, got 2"),
+        ("terminations=np.zeros(5)", ReplayBufferError, "terminations: expected 4 rows, as observations have, got 5"),
+        ("truncations=[0, 2, 0, 0]", ReplayBufferError, "truncations: must be True or False; row 1 is 2"),
+        ("rewards=[0, 1, np.inf, 0]", ReplayBufferError, "rewards: must be finite; row 2 is inf"),
+        ("rewards=[0, 1, 1e39, 0]", ReplayBufferError, "rewards: must be finite; row 2 is 1e+39"),
+        ("observations=[[0, 0, 0], [0, 0, np.nan]] * 2", ReplayBufferError, "observations: must be finite; row 1 is [0.0, 0.0, nan]"),
+        ("next_observations=[[0, 0, 0], [0, 0, np.nan]] * 2", ReplayBufferError, "next_observations: must be finite; row 1 is [0.0, 0.0, nan]"),
+        ("rewards=['a', 'b', 'c', 'd']", ReplayBufferError, "rewards: expected an array or tensor of numbers, got list"),
+        ("observations=np.zeros((4, 4))", SpaceError, "observations: expected float32 of shape (M, 3), got float64 o"),
+        ("rewards=1.0", SpaceError, "rewards: expected float32 of shape (M,), got float64 of shape ()"),
+        ("actions=np.zeros((4, 1), int), action_space=DISCRETE", SpaceError, "actions: expected int64 of shape (M,), got int64 of shape (4, 1)"),
+        ("actions=np.zeros(4), action_space=DISCRETE", SpaceError, "actions: expected int64 of shape (M,), got float64 of shape (4,)"),
+        ("actions=[0, 5, 1, 0], action_space=DISCRETE", SpaceError, "actions: must lie in Discrete(2); row 1 is 5"),
+        ("actions=[[0.5], [1.5], [0], [0]]", SpaceError, "actions: must lie in Box(-1.0, 1"),
+        ("observations=[0, 1, 5, 0], observation_space=DISCRETE", SpaceError, "observations: must lie in Discrete(2);"),
+        ("observations=[[0], [256], [0], [0]], observation_space=gym.spaces.Box(0, 255, (1,), np.uint8)", SpaceError, "observations: must lie"),
+        ("observations={'a': [0]}, observation_space=PARTS", ReplayBufferError, "observations: expected a dict with the keys ['"),
+        ("truncations=[1, 1, 1, 1], terminations=np.zeros(4, bool)", ReplayBufferError, "none of the 4 transitions has a known successor. Pass next_obs"),
+    )),
+    ("rl.ReplayBuffer.from_arrays(**arrays | dict(action_space=gym.spaces.Text(3)))", SpaceError, "unsupported space Text"),
+]  # fmt: skip
