@@ -283,6 +283,11 @@ def test_errors_of_envs_are_those_of_other_workers(make: Make) -> None:
         make(policy, wide, 1, buffer)
 
 
+def test_no_rows_less_than_none_can_be_ahead(make: Make) -> None:
+    with pytest.raises(ParamsError, match=r"^RayCollector\.max_ahead: must be a non-negative integer or None; got -1"):
+        make(constant()[0], wide, max_ahead=-1)
+
+
 def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     policy, _ = constant()
