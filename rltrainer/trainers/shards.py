@@ -92,7 +92,15 @@ def split(
         _take_parts(own_params, ranks)
     for collector in [each for own in (params, *(own for _, own in copies)) for each in own.collectors().values()]:
         cast(Collector, collector).open()
-    return first, params, [trainer(*own, ranks) for ranks, own in zip(others, copies, strict=True)]
+    return first, params, [trainer_of_shard(trainer, ranks, *own) for ranks, own in zip(others, copies, strict=True)]
+
+
+def trainer_of_shard(cls: type[Any], ranks: Ranks, algorithm: Algorithm, params: TrainerParams) -> Any:
+    """Return a trainer of this class with a place among the ranks; a user's constructor takes two arguments."""
+    trainer: Any = object.__new__(cls)
+    trainer.ranks = ranks
+    trainer.__init__(algorithm, params)
+    return trainer
 
 
 def _take_parts(params: TrainerParams, ranks: Ranks) -> None:

@@ -56,10 +56,11 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
     run_state_class: ClassVar[type[RunState]] = RunState
     step_unit: ClassVar[StepUnit] = "env_step"  # of logs and progress
 
-    def __init__(self, algorithm: TAlgorithm, params: TParams, ranks: Ranks | None = None) -> None:
+    def __init__(self, algorithm: TAlgorithm, params: TParams) -> None:
         self._check_classes(algorithm, params)
         self.replicas: list[Self] = []
         known = KnownFiles()
+        ranks: Ranks | None = vars(self).get("ranks")  # set by `trainer_of_shard`
         self.meeting = meeting_of(algorithm, params, known) if ranks is None else None
         if self.meeting is not None:
             ranks, params, self.replicas = split(type(self), algorithm, params, self.meeting)

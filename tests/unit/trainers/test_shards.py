@@ -1,6 +1,7 @@
 """A process that trains several shards: what each of them does, what only the first one does, and what is refused."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -134,6 +135,18 @@ def test_callbacks_are_called_once_in_a_process() -> None:
     trainer.run()
     once = {name: calls.count(name) for name in calls}
     assert once == {"training": 4, "test": 3, "stop": 2, "score": 3, "best": 1, "checkpoint": 4}
+
+
+class WithAName(rl.OnPolicyTrainer):
+    def __init__(self, algorithm: Any, params: Any) -> None:
+        super().__init__(algorithm, params)
+        self.name = "mine"
+
+
+def test_a_trainer_class_may_have_a_constructor_of_its_own() -> None:
+    alone = scripted(1)
+    trainer = WithAName(alone.algorithm, dataclasses.replace(alone.params, runtime=sharded(2)))
+    assert [(each.ranks.rank, each.name) for each in all_of(trainer)] == [(0, "mine"), (1, "mine")]
 
 
 class OnOneRank(rl.TrainerHook):

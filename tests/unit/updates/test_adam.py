@@ -5,6 +5,7 @@ import torch
 
 from rltrainer.errors import CheckpointError
 from rltrainer.updates.adam import Adam
+from rltrainer.updates.gradient import Gradient
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import TorchOptimizer
 
@@ -101,9 +102,12 @@ def test_a_torch_optimizer_is_used_alike() -> None:
 
 def test_a_tiny_limit_of_the_norm_is_kept_to_with_and_without_a_branch() -> None:
     # norm 1e-6, limit 1e-6: the scale is 1e-6 / (1e-6 + 1e-6) = 0.5 in both ways.
-    layers = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
-    one, other = (Optimizer({"layer": layer}, 1.0, max_grad_norm=1e-6) for layer in layers)
-    with torch.no_grad():
-        one._apply(one.parameters, (torch.full((1, 1), 1e-6),), torch.zeros(()))
-        other._apply_flat(other.method, other.parameters, (torch.full((1, 1), 1e-6),), torch.zeros(()))  # type: ignore[arg-type]  # Adam
-    assert [float(o.method.mean) for o in (one, other)] == pytest.approx([5e-8, 5e-8])  # type: ignore[union-attr]
+    means = []
+    for is_flat in (False, True):
+        optimizer = Optimizer({"layer": torch.nn.Linear(1, 1, bias=False)}, 1.0, max_grad_norm=1e-6)
+        (weight,) = optimizer.parameters
+        gradient = Gradient([weight], [weight], (torch.full((1, 1), 1e-6),), torch.zeros(()), (), is_flat)
+        with torch.no_grad():
+            optimizer._apply(gradient, optimizer.transforms)
+        means.append(float(optimizer.method.mean))  # type: ignore[union-attr]  # of Adam
+    assert means == pytest.approx([5e-8, 5e-8])
