@@ -106,6 +106,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     """Names of the methods that a graph of a whole update holds: a user's own may decide on the host."""
     occasional_metrics: ClassVar[tuple[str, ...]] = ()
     """Names of the metrics that only some updates report, such as a delayed actor's loss."""
+    ends_groups: ClassVar[bool] = False
+    """True if an update ends with the rest of a group of accumulated gradients; else the next update continues it."""
 
     _construction: str  # the metaclass sets it
 

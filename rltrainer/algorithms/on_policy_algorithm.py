@@ -43,6 +43,7 @@ class OnPolicyAlgorithm(Algorithm):
     standardized_by: ClassVar[str | None] = None
     """Name of the params' flag for standardised advantages, if there is one."""
     methods_of_update = ("process", "before_batches", "batches", "continues", "update")
+    ends_groups = True
     waits_in_update: ClassVar[bool] = False
     """Flag of an algorithm whose `process` or `before_batches` waits for the device: no CUDA graph can hold them."""
 

@@ -58,11 +58,12 @@ class Scope(enum.IntEnum):
 
 
 def scope_of(
-    plan: UpdatePlan, methods: Iterable[Callable[..., Any]], is_ours: bool, can_stop: bool
+    plan: UpdatePlan, methods: Iterable[Callable[..., Any]], is_ours: bool, can_stop: bool, ends_groups: bool
 ) -> tuple[Scope, str]:
     """Return how much of an update that calls these methods one graph may hold, and what prevents more.
 
-    `is_ours` if all optimizers are ours, and `can_stop` if one may end an update early.
+    `is_ours` if all optimizers are ours, `can_stop` if one may end an update early, and `ends_groups` if an update ends
+    with the rest of a group of accumulated gradients.
     """
     if not is_ours or plan.leaves_graph:
         return Scope.NONE, "a function of yours is called between its operations"
@@ -72,7 +73,7 @@ def scope_of(
         # A graph would repeat what a user's own method has decided on the host.
         if not method.__module__.startswith("rltrainer."):
             return Scope.STEPS, f"it has a method {method.__name__} of its own"
-    if plan.update.accumulate > 1:
+    if plan.update.accumulate > 1 and ends_groups:
         return Scope.STEPS, "gradients are accumulated"
     if can_stop:
         return Scope.STEPS, "target_kl may end it"
@@ -186,7 +187,8 @@ class Execution:
         """Return how much of an update one graph may hold, and what prevents more."""
         owner = self._owner
         methods = (getattr(owner, name) for name in owner.methods_of_update)
-        return scope_of(owner.plan, methods, self._is_ours, any(x.can_stop for x in owner._optimizers()))
+        can_stop = any(optimizer.can_stop for optimizer in owner._optimizers())
+        return scope_of(owner.plan, methods, self._is_ours, can_stop, owner.ends_groups)
 
     def may_record(self) -> bool:
         """Return whether a CUDA graph may hold a whole update; the log says once why it may not."""
