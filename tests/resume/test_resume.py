@@ -118,6 +118,20 @@ def test_a_run_that_differs_is_refused_by_name_and_nothing_changes(
     assert digest(other) == before
 
 
+@pytest.mark.parametrize("file", ["algorithm.safetensors", "buffer.safetensors", "manifest.json"])
+def test_a_damaged_file_is_named_and_nothing_changes(file: str, tmp_path: Path) -> None:
+    finished("dqn").save(tmp_path / "checkpoint")
+    path = tmp_path / "checkpoint" / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    trainer = build("dqn")
+    before = digest(trainer)
+    with pytest.raises(CheckpointError, match=file.replace(".", r"\.")):
+        trainer.restore(tmp_path / "checkpoint")
+    assert digest(trainer) == before
+
+
 def forget_what_led_there(trainer: Any, path: Path) -> None:
     """Write a checkpoint as earlier releases did, without what brings envs to the middle of an episode."""
     trainer.save(path)
