@@ -139,7 +139,7 @@ def write_checkpoint(path: str | Path, parts: dict[str, State], overwrite: bool 
 
     try:
         on_first(ranks, errors(begin))
-        shards = on_all(ranks, errors(write))
+        shards = ranks.attempt(errors(write), CheckpointError)
         on_first(ranks, errors(commit))
     finally:
         ranks.once(remove, temporary)  # another rank that was interrupted would take files away before the rename
@@ -235,7 +235,7 @@ def open_checkpoint(path: str | os.PathLike[str], ranks: Ranks = ALONE, known: K
     """
     path, known = absolute_path(path), known or KnownFiles()
     manifest = from_state(Manifest, on_first(ranks, lambda: asdict(known.manifest(path))), "manifest")
-    for problem in filter(None, on_all(ranks, lambda: _problem(path, manifest, ranks, known))):
+    for problem in filter(None, ranks.attempt(lambda: _problem(path, manifest, ranks, known), CheckpointError)):
         raise CheckpointError(problem)
     return Checkpoint(path, manifest)
 
@@ -283,17 +283,8 @@ def rows_folder(path: Path) -> Path:
     return Path(os.path.realpath(path)).parent / ROWS
 
 
-def on_all(ranks: Ranks, act: Callable[[], Any]) -> list[Any]:
-    """Call a function on each rank, and return the plain values of all.
-
-    Raises:
-        CheckpointError: one of them raised; the text names its rank, and is the same on all.
-    """
-    return ranks.attempt(act, CheckpointError)
-
-
 def on_first(ranks: Ranks, act: Callable[[], Any]) -> Any:
-    """Call a function on the first rank alone, and return its plain value on all; for errors see `on_all`."""
+    """Call a function on the first rank alone, and return its plain value on all; a `CheckpointError` on all if it raises."""
     return ranks.attempt(partial(ranks.once, act), CheckpointError)[0]
 
 

@@ -30,7 +30,6 @@ from rltrainer.checkpoint.folder import (
     KnownFiles,
     Manifest,
     absolute_path,
-    on_all,
     on_first,
     open_checkpoint,
     write_manifest,
@@ -141,7 +140,7 @@ class CheckpointStore:
             tails = {name: {ROWS: [log.tail()]} for name, log in logs.items()}
             packed.update({name: pack_state(part, parts[part] | tails.get(name, {})) for part, name in names.items()})
 
-        on_all(self._ranks, pack)
+        self._ranks.attempt(pack, CheckpointError)
         failures = Exception if self._ranks.world == 1 else CheckpointError  # others say that a rank is lost
         try:
             self._commit(packed, logs, step, score)
@@ -215,7 +214,7 @@ class CheckpointStore:
                     self._committed.pop(path, None)
 
         path, temporary = map(Path, on_first(self._ranks, begin))
-        shards = on_all(self._ranks, write)
+        shards = self._ranks.attempt(write, CheckpointError)
         on_first(self._ranks, rename)
         for part, log in logs.items():
             log.saved(files[part])

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import util
+from multiprocessing import spawn, util
 from multiprocessing.context import BaseContext
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -69,12 +69,18 @@ def _remove_at_end(folder: str) -> None:
     """Start a process that removes a folder when this program is gone, even if it is killed before a worker runs."""
     global _is_removed
     _is_removed = True
-    remover = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", REMOVER, folder],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a signal to all processes of this program's would end it, too
-    )  # fmt: skip
-    util.Finalize(None, remover.communicate, exitpriority=-101)  # after multiprocessing's own removal
+    with contextlib.suppress(OSError):  # without an interpreter to start, a killed program leaves its folder
+        remover = subprocess.Popen(
+            [spawn.get_executable(), "-I", "-S", "-c", REMOVER, folder],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a signal to all processes of this program's would end it, too
+        )  # fmt: skip
+        util.Finalize(None, _end, [remover], exitpriority=-101)  # after multiprocessing's own removal
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.kill()  # a fork of this program may hold its input open
 
 
 def num_cores() -> int:

@@ -350,7 +350,7 @@ class Meeting:
             try:
                 yield
             except BaseException as error:
-                if not isinstance(error, threading.BrokenBarrierError):  # a consequence
+                if not (isinstance(error, threading.BrokenBarrierError) and self._barrier.broken):  # else a consequence
                     errors.append(error)
                 self._barrier.abort()
 

@@ -10,6 +10,7 @@ from rltrainer.collect import CollectStats, DataSource
 from rltrainer.collect.data_source import Process
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.trainers.run_state import EpochRecord
+from rltrainer.trainers.shards import merged_stats
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import AnyCollector, TrainerParams
 from rltrainer.types import Rollout
@@ -116,9 +117,8 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         num_episodes = None if num_episodes is None else self._own(num_episodes)
         done = {"epoch": state.counters.epoch - 1, "training_step": state.training_step - 1}
         collector.sync({**vars(state.counters), **done})
-        stats = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
-        stats = self._in_all(stats)
-        self._collected = stats
+        own = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
+        self._collected = stats = merged_stats(own, self.ranks)
         self._hooks.note_collection(stats)
         state.add_collection(stats, record)
         self._log.collected(state, stats)

@@ -5,8 +5,7 @@ A run of S shards in P processes has S / P of them in each. They share what they
 
 import copy
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -36,17 +35,14 @@ SHARED_OUT = ("collection_step_num_episodes", "batch_size")
 """Fields with counts of which each shard takes an equal part."""
 OF_FIRST: Any = {
     "logger": None, "verbose": False, "show_progress": False, "save_best_fn": None, "save_checkpoint_fn": None,
-    "run_folder": None,
 }  # fmt: skip
 """Fields that only the first shard of a run follows, with what the others have."""
-METHODS = ("run", "reset", "execute_epoch", "restore", "_save")
-"""Methods of a trainer that all shards run together."""
 
 
 def meeting_of(algorithm: Algorithm, params: TrainerParams, known: KnownFiles) -> Meeting | None:
     """Return the meeting of this process's shards: as many as the params say, or as the run has that they resume.
 
-    None if the whole run has one shard. The first process notes in `known` those that it reads.
+    None if the whole run has one shard. The first process notes in `known` the checkpoint files that it reads.
 
     Raises:
         CheckpointError: the checkpoint that the params name cannot be read.
@@ -119,30 +115,10 @@ def _require_multiple(params: TrainerParams, field: str, world: int) -> None:
 
 def _quiet(params: TParams, **changes: Any) -> TParams:
     """Return the params of another shard than the first one."""
-    runtime = dataclasses.replace(params.runtime, profiler=None)
-    return dataclasses.replace(params, runtime=runtime, **OF_FIRST, **changes)
-
-
-def run_on_all(first: Any, others: Sequence[Any], meeting: Meeting) -> None:
-    """Let the first trainer's methods run for each shard of this process, and return what the first one's returns."""
-
-    def for_all(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            calls = [partial(getattr(each, method.__name__), *args, **kwargs) for each in others]
-            try:
-                for name in METHODS:  # within, the first trainer too calls its own
-                    delattr(first, name)
-                with meeting.running(calls):
-                    return method(*args, **kwargs)
-            finally:
-                run_on_all(first, others, meeting)
-
-        return run
-
-    for name in METHODS:
-        vars(first).pop(name, None)
-        setattr(first, name, for_all(getattr(first, name)))
+    quiet = copy.copy(params)  # not made anew: a user's class may require what only the first shard has
+    for field, value in {**OF_FIRST, **changes}.items():
+        object.__setattr__(quiet, field, value)  # frozen
+    return quiet
 
 
 def merged_stats(stats: CollectStats, ranks: Ranks) -> CollectStats:

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm, OnPolicyAlgorithm
 from rltrainer.checkpoint import write_checkpoint
 from rltrainer.checkpoint.folder import Checkpoint, KnownFiles, open_checkpoint
-from rltrainer.collect import CollectStats, DataSource
+from rltrainer.collect import Collector, CollectStats, DataSource
 from rltrainer.collect.collect_stats import NO_EPISODES
 from rltrainer.errors import CheckpointError, ParamsError, at_the_end
 from rltrainer.hooks import HookRunner, TrainerContext
@@ -25,7 +25,7 @@ from rltrainer.seeding import derive_seed
 from rltrainer.trainers.run_checkpoints import RunCheckpoints, read_run, run_parts
 from rltrainer.trainers.run_log import RunLog
 from rltrainer.trainers.run_state import Best, EpochRecord, EpochStats, InfoStats, RunState, StepUnit
-from rltrainer.trainers.shards import meeting_of, merged_stats, own_global_random, run_on_all, split
+from rltrainer.trainers.shards import meeting_of, merged_stats, own_global_random, split
 from rltrainer.trainers.torch_settings import RunProfiler, running_as
 from rltrainer.trainers.trainer_params import TrainerParams
 from rltrainer.types import UpdateResult
@@ -64,7 +64,10 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self.meeting = meeting_of(algorithm, params, known) if ranks is None else None
         if self.meeting is not None:
             ranks, params, self.replicas = split(type(self), algorithm, params, self.meeting)
-            run_on_all(self, self.replicas, self.meeting)
+        elif ranks is None:
+            for source in params.collectors().values():
+                if isinstance(source, Collector):
+                    source.num_all_envs = source.num_envs  # it may be a part that an earlier trainer made
         self.algorithm, self.params, self.ranks = algorithm, params, ranks or ALONE
         self._own, self._once = self.ranks.part_of, self.ranks.once
         params.check_fits(algorithm)
@@ -85,7 +88,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             if getattr(self.params, field) is not None:
                 hint = f"Two runs cannot write one {place}."
                 self.params.raise_invalid(field, "must be None in a trainer that is copied", hint)
-        if self.meeting is not None:
+        if self.ranks.world > 1:
             self.params.runtime.raise_invalid("parallel", "must leave one shard in a trainer that is copied")
         return dict(vars(self))
 
@@ -125,8 +128,9 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             reset_collector_buffers: then also empty their buffers.
         """
         closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
-        with at_the_end(*closers, after_errors_only=True), at_the_end(self._log.close_bar), self._checkpoints:
-            with at_the_end(self._hooks.close), own_global_random(self.ranks, self.params.seed):
+        all_shards = self._on_all_shards(Trainer.run, reset_collectors, reset_collector_buffers)
+        with all_shards, at_the_end(*closers, after_errors_only=True), at_the_end(self._log.close_bar):
+            with self._checkpoints, at_the_end(self._hooks.close), own_global_random(self.ranks, self.params.seed):
                 if self.state.phase != "restored":
                     self._begin(reset_collectors, reset_collector_buffers)
                 self.state.phase = "begun"  # another `run` begins another run
@@ -138,8 +142,9 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
         """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
-        self._checkpoints.require_empty()
-        self._reset(reset_collectors, reset_collector_buffers)
+        with self._on_all_shards(Trainer.reset, reset_collectors, reset_collector_buffers):
+            self._checkpoints.require_empty()
+            self._reset(reset_collectors, reset_collector_buffers)
 
     def _begin(self, reset_collectors: bool = True, reset_buffers: bool = False) -> None:
         """Continue from a checkpoint, if the params say so and it had begun, or begin a run."""
@@ -163,7 +168,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
 
     def execute_epoch(self) -> EpochStats:
         """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
-        with self._checkpoints:
+        with self._on_all_shards(Trainer.execute_epoch), self._checkpoints:
             if self.state.phase == "new":
                 self._begin()
             elif self.algorithm.plan.progress != self._progress:
@@ -224,8 +229,9 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self._save(path, overwrite)
 
     def _save(self, path: str | Path, overwrite: bool) -> None:
-        parts = run_parts(self.state, self.params, self.algorithm, self.ranks, lambda part: dict(part.state_dict()))
-        write_checkpoint(path, parts, overwrite, self.ranks)
+        with self._on_all_shards(Trainer._save, path, overwrite):
+            parts = run_parts(self.state, self.params, self.algorithm, self.ranks, lambda part: dict(part.state_dict()))
+            write_checkpoint(path, parts, overwrite, self.ranks)
 
     def restore(self, path: str | Path) -> None:
         """Read a checkpoint; the next `run` or `execute_epoch` continues where it was saved.
@@ -234,7 +240,8 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
         """
         path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
-        self._restore(open_checkpoint(path, self.ranks))
+        with self._on_all_shards(Trainer.restore, path):
+            self._restore(open_checkpoint(path, self.ranks))
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Continue the run of a checkpoint; an error changes nothing."""
@@ -252,6 +259,12 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         if state.has_begun:
             self._log.begin(is_new=False)
 
+    def _on_all_shards(self, method: Callable[..., Any], *args: Any) -> AbstractContextManager[None]:
+        """Call a method on the trainers of this process's other shards, while a block does its work for the first."""
+        if self.meeting is None or self.meeting.is_on:  # such a call of another method, or a callback
+            return nullcontext()
+        return self.meeting.running([partial(method, each, *args) for each in self.replicas])
+
     @abstractmethod
     def _collect(self, record: EpochRecord) -> Any:
         """Collect or sample the data of the next update; return the batch that hooks see."""
@@ -267,7 +280,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         functions = {name: getattr(self.params, name) for name in CALLBACKS}
         own = [name for name, function in functions.items() if function is not None and not is_ours(function)]
         self._callbacks = set[str]().union(*self.ranks.from_all(own))
-        self._profiler = RunProfiler(self.params.runtime.profiler)
+        self._profiler = RunProfiler(self._once(lambda: self.params.runtime.profiler))
 
     def _new_context(self) -> TrainerContext:
         return TrainerContext(self.algorithm, self.params, self.state, self._log, self.ranks)
@@ -314,10 +327,6 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self.algorithm.take_from_first_rank()
         return result
 
-    def _in_all(self, stats: CollectStats) -> CollectStats:
-        """Return the statistics of all shards' collections, which took place at the same time."""
-        return merged_stats(stats, self.ranks)
-
     def _score(self, stats: CollectStats) -> float:
         return self._calling("compute_score_fn", lambda: self.ranks.on_first(self.params.score, stats))
 
@@ -344,7 +353,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         with self._running():
             collect = partial(collector.collect, num_episodes=num_episodes, explore=False)
             stats = self._checkpoints.break_off(collect) if num_episodes else NO_EPISODES
-        stats = self._in_all(stats).reduce_agents(params.multi_agent_return_reduction)
+        stats = merged_stats(stats, self.ranks).reduce_agents(params.multi_agent_return_reduction)
         score = state.score = self._take_score(stats)
         if state.record is not None:
             state.record.test_stats, state.record.score = stats, score

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import BrokenBarrierError
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,10 @@ def sharded(num_shards: int = 2, **parallel: Any) -> rl.RuntimeParams:
     return rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=num_shards, **parallel))
 
 
-def scripted(num_shards: int = 2, num_envs: int = 4, test: bool = True, net: Any = None, **fields: Any) -> Any:
+def scripted(
+    num_shards: int = 2, num_envs: int = 4, test: bool = True, net: Any = None,
+    params_class: type[Any] = rl.OnPolicyTrainerParams, **fields: Any,
+) -> Any:  # fmt: skip
     """Return a trainer of an algorithm that learns nothing: two epochs of two training steps with two rows each."""
     envs = counting_envs(num_envs)
     algorithm = ScriptedOnPolicy(tiny_actor_critic(envs) if net is None else rl.ActorCritic.for_envs(envs, net))
@@ -43,7 +47,7 @@ def scripted(num_shards: int = 2, num_envs: int = 4, test: bool = True, net: Any
         "max_epochs": 2, "epoch_num_steps": 4 * num_envs, "collection_step_num_env_steps": 2 * num_envs,
         "batch_size": None, "test_step_num_episodes": 2, "runtime": sharded(num_shards),
     }  # fmt: skip
-    params = rl.OnPolicyTrainerParams(**{**QUIET, **collectors, **plain, **fields})
+    params = params_class(**{**QUIET, **collectors, **plain, **fields})
     return params.create_trainer(algorithm)
 
 
@@ -418,3 +422,84 @@ def test_weights_that_a_hook_changes_in_each_shard_are_an_error(
     text = error_text(RanksDifferError, trainer.run)
     assert text.startswith("policy."), text
     assert "must be equal in all ranks; rank 1 of 2 differs from rank 0 by up to " in text
+
+
+class Saves(rl.OnPolicyTrainer):
+    """Saves at the end of a run, and counts epochs in methods of its own."""
+
+    def run(self, *args: Any) -> Any:
+        calls.append("run")
+        stats = super().run(*args)
+        self.save(self.params.run_folder.path / "end")
+        return stats
+
+    def execute_epoch(self) -> Any:
+        calls.append("epoch")
+        return super().execute_epoch()
+
+    def fit(self) -> Any:
+        return super().run()
+
+
+calls: list[str] = []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoggedParams(rl.OnPolicyTrainerParams):
+    """Params with a rule of the user's, which the other shards' params would break if they were made anew."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.logger is None:
+            raise ValueError("a run needs a logger")
+
+    def create_trainer(self, algorithm: Any) -> Any:
+        return Saves(algorithm, self)
+
+
+@pytest.mark.parametrize(("method", "expected"), [("run", ["run"]), ("fit", [])])
+def test_a_users_trainer_and_params(method: str, expected: list[str], tmp_path: Path) -> None:
+    """A method of the user's runs once, whatever it calls; what the loop calls is each shard's."""
+    calls.clear()
+    trainer = scripted(params_class=LoggedParams, run_folder=rl.RunFolder.new("a", tmp_path))
+    for each in all_of(trainer):
+        assert each.params.run_folder.path == tmp_path / "a"
+    getattr(trainer, method)()
+    assert calls == [*expected, *["epoch"] * 4]
+    assert [each.env_step for each in all_of(trainer)] == [32, 32]
+
+
+def test_a_method_that_is_replaced_on_a_trainer() -> None:
+    trainer = scripted()
+    original, calls = trainer.execute_epoch, []
+    trainer.execute_epoch = lambda: (calls.append(trainer.epoch), original())[1]
+    trainer.run()
+    assert calls == [0, 1]
+
+
+def test_a_collector_that_was_a_shards_serves_a_trainer_alone() -> None:
+    first = scripted()
+    first.run()
+    params = dataclasses.replace(first.params, runtime=rl.RuntimeParams(), batch_size=4)
+    again = rl.OnPolicyTrainer(first.algorithm, params)
+    assert (params.num_envs, params.own_batch_size) == (2, 4)
+    assert again.run().env_step == 32
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), BrokenBarrierError("the user's")])
+def test_an_error_of_any_shard_is_raised(shard: int, error: BaseException) -> None:
+    class Fails(rl.TrainerHook):
+        def post_steps(self, ctx: Any) -> None:
+            if ctx.ranks.rank == shard:
+                raise error
+
+    with pytest.raises(type(error)) as found:
+        scripted(hooks=[Fails()]).run()
+    assert found.value is error
+
+
+def test_a_profiler_is_the_first_shards_and_changes_no_check(tmp_path: Path) -> None:
+    runtime = dataclasses.replace(sharded(), profiler=rl.ProfilerParams(folder=str(tmp_path)))
+    error_text(RanksDifferError, scripted(hooks=[Restarts()], epoch_num_steps=32, runtime=runtime).run)
+    scripted(runtime=runtime).run()
