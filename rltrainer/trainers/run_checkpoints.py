@@ -205,7 +205,7 @@ class RunCheckpoints:
         if found and found[0] != Path(os.path.abspath(path)):
             text = f"the run goes back to {path}, though {found[0]} was saved later"
             hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
-            warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=7)
+            warnings.warn(f"CheckpointParams.resume: {text}. {hint}", RuntimeWarning, stacklevel=8)
 
     def require_empty(self) -> None:
         """Raise a `CheckpointError` if there are checkpoints: a new run would mix with them."""
