@@ -60,7 +60,7 @@ class CheckpointParams(Params):
     record_episodes: Flag = False
     """Record seed and actions of each training episode in `folder/episodes`, a few bytes for each env step, so that
     `rl.replay_episode(folder, env, episode, make_env)` steps through it again. It needs envs whose episodes follow
-    from these, such as those of `make_vec(..., backend="sync")`."""
+    from these, such as envs of `make_vec(..., backend="sync")`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -218,7 +218,7 @@ class Worker:
     def _send(self, when: str, kind: bytes, data: bytes | None, file: int | None) -> None:
         if self._is_incomplete:
             raise WorkerLostError(f"{self.who()}: an interrupt cut the last message to or from it")
-        # An interrupt kept the parent from reading the last answer, which would be taken for that of this call.
+        # An interrupt kept the parent from reading the last answer, which would be taken for this call's.
         if self.is_busy:
             try:
                 self.receive()
@@ -248,7 +248,7 @@ class Worker:
         if code is None:
             return "closed the connection to the parent"
         if code < 0:
-            is_named = -code in list(signal.Signals)  # those of real time have no names
+            is_named = -code in list(signal.Signals)  # real-time signals have no names
             return f"was killed by {signal.Signals(-code).name if is_named else f'signal {-code}'}"
         return f"exited with code {code}"
 

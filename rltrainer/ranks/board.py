@@ -25,7 +25,7 @@ IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
 class Board:
-    """The place where each rank writes its tensor, and then reads those of all.
+    """The place where each rank writes its tensor, and then reads all of them.
 
     Args:
         rank: of this process.

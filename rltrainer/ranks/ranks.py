@@ -101,7 +101,7 @@ class Ranks(ABC):
         return pooled(torch.stack(self.gather(moments(x, weight), is_equal=True)))
 
     def merged(self, count: int, mean: Tensor, deviations: Tensor) -> tuple[int, Tensor, Tensor]:
-        """Merge count, mean [...] and sum of squared deviations [...] of a sample with those of other ranks."""
+        """Merge count, mean [...] and sum of squared deviations [...] of a sample with the other ranks' samples."""
         own = torch.stack([torch.full_like(mean, count), mean, deviations])
         own = own if count else torch.zeros_like(own)  # the mean of nothing is NaN
         counts, mean, deviations = pooled(torch.stack(self.gather(own, is_equal=True)))
@@ -292,7 +292,7 @@ class ThreadRanks(Ranks):
     """A rank that is a thread of a process; a `Meeting` makes them.
 
     Args:
-        lane: the place of this thread among those of the process.
+        lane: the place of this thread among the process's threads.
         meeting: where they meet.
     """
 
@@ -305,12 +305,12 @@ class ThreadRanks(Ranks):
         return self._meeting.meet(self._lane, x, is_equal)  # no thread may change them
 
     def cause_of_end(self) -> str | None:
-        """Return that of the process."""
+        """Return the process's cause."""
         return self._meeting.outer.cause_of_end()
 
 
 class Meeting:
-    """The place where the threads of a process exchange tensors, and bring them to those of other processes.
+    """The place where the threads of a process exchange tensors, with each other and with other processes.
 
     Args:
         num: of threads.

@@ -335,7 +335,7 @@ class TorchRanks(Ranks):
         return [rank for rank in range(self.world) if not _answered(0.0, check, [f"waits {rank}"])]
 
     def _agreed(self, cause: str) -> str | None:
-        # The first rank's cause is that of all: the others fail in its wake.
+        # The first rank's cause counts: the others fail in its wake.
         notes = self._connections.notes
         if not cause and not _answered(0.0, notes.check, ["cause"]):
             return None
@@ -353,6 +353,6 @@ class TorchRanks(Ranks):
                 return
             self._agreed(f"rank {self.rank} of {self.world}: {ENDED}")
         signal.signal(number, signal.SIG_DFL)
-        # An error is on its way to the log: the first signal within seconds is that of torchrun.
+        # An error is on its way to the log: the first signal within seconds comes from torchrun.
         if self._failed is None or time.monotonic() - self._failed > SECONDS_TO_END:
             os.kill(os.getpid(), number)

@@ -1,6 +1,6 @@
 """The names that files may hold, and the object of each. No name is looked up anywhere else, or imported.
 
-Those of rltrainer are a closed list. A user registers classes and functions here, or passes them to the reader.
+rltrainer's own names are a closed list. A user registers classes and functions here, or passes them to the reader.
 """
 
 from collections.abc import Collection, Iterable, Mapping

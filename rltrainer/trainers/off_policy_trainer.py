@@ -67,7 +67,7 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
 
 @dataclasses.dataclass(kw_only=True)
 class OffPolicyRunState(RunState):
-    """State of an off-policy run beside that of its parts."""
+    """State of an off-policy run beside its parts' states."""
 
     num_samples: NonNegativeInt
     num_steps_taken: NonNegativeInt

@@ -22,7 +22,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
     """Settings of the on-policy trainer."""
 
     batch_size: PositiveInt | None = 64
-    """Env steps per gradient step, at most those of the rollout; None takes the whole rollout."""
+    """Env steps per gradient step, at most as many as the rollout has; None takes the whole rollout."""
     update_step_num_repetitions: PositiveInt = 1
     """Times that an update step uses each env step."""
 

@@ -69,7 +69,7 @@ def split(
 ) -> tuple[Ranks, TParams, list[Any]]:
     """Return rank and params of this process's first shard, and a trainer of this class for each other one.
 
-    Collectors and buffers of the params become those of the first shard; the other ones get copies.
+    Collectors and buffers of the params become the first shard's; the other shards get copies.
 
     Raises:
         ParamsError: something in the params or the algorithm cannot be split.
