@@ -157,7 +157,7 @@ MUTANTS = [
     mutant("envs of tensors: the successor is of the next episode", "envs/tensors/tensor_vector_env.py",
            "self.observe(after)", "self.observe(following.state)", TENSOR_ENVS),
     mutant("Rollouts of envs of tensors: a schedule of exploration stands still", "collect/acting_graph.py",
-           "scheduled.follow(policy.progress())", "scheduled.follow(0.0)", TENSOR_ROLLOUTS),
+           "known.follow(policy.progress())", "known.follow(0.0)", TENSOR_ROLLOUTS),
     mutant("Rollouts of envs of tensors: a graph does not see other rules", "collect/tensor_rollouts.py",
            "self._key, plain(vars(self._envs.env))", "self._key, None", "tests/devices/test_tensor_rollouts.py"),
     mutant("final observations of one number: too many are cut off", "types.py",

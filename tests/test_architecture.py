@@ -58,7 +58,6 @@ SATELLITES = {
     "tools.sweeps.trial_process": "the program of another process",
     "trainers.run_log": "where the numbers of a run go, not what a run does",
     "trainers.same_program": "what must not differ between processes, not how a run is split",
-    "trainers.shards": "how a run is split, not what one of its trainers does",
 }
 """Files that only one other file of their room imports, each with the reason why it is not a part of that one."""
 

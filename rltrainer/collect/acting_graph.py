@@ -3,22 +3,24 @@
 A small policy is dozens of kernels of a few microseconds, and launching one takes as long as running it.
 """
 
+import contextlib
 import copy
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaRecorder, undone, without_waiting
+from rltrainer.execution.cuda_graph import MAX_GRAPHS, CudaRecorder, HostGraph, undone
 from rltrainer.execution.fingerprint import Fingerprint
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import EpsilonGreedy, GaussianNoise, OrnsteinUhlenbeckNoise
 from rltrainer.nets.policy import Decision
+from rltrainer.plan import no_progress
 from rltrainer.schedules import value_at
-from rltrainer.tree import Tree, packed_like
+from rltrainer.tree import Tree
 
 # The column of the memory that an action was chosen with.
 MEMORY = "state"
@@ -33,8 +35,7 @@ class Recording:
     obs: Tree
     generator: Generator
     memory: Tensor | None
-    replay: Callable[[], None]  # fills `values`
-    values: dict[str, Tensor]  # the action, and columns of a buffer, in one piece of pinned memory
+    graph: HostGraph  # delivers the action, and columns of a buffer
     exploration: Exploration | None
 
 
@@ -58,11 +59,31 @@ class ScheduledExploration:
                 self._tensors[name].fill_(value_at(schedule, progress))
 
 
-def followed(known: dict[int, ScheduledExploration], exploration: Exploration, policy: Policy) -> Exploration:
-    """Return the copy of an exploration with the numbers of the policy's progress; `known` keeps one for each."""
-    scheduled = known.setdefault(id(exploration), ScheduledExploration(exploration, policy.device))
-    scheduled.follow(policy.progress())
-    return scheduled.copy
+class ScheduledExplorations:
+    """The explorations with which a policy acts, each as a copy whose scheduled numbers are tensors."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._known = policy, dict[int, ScheduledExploration]()
+
+    def follow(self, exploration: Exploration | None) -> None:
+        """Take the numbers of the policy's progress, if there is a copy."""
+        if exploration is not None and id(exploration) in self._known:
+            self._known[id(exploration)].follow(self._policy.progress())
+
+    @contextlib.contextmanager
+    def used(self, exploration: Exploration | None) -> Iterator[Exploration | None]:
+        """Let the policy explore by a copy in this block, so that no graph holds the value of a schedule; yield it."""
+        policy, copied = self._policy, None
+        if exploration is not None:
+            known = self._known.setdefault(id(exploration), ScheduledExploration(exploration, policy.device))
+            known.follow(policy.progress())
+            copied = known.copy
+        own = policy.exploration, policy.progress
+        policy.exploration, policy.progress = copied, no_progress
+        try:
+            yield copied
+        finally:
+            policy.exploration, policy.progress = own
 
 
 def fingerprint_of(policy: Policy) -> Fingerprint:
@@ -82,7 +103,7 @@ class ActingGraph:
         self.policy = policy
         self._recorder: CudaRecorder | None = None
         self._state = fingerprint_of(policy)
-        self._explorations: dict[int, ScheduledExploration] = {}
+        self._explorations = ScheduledExplorations(policy)
         self._recordings: dict[Hashable, Recording] = {}
         self._current: Recording | None = None
         self._has_given_up = False
@@ -106,8 +127,7 @@ class ActingGraph:
         key = self._state(), explore, exploration is None, id(acting), columns
         if key != self._key:
             self._key, self._current = key, None
-        if acting is not None and id(acting) in self._explorations:
-            self._explorations[id(acting)].follow(self.policy.progress())
+        self._explorations.follow(acting)
 
     def decide(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Decision | None:
         """Decide for observations [N, ...], the same memory at each step; None if that cannot be recorded.
@@ -123,8 +143,8 @@ class ActingGraph:
                 return None
         if current.memory is not memory and current.memory is not None and memory is not None:
             current.memory.copy_(memory)
-        current.replay()
-        return Decision(current.values["action"], current.memory, current.values)
+        values = current.graph()
+        return Decision(values["action"], current.memory, values)
 
     def _find(self, obs: Tree, memory: Tensor | None, generator: Generator) -> Recording | None:
         key = (*self._key, id(obs), id(generator))  # a recording keeps these objects: their ids are not used again
@@ -144,46 +164,25 @@ class ActingGraph:
             raise RuntimeError(f"what it depends on has changed {MAX_GRAPHS} times")
         if acting is not None and type(acting) not in RECORDED_EXPLORATIONS:
             raise RuntimeError(f"the exploration {type(acting).__name__} is not of rltrainer")
-        exploration = None if acting is None else followed(self._explorations, acting, policy)
         own = None if memory is None else memory.clone()
+        self._recorder = self._recorder or CudaRecorder(policy.device)
+        state = [*policy.buffers(), *([] if own is None else [own])]
+        with self._state.unchanged(), undone(state, [generator]), self._explorations.used(acting) as exploration:
 
-        def choose() -> tuple[dict[str, Any], Tensor | None]:
-            replacing = None if self._exploration is None else exploration
-            decision = policy.select_action(obs, own, explore=self._explore, generator=generator, exploration=replacing)
-            values: dict[str, Any] = {"action": decision.action}
-            for name in self._columns:
-                value = own if name == MEMORY and own is not None else decision.extra.get(name)
-                if value is not None:
-                    values[name] = value() if callable(value) else value
-            return values, decision.state
-
-        def run() -> None:
-            values, state = choose()
-            for name, place in places.items():
-                place.copy_(values[name])
-            if own is not None and state is not None:
-                own.copy_(state)
-
-        own_exploration = policy.exploration
-        with self._state.unchanged(), undone([*policy.buffers()], [generator]):
-            try:
-                if self._exploration is None:
-                    policy.exploration = exploration
-                like, next_memory = choose()
-                if own is None and next_memory is not None:
+            def choose(deliver: Callable[[dict[str, Tensor]], None]) -> None:
+                replacing = None if self._exploration is None else exploration
+                given: dict[str, Any] = {"explore": self._explore, "generator": generator, "exploration": replacing}
+                decision = policy.select_action(obs, own, **given)
+                if own is None and decision.state is not None:
                     raise RuntimeError("decide returns a memory, and initial_state none")
-                chosen, places = packed_like(like, policy.device)
-                received, values = packed_like(like, "cpu", pin_memory=True)
-                with without_waiting():
-                    run()
-                self._recorder = self._recorder or CudaRecorder(policy.device)
-                self._recorder.warm_up(run)
-                launch = self._recorder.capture(run, [generator])
-            finally:
-                policy.exploration = own_exploration
+                values: dict[str, Any] = {"action": decision.action}
+                for name in self._columns:
+                    value = own if name == MEMORY and own is not None else decision.extra.get(name)
+                    if value is not None:
+                        values[name] = value() if callable(value) else value
+                deliver(values)
+                if own is not None and decision.state is not None:
+                    own.copy_(decision.state)  # after the column of the memory was delivered
 
-        def replay() -> None:
-            launch()
-            received.copy_(chosen)  # the one wait of a step
-
-        return Recording(obs, generator, own, replay, values, acting)
+            graph = HostGraph(choose, self._recorder, policy.device, [generator])
+        return Recording(obs, generator, own, graph, acting)

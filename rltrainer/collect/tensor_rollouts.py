@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Generator, Tensor
 
-from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExploration, fingerprint_of, followed
+from rltrainer.collect.acting_graph import MEMORY, RECORDED_EXPLORATIONS, ScheduledExplorations, fingerprint_of
 from rltrainer.collect.action_selection import ActionSelection, random_action
 from rltrainer.collect.faults import raise_choice_fault
 from rltrainer.envs.adapter.actions import ActionConverter
@@ -21,7 +21,6 @@ from rltrainer.execution.fingerprint import Fingerprint, plain
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.noise import Draw, DrawnNumbers, DrawRecord
 from rltrainer.nets.policy import VERSION, Decision
-from rltrainer.plan import no_progress
 from rltrainer.tree import Tree, map_tensors, map_tree
 
 Fields = dict[str, Tree]
@@ -59,7 +58,7 @@ class TensorRollouts:
         self._graphs: CudaGraphs | None = None
         self._policy_state: Fingerprint | None = None
         self._states: dict[Hashable, int] = {}
-        self._explorations: dict[int, ScheduledExploration] = {}
+        self._explorations = ScheduledExplorations(policy)
         # Set while it collects.
         self._key: tuple[Hashable, ...] = ()
         self._replacing: Exploration | None = None
@@ -140,16 +139,11 @@ class TensorRollouts:
 
     @contextlib.contextmanager
     def _exploring(self, selection: ActionSelection) -> Iterator[None]:
-        """Explore by numbers of tensors, so that neither compiled nor recorded code holds the value of a schedule."""
-        policy, acting = self._policy, selection.acting if selection.explore and not selection.random else None
-        own, replaces = (policy.exploration, policy.progress), selection.replacing is not None
-        copy = None if acting is None else followed(self._explorations, acting, policy)
-        self._replacing, self._key = copy if replaces else None, (id(acting), replaces and acting is not None)
-        policy.exploration, policy.progress = copy, no_progress
-        try:
+        acting = selection.acting if selection.explore and not selection.random else None
+        with self._explorations.used(acting) as copied:
+            self._replacing = None if selection.replacing is None else copied
+            self._key = id(acting), self._replacing is not None
             yield
-        finally:
-            policy.exploration, policy.progress = own
 
     def _numbers(
         self, num_rows: int, selection: ActionSelection, generator: Generator

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltrainer.tree import map_tensors
+from rltrainer.tree import map_tensors, packed_like
 
 MAX_GRAPHS = 32
 """Number of shapes that are recorded, as each holds memory; calls of further shapes run without a graph."""
@@ -170,6 +170,43 @@ class CudaGraphs:
         self.is_on = False
         reason = str(error).strip().partition("\n")[0]
         warnings.warn(f"recording {self._name} as a CUDA graph failed, it runs without: {reason}", stacklevel=5)
+
+
+class HostGraph:
+    """A recorded function that delivers tensors to the host, all in one copy.
+
+    `function(deliver)` calls `deliver` once, with a dict of tensors, and may change other tensors in place. All that it
+    reads stays at its place.
+
+    Raises:
+        Exception: the function cannot be recorded.
+    """
+
+    def __init__(
+        self, function: Callable[[Callable[[dict[str, Tensor]], None]], None], recorder: CudaRecorder,
+        device: torch.device, generators: Sequence[torch.Generator],
+    ) -> None:  # fmt: skip
+        found = list[dict[str, Tensor]]()
+        function(found.append)
+        self._sent, places = packed_like(found[0], device)
+        self._received, values = packed_like(found[0], "cpu", pin_memory=True)
+
+        def send(sent: dict[str, Tensor]) -> None:
+            for name, place in places.items():
+                place.copy_(sent[name])
+
+        self._values: dict[str, Tensor] = values
+        run = partial(function, send)
+        with without_waiting():
+            run()
+        recorder.warm_up(run)
+        self._replay = recorder.capture(run, generators)
+
+    def __call__(self) -> dict[str, Tensor]:
+        """Run the function; return what it delivers, in memory that the next call overwrites."""
+        self._replay()
+        self._received.copy_(self._sent)  # the one wait
+        return self._values
 
 
 def _take_apart(value: Any, tensors: list[Tensor]) -> Hashable:
