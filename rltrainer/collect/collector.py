@@ -1,7 +1,7 @@
 """The collector: the only place that steps envs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,32 +179,51 @@ class Collector(Stateful[CollectorState]):
                 with torch.random.fork_rng(devices=[]):
                     self._open(self.envs.part(*self.shard))
 
-    def take_part(self, owner: str, rank: int, world: int) -> None:
-        """Become the collector of a shard among `world`, with its share of the envs, which `open` makes, and buffer.
+    def check_part(self, owner: str, world: int) -> DeferredEnvs:
+        """Check that this can become the collectors of `world` shards, and return what makes their envs.
 
         Raises:
-            ParamsError: `make_vec` did not make the envs, or `world` shards cannot share them out; about `owner`.
+            ParamsError: `make_vec` did not make the envs, or `world` shards cannot share them out; about `owner`. Or
+                the buffer's sampler has a fixed size.
             ReplayBufferError: there is data in the buffer.
         """
         held: Any = require_collector(owner, self).envs
         if self._is_open and self._info_keys:
             held = held.env
-        if (envs := vars(held).get("recipe") if self._is_open else held) is None:
+        envs: DeferredEnvs | None = vars(held).get("recipe") if self._is_open else held
+        if envs is None:
             rule, hint = "must be made by make_vec in a run of several shards", "wrap single envs by its wrappers=."
             raise ParamsError.about(owner, "envs", rule, held, f"Make it with rl.make_vec, and {hint}")
-        if (num_envs := envs.num_envs) % world:
-            least = num_envs // world * world
+        if envs.num_envs % world:
+            least = envs.num_envs // world * world
             hint = f"Take {least} or {least + world}." if least else f"Take {world}."
             rule = f"must be a multiple of the number of shards, {world}"
-            raise ParamsError.about(owner, "num_envs", rule, num_envs, hint)
+            raise ParamsError.about(owner, "num_envs", rule, envs.num_envs, hint)
+        if isinstance(self.buffer, ReplayBuffer):
+            self.buffer.check_part()
+        return envs
+
+    def rings(self) -> Iterator[object]:
+        """Yield the buffer's memory, which copies that are about to take a part may share; see `ReplayBuffer`."""
         if self.buffer is not None:
-            self.buffer.take_part(rank, world)
+            yield from self.buffer.rings()
+
+    def take_part(self, owner: str, rank: int, world: int) -> None:
+        """Become the collector of a shard among `world`, with its share of the envs, which `open` makes, and buffer.
+
+        Raises:
+            ParamsError, ReplayBufferError: as `check_part`; nothing has changed.
+        """
+        envs = self.check_part(owner, world)
+        num_envs = envs.num_envs // world
         if self._is_open:
             self.close()
             envs.close()
             del self.adapter, self._selection, self._episodes, self._checker, self._agents, self._tensors
         self._hold(envs)
-        self.shard, self.num_envs = (rank, world), num_envs // world
+        if self.buffer is not None:
+            self.buffer.take_part(rank, num_envs=num_envs)
+        self.shard, self.num_envs = (rank, world), num_envs
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""

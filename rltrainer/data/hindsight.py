@@ -72,12 +72,7 @@ class HindsightReplayBuffer(ReplayBuffer):
             rule = "must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape"
             raise SpaceError.about(owner, "observation_space", rule, observation_space)
         super().__init__(capacity, observation_space, action_space, num_envs, **options)
-        self._bounds = TrajectoryBounds(self._ring)
-
-    def take_part(self, index: int, count: int) -> None:
-        """Become one of `count` equal parts; see `ReplayBuffer`."""
-        super().take_part(index, count)
-        self._bounds = TrajectoryBounds(self._ring)
+        self._bounds = TrajectoryBounds()
 
     @classmethod
     def for_env(cls, env: gym.Env[Any, Any], capacity: int, num_envs: int = 1, **options: Any) -> Self:
@@ -115,7 +110,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         rows = (chance < self.num_goals / (self.num_goals + 1)).nonzero().squeeze(1)
         if len(rows):
             slots = slots[rows]
-            before, after = map(self._ring.on_device, self._bounds.of(to_array(slots)))
+            before, after = map(self._ring.on_device, self._bounds.of(self._ring, to_array(slots)))
             first = -before if self.strategy == "episode" else torch.zeros_like(after)
             share = torch.rand(len(rows), dtype=torch.float64, generator=self.generator, device=self.device)
             ahead = after if self.strategy == "final" else first + (share * (after - first + 1)).long()
@@ -166,17 +161,14 @@ class HindsightReplayBuffer(ReplayBuffer):
 class TrajectoryBounds:
     """Counts the transitions of a trajectory before and after each slot."""
 
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        # Of trajectories that have ended; running ones are counted from the newest transition.
-        self._before, self._after = np.zeros((2, ring.num_slots), np.int32)
-        self._memory: object | None = None
+    def __init__(self) -> None:
+        self._memory: object | None = None  # of the ring that the last call read
 
-    def of(self, slots: Array) -> tuple[Array, Array]:
+    def of(self, ring: Ring, slots: Array) -> tuple[Array, Array]:
         """Return how many stored transitions lie before and after slots [M] in their trajectories, int64 each."""
-        self._catch_up()
+        self._catch_up(ring)
         # Each env numbers its transitions from the first that it ever stored.
-        ring, env, written = self._ring, slots % self._ring.num_envs, self._ring.written
+        env, written = slots % ring.num_envs, ring.written
         age = ((written - 1)[env] - slots // ring.num_envs) % ring.num_rows
         number = written[env] - 1 - age
         has_ended = number < self._begin[env]
@@ -184,12 +176,13 @@ class TrajectoryBounds:
         oldest = (written - ring.sizes())[env]
         return np.minimum(before, number - oldest), np.where(has_ended, self._after[slots], age)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, ring: Ring) -> None:
         """Read what was stored since the last call, and the newest of then, whose trajectory may have ended later."""
-        ring = self._ring
         written, oldest = ring.written, ring.written - ring.sizes()
         if self._memory is not ring.memory:
             self._memory, self._seen, self._begin = ring.memory, oldest, oldest.copy()
+            # Of trajectories that have ended; running ones are counted from the newest transition.
+            self._before, self._after = np.zeros((2, ring.num_slots), np.int32)
         first = np.maximum(self._seen - 1, oldest)
         number = first + np.arange(int((written - first).max(initial=0)))[:, None]  # [rows, N]
         slots = number % ring.num_rows * ring.num_envs + np.arange(ring.num_envs)

@@ -41,7 +41,7 @@ class MixedBuffer(ReplayBuffer):
     # One memory: a transition that is stored here is stored there.
     capacity, num_envs, extra, device = map(_of_online, ("capacity", "num_envs", "extra", "device"))
     observation_space, action_space = map(_of_online, ("observation_space", "action_space"))
-    generator, _has_own_seed, _whole = map(_of_online, ("generator", "_has_own_seed", "_whole"))
+    generator, _has_own_seed = map(_of_online, ("generator", "_has_own_seed"))
     _ring, _layout, _nbytes = map(_of_online, ("_ring", "_layout", "_nbytes"))
 
     def __init__(self, online: ReplayBuffer, offline: ReplayBuffer, offline_share: float = 0.5) -> None:
@@ -132,9 +132,13 @@ class MixedBuffer(ReplayBuffer):
         self.online.seed(seed)
         self.offline.seed(derive_seed(seed, "offline"))
 
-    def take_part(self, index: int, count: int) -> None:
-        """Let the online buffer become one of `count` equal parts; each part samples from all offline data."""
-        self.online.take_part(index, count)
+    def take_part(self, index: int, *, num_envs: int) -> None:
+        """Let the online buffer take its part; each part samples from all offline data."""
+        self.online.take_part(index, num_envs=num_envs)
+        self.offline._seed_part(index)
+
+    def _seed_part(self, index: int) -> None:
+        self.online._seed_part(index)
         self.offline._seed_part(index)
 
     def _sampling_state(self) -> State:

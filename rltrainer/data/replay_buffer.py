@@ -124,31 +124,36 @@ class ReplayBuffer:
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self.follow(no_progress, ALONE)
-        self._whole = self.capacity, num_envs
         self._root_seed: int | None = None  # of the parts' own seeds, once it is a part
 
-    def take_part(self, index: int, count: int) -> None:
-        """Become one of `count` equal parts, with its share of envs and capacity, and random numbers of its own.
-
-        Raises:
-            ReplayBufferError: the buffer holds data.
-            ParamsError: its sampler has a fixed size.
-        """
-        ring = self._ring
+    def check_part(self) -> None:
+        """Raise a `ReplayBufferError` if the buffer holds data, and a `ParamsError` if its sampler has a fixed size."""
+        owner, ring = type(self).__name__, self._ring
         if len(ring):
             text = f"must be empty before a run of several shards; it holds {len(ring)} transitions"
-            hint = "The offline part of a MixedBuffer may hold some."
-            raise ReplayBufferError(f"{type(self).__name__}: {text}. {hint}")
-        capacity, num_envs = (size // count for size in self._whole)
-        if num_envs != ring.num_envs:
-            new_sampler = getattr(ring.sampler, "of_size", None)
-            if ring.sampler is not None and new_sampler is None:
-                rule = "must have a method `of_size(num_slots)`, which returns a new one, in a run of several shards"
-                raise ParamsError.about(type(self).__name__, "sampler", rule, ring.sampler)
-            self._ring = Ring(type(self).__name__, ring.specs, ring.env_capacity, num_envs, self.device, ring.frames)
-            self._ring.sampler = new_sampler and new_sampler(self.num_slots)
-        self.capacity, self.num_envs = capacity, num_envs
-        self._layout = dataclasses.replace(self._layout, capacity=capacity, num_envs=num_envs)
+            raise ReplayBufferError(f"{owner}: {text}. The offline part of a MixedBuffer may hold some.")
+        if ring.sampler is not None and getattr(ring.sampler, "of_size", None) is None:
+            rule = "must have a method `of_size(num_slots)`, which returns a new one, in a run of several shards"
+            raise ParamsError.about(owner, "sampler", rule, ring.sampler)
+
+    def rings(self) -> Iterator[object]:
+        """Yield the memory that `take_part` replaces: copies that are about to take a part may share it."""
+        yield self._ring
+
+    def take_part(self, index: int, *, num_envs: int) -> None:
+        """Become the part with this index and so many envs, each with the same capacity as before; draw other numbers.
+
+        Raises:
+            ReplayBufferError, ParamsError: as `check_part`; nothing has changed.
+        """
+        self.check_part()
+        ring, new_sampler = self._ring, getattr(self.sampler, "of_size", None)
+        make = partial(Ring, type(self).__name__, ring.specs, ring.env_capacity, num_envs, self.device, ring.frames)
+        self.capacity, self.num_envs = ring.env_capacity * num_envs, num_envs
+        del ring, self._ring  # frees its memory first, unless copies share it
+        self._ring = make()
+        self._ring.sampler = new_sampler and new_sampler(self.num_slots)
+        self._layout = dataclasses.replace(self._layout, capacity=self.capacity, num_envs=num_envs)
         self._seed_part(index)
 
     def _seed_part(self, index: int) -> None:

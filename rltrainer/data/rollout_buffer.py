@@ -1,5 +1,6 @@
 """The rollout buffer: the steps of one collection, in time order."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -58,14 +59,16 @@ class RolloutBuffer:
         self._starts = np.ones(num_envs, np.bool_)
         self._token: object | None = None
         self._taken: DenseRollout | None = None
-        self._num_all_envs = num_envs
 
-    def take_part(self, index: int, count: int) -> None:
-        """Become one of `count` equal parts: forget all steps, and take memory for its share of the envs."""
-        num_rows, num_all = self._columns["obs"].shape[0] - 1, self._num_all_envs
-        spaces = (self.observation_space, self.action_space)
-        RolloutBuffer.__init__(self, num_rows, num_all // count, *spaces, self.device, self.extra)
-        self._num_all_envs = num_all
+    def rings(self) -> Iterator[object]:
+        """Yield the memory that `take_part` replaces; see `ReplayBuffer`."""
+        yield from (self._writer, self._columns, self._valid)
+
+    def take_part(self, index: int, *, num_envs: int) -> None:
+        """Become a part with so many envs: forget all steps, and take memory anew."""
+        num_rows, spaces = self._columns["obs"].shape[0] - 1, (self.observation_space, self.action_space)
+        del self._writer, self._columns, self._valid, self._first_row, self._views, self._taken  # frees it first
+        RolloutBuffer.__init__(self, num_rows, num_envs, *spaces, self.device, self.extra)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without views of this object's memory."""

@@ -69,6 +69,11 @@ def replay(num_envs: int = 4, **options: Any) -> ReplayBuffer:
     return ReplayBuffer(400, Counted.observation_space, Counted.action_space, num_envs, **options)
 
 
+def buffer_of(kind: Any, size: int, num_envs: int = 4) -> Any:
+    spaces = {"observation_space": Counted.observation_space, "action_space": Counted.action_space}
+    return kind(size, num_envs=num_envs, **spaces)
+
+
 def rollout_of(collector: rl.Collector, num_steps: int = 40) -> Any:
     collector.seed(3)
     collector.collect(num_steps)
@@ -208,6 +213,40 @@ def test_a_copy_takes_another_part() -> None:
     assert Counted.num_open == 4
     first, second = collector.rollout(), copied.rollout()
     assert not torch.equal(first.obs, second.obs)
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, rl.PrioritizedReplayBuffer, RolloutBuffer])
+def test_a_copy_of_a_collector_with_an_empty_buffer_is_cheap(kind: Any) -> None:
+    collector = made(buffer=buffer_of(kind, 10**5))
+    collector.take_part(OWNER, 0, 2)
+    memo: dict[int, Any] = {id(ring): ring for ring in collector.rings()}
+    copied = copy.deepcopy(collector, memo)
+    assert sum(each.nbytes for each in memo.values() if isinstance(each, np.ndarray | torch.Tensor)) < 100_000
+    copied.take_part(OWNER, 1, 2)
+    for each in (collector, copied):
+        each.seed(1)
+        each.collect(8)
+    assert not torch.equal(collector.rollout().obs, copied.rollout().obs)
+    assert collector.buffer.nbytes == copied.buffer.nbytes > 10**6  # type: ignore[union-attr]  # they have one
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, RolloutBuffer])
+def test_a_buffer_for_a_part_keeps_its_envs_in_the_next_run(kind: Any) -> None:
+    collector = made()
+    for _ in range(2):
+        collector.attach_buffer(buffer_of(kind, 16, collector.num_envs))
+        collector.take_part(OWNER, 1, 2)
+        collector.collect(8)
+        assert collector.rollout().reward.shape == (4, 2)
+
+
+def test_what_cannot_take_a_part_is_found_before_anything_changes() -> None:
+    collector = made(buffer=replay())
+    assert collector.check_part(OWNER, 2).num_envs == 4
+    collector.collect(8)
+    with pytest.raises(ReplayBufferError, match="must be empty"):
+        collector.check_part(OWNER, 2)
+    assert collector.collect(8).num_collected_steps == 8
 
 
 def test_taking_a_part_moves_no_generator_of_torch() -> None:

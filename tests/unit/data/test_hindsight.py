@@ -180,7 +180,7 @@ def test_from_a_file_of_a_uniform_buffer_of_another_size(tmp_path: Path) -> None
 def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
     rng = np.random.default_rng(seed)
     buffer, reference = make_buffer(9 * num_envs, num_envs), Reference(9, num_envs)
-    bounds = TrajectoryBounds(buffer._ring)
+    bounds = TrajectoryBounds()
     for step in played(buffer, reference, seed, 150):
         if step == 70:
             buffer.clear()
@@ -191,7 +191,7 @@ def test_bounds_equal_brute_force(seed: int, num_envs: int) -> None:
             continue
         cells = torch.cat([torch.arange(0), *buffer._ring.all_slots(1000)])
         numbers = buffer._ring.columns["obs"].gather(cells)[:, 0].long().tolist()
-        found = np.stack(bounds.of(cells.numpy())).T.tolist()
+        found = np.stack(bounds.of(buffer._ring, cells.numpy())).T.tolist()
         expected = {all_[i].obs: (i - begin, end - i) for all_, i, begin, end in reference.spans()}
         assert dict(zip(numbers, map(tuple, found), strict=True)) == expected
 
