@@ -284,7 +284,7 @@ def rows_folder(path: Path) -> Path:
 
 
 def on_first(ranks: Ranks, act: Callable[[], Any]) -> Any:
-    """Call a function on the first rank alone, and return its plain value on all, which else raise `CheckpointError`."""
+    """Call a function on the first rank alone, and return its plain value on all; or raise `CheckpointError`."""
     return ranks.attempt(partial(ranks.once, act), CheckpointError)[0]
 
 

@@ -45,6 +45,9 @@ AnyVectorEnv = Annotated[
 ]
 AnyPolicy = Annotated[Policy, instance_of(Policy, hint="Pass algorithm.policy, or ActorCritic.for_envs(envs).")]
 
+OF_OPEN = ("adapter", "_selection", "_episodes", "_checker", "_agents", "_tensors")
+"""Attributes that step the envs, which there are once envs are made."""
+
 
 @dataclass(kw_only=True)
 class CollectorState:
@@ -203,8 +206,10 @@ class Collector(Stateful[CollectorState]):
             self.buffer.check_part()
         return envs
 
-    def rings(self) -> Iterator[object]:
-        """Yield the buffer's memory, which copies that are about to take a part may share; see `ReplayBuffer`."""
+    def replaced(self) -> Iterator[object]:
+        """Yield the objects that `take_part` replaces, which copies that are about to take a part may share."""
+        if self._is_open:
+            yield from (self.envs, *(vars(self)[name] for name in OF_OPEN))
         if self.buffer is not None:
             yield from self.buffer.rings()
 
@@ -219,11 +224,12 @@ class Collector(Stateful[CollectorState]):
         if self._is_open:
             self.close()
             envs.close()
-            del self.adapter, self._selection, self._episodes, self._checker, self._agents, self._tensors
+            for name in OF_OPEN:
+                delattr(self, name)
         self._hold(envs)
         if self.buffer is not None:
             self.buffer.take_part(rank, num_envs=num_envs)
-        self.shard, self.num_envs = (rank, world), num_envs
+        self.shard, self.num_envs, self.num_all_envs = (rank, world), num_envs, envs.num_envs
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""

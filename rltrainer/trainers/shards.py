@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -78,16 +78,21 @@ def split(
     _check_layers(algorithm)
     if params.resume_from_log:
         params.raise_invalid("resume_from_log", "must be False in a run of several shards", "Resume from a checkpoint.")
-    quiet = _quiet(params, training_fn=None, test_fn=None)  # which are called once in each process
-    params = _quiet(params) if first.rank > 0 else params
-    _take_parts(params, first)
+    collectors = _collectors(params)
+    for owner, collector in collectors.items():
+        collector.check_part(owner, first.world)
     for field in SHARED_OUT:
         _require_multiple(params, field, first.world)
-    copies = [copy.deepcopy((algorithm, quiet)) for _ in others]  # before there are envs, which are not copied
-    for ranks, (_, own_params) in zip(others, copies, strict=True):
-        _take_parts(own_params, ranks)
-    for collector in [each for own in (params, *(own for _, own in copies)) for each in own.collectors().values()]:
-        cast(Collector, collector).open()
+    quiet = _quiet(params, training_fn=None, test_fn=None)  # which are called once in each process
+    params = _quiet(params) if first.rank > 0 else params
+    shared = {id(each): each for collector in collectors.values() for each in collector.replaced()}  # such as envs
+    copies = [copy.deepcopy((algorithm, quiet), dict(shared)) for _ in others]
+    for ranks, own in zip(meeting.ranks, (params, *(own for _, own in copies)), strict=True):
+        for owner, collector in _collectors(own).items():
+            collector.take_part(owner, ranks.rank, ranks.world)
+    for own in (params, *(own for _, own in copies)):
+        for collector in _collectors(own).values():
+            collector.open()
     return first, params, [trainer_of_shard(trainer, ranks, *own) for ranks, own in zip(others, copies, strict=True)]
 
 
@@ -99,10 +104,10 @@ def trainer_of_shard(cls: type[Any], ranks: Ranks, algorithm: Algorithm, params:
     return trainer
 
 
-def _take_parts(params: TrainerParams, ranks: Ranks) -> None:
-    for field, source in params.collectors().items():
-        owner = f"{type(params).__name__}.{field}"
-        require_collector(owner, source).take_part(owner, ranks.rank, ranks.world)
+def _collectors(params: TrainerParams) -> dict[str, Collector]:
+    """Return the collectors by the names of their fields; a `ParamsError` if one is of another class."""
+    named = {f"{type(params).__name__}.{field}": source for field, source in params.collectors().items()}
+    return {owner: require_collector(owner, source) for owner, source in named.items()}
 
 
 def _require_multiple(params: TrainerParams, field: str, world: int) -> None:

@@ -219,7 +219,7 @@ def test_a_copy_takes_another_part() -> None:
 def test_a_copy_of_a_collector_with_an_empty_buffer_is_cheap(kind: Any) -> None:
     collector = made(buffer=buffer_of(kind, 10**5))
     collector.take_part(OWNER, 0, 2)
-    memo: dict[int, Any] = {id(ring): ring for ring in collector.rings()}
+    memo: dict[int, Any] = {id(each): each for each in collector.replaced()}
     copied = copy.deepcopy(collector, memo)
     assert sum(each.nbytes for each in memo.values() if isinstance(each, np.ndarray | torch.Tensor)) < 100_000
     copied.take_part(OWNER, 1, 2)

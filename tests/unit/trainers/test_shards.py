@@ -484,6 +484,8 @@ def test_a_collector_that_was_a_shards_serves_a_trainer_alone() -> None:
     again = rl.OnPolicyTrainer(first.algorithm, params)
     assert (params.num_envs, params.own_batch_size) == (2, 4)
     assert again.run().env_step == 32
+    params = dataclasses.replace(params, runtime=sharded(4))
+    assert (rl.OnPolicyTrainer(first.algorithm, params).run().env_step, params.num_envs) == (32, 4)
 
 
 @pytest.mark.parametrize("shard", [0, 1])
@@ -503,3 +505,30 @@ def test_a_profiler_is_the_first_shards_and_changes_no_check(tmp_path: Path) -> 
     runtime = dataclasses.replace(sharded(), profiler=rl.ProfilerParams(folder=str(tmp_path)))
     error_text(RanksDifferError, scripted(hooks=[Restarts()], epoch_num_steps=32, runtime=runtime).run)
     scripted(runtime=runtime).run()
+
+
+class Uncopied(rl.TrainerHook):
+    """A hook that cannot be copied."""
+
+    def setup(self, ctx: Any) -> None: ...
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Uncopied":
+        raise TypeError("cannot be copied")
+
+
+@pytest.mark.parametrize("fields", [{"hooks": [Uncopied()]}, {"batch_size": 7}])
+def test_collectors_stay_whole_if_a_run_cannot_be_split(fields: dict[str, Any]) -> None:
+    envs = counting_envs(4)
+    policy = tiny_actor_critic(envs)
+    collector = rl.Collector(
+        policy, envs, rl.RolloutBuffer(2, 4, envs.single_observation_space, envs.single_action_space)
+    )
+    collector.collect(8)
+    params = rl.OnPolicyTrainerParams(
+        training_collector=collector, runtime=sharded(), **QUIET, **{"batch_size": 8} | fields
+    )
+    with pytest.raises((TypeError, ParamsError)):
+        params.create_trainer(ScriptedOnPolicy(policy))
+    assert (collector.num_envs, collector.envs, collector.shard) == (4, envs, None)
+    collector.collect(8)
+    assert collector.rollout().reward.shape == (2, 4)
