@@ -21,7 +21,8 @@ from rltrainer.collect.collector import AnyPolicy
 from rltrainer.collect.data_source import DataSource, EpisodeWriter, Process
 from rltrainer.collect.episode_infos import checked_keys
 from rltrainer.collect.rules import check_counts, processed, require_buffer, require_same_spaces
-from rltrainer.collect.weight_sync import Counts, Layout, Publisher, SharedWeights, SyncState, WeightSync
+from rltrainer.collect.shared_weights import Layout, Publisher, SharedWeights
+from rltrainer.collect.weight_sync import Counts, SyncState, WeightSync
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import CheckpointError, EnvError, ParamsError
 from rltrainer.interval import Every

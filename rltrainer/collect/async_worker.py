@@ -14,7 +14,7 @@ from torch import nn
 from rltrainer import seeding
 from rltrainer.collect.async_rows import Arrays, RowQueue, Rows, as_numpys_own, to_arrays
 from rltrainer.collect.collector import Collector
-from rltrainer.collect.weight_sync import Layout, SharedWeights, check_layout, layout_of, tensors_of
+from rltrainer.collect.shared_weights import Layout, SharedWeights, check_layout, layout_of, tensors_of
 from rltrainer.data import RolloutBuffer
 from rltrainer.data.storage import Extra
 from rltrainer.envs import frame_skip

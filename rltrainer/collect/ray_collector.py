@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rltrainer.collect.async_collector import AsyncCollector
 from rltrainer.collect.async_rows import RowQueue
 from rltrainer.collect.async_worker import CollectingProgram, CollectingTeam, CollectingWorker
-from rltrainer.collect.weight_sync import Layout, Publisher
+from rltrainer.collect.shared_weights import Layout, Publisher
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import EnvError
 from rltrainer.interval import Every

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect.weight_sync import CopyElsewhere, SharedWeights, SyncState, WeightSync, layout_of, tensors_of
+from rltrainer.collect.shared_weights import SharedWeights, layout_of, tensors_of
+from rltrainer.collect.weight_sync import CopyElsewhere, SyncState, WeightSync
 from rltrainer.errors import EnvError, ParamsError
 from tests.unit.collect.async_parts import Constant, seven_training_steps, wide
 
