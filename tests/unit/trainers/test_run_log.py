@@ -318,6 +318,7 @@ def test_rows_are_written_whatever_the_returns() -> None:
 
 def test_the_bar_is_drawn_to_its_end(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "is_watched", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")  # tqdm cuts its line at the width of a terminal
     on_policy_trainer(show_progress=True).run()
     last = capfd.readouterr().err.split("\r")[-1]
     assert "40.0/40.0" in last
