@@ -153,6 +153,7 @@ class Ring:
         except BaseException:
             if self.written is written:
                 self.final.repair(self.heads())
+                self._continues = False  # the heads may be those of the step that was broken off
                 with contextlib.suppress(Exception):
                     method(*values)
             raise

@@ -14,6 +14,7 @@ import torch
 
 import rltrainer as rl
 import rltrainer.data
+from rltrainer.data.storage import PackedRowStorage, RowStorage
 
 FOLDER = str(Path(rltrainer.data.__file__).parent)
 OBS = gym.spaces.Box(-1, 1000, (2,), np.float32)
@@ -79,10 +80,21 @@ def is_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
+class PackedOnHost(PackedRowStorage):
+    """Packed rows without a device."""
+
+    def _send(self, slots: Any, rows: torch.Tensor) -> None:
+        self._memory.flatten(0, 1).index_copy_(0, torch.from_numpy(slots), rows)
+
+
 @pytest.mark.parametrize("kind", [rl.ReplayBuffer, rl.PrioritizedReplayBuffer])
-@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize(("num_rows", "storage"), [(1, RowStorage), (3, RowStorage), (1, PackedOnHost)])
 @pytest.mark.parametrize("num_before", [0, 23])
-def test_a_write_is_whole_wherever_it_is_interrupted(kind: Any, num_rows: int, num_before: int) -> None:
+def test_a_write_is_whole_wherever_it_is_interrupted(
+    kind: Any, num_rows: int, storage: Any, num_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    continues = num_before > 0 and storage is PackedOnHost  # then its rows hold the observations already
+    monkeypatch.setattr("rltrainer.data.ring.RowStorage", storage)
     writer, stream = Writer(), object()
     before = kind(16, OBS, ACTION, num_envs=2, seed=1)
     for _ in range(num_before):
@@ -90,7 +102,7 @@ def test_a_write_is_whole_wherever_it_is_interrupted(kind: Any, num_rows: int, n
 
     def write(buffer: rl.ReplayBuffer, value: Any) -> None:
         if num_rows == 1:
-            buffer.add(*value, token=object())
+            buffer.add(*value, token=buffer._ring.token if continues else object())
         else:
             buffer.add_rollout(value, token=object())
 
