@@ -180,7 +180,7 @@ class Ring:
         has_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
         if has_ended:
             done = np.flatnonzero(terminated | truncated)
-            final_obs = map_tree(lambda x: torch.from_numpy(to_array(x)[done]), next_obs)
+            final_obs = self.columns["obs"].gather(self.on_device(self._slots_at(self.written + 1)[done]))
             self.final.put(self._slots_at(self.written)[done], final_obs)
         if self.sampler is not None:
             self._tell(self.sampler, self._slots_at(self.written), self.written + 1)

@@ -238,6 +238,14 @@ def test_values_are_copied_and_cast() -> None:
     assert buffer.sample(1).reward.item() == 1.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_successors_of_any_kind_are_kept_at_the_end_of_an_episode(dtype: torch.dtype) -> None:
+    buffer = make_buffer(4)
+    next_obs = torch.full((1, 2), 0.5, dtype=dtype, requires_grad=True)
+    buffer.add(torch.zeros(1, 2), [0], [1.0], next_obs, [True], [False])
+    assert buffer.sample(1).next_obs.tolist() == [[0.5, 0.5]]
+
+
 def test_dict_and_tuple_observations_with_images() -> None:
     image = gym.spaces.Box(0, 255, (2, 2, 1), np.uint8)
     space = gym.spaces.Dict({"cam": image, "rest": gym.spaces.Tuple([gym.spaces.Discrete(9), OBS])})
