@@ -1,6 +1,6 @@
 """The prioritised replay buffer (Schaul et al. 2016, Prioritized experience replay; its proportional variant)."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
@@ -51,6 +51,11 @@ class PrioritySampler:
         # The exponent of the weights. A device reads it there: a CUDA graph would repeat a number of the host.
         self._exponent: float | Tensor = 0.0 if device.type == "cpu" else torch.zeros_like(self.largest)
         self._beta: float | None = None
+        self.ranks = ALONE  # the largest weight of their whole batch is 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the way back to a trainer."""
+        return vars(self) | {"ranks": ALONE}
 
     def of_size(self, num_slots: int) -> "PrioritySampler":
         """Return a new one for so many slots."""
@@ -84,12 +89,7 @@ class PrioritySampler:
             self.largest.copy_(torch.maximum(self.largest, other.largest.to(slots.device)))
 
     def draw(
-        self,
-        num_drawable: int,
-        shape: tuple[int, ...],
-        progress: float,
-        generator: torch.Generator,
-        ranks: Ranks = ALONE,
+        self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Draw a slot from each of B equal shares of the priorities' sum, with weights up to 1 in all `ranks`."""
         # Stratified as in appendix B.2.1: a batch holds rare and frequent transitions in proportion.
@@ -102,8 +102,7 @@ class PrioritySampler:
         # w_i = (N P_i)^-beta / max_j w_j (section 3.4): dividing by the largest only ever makes an update smaller, and
         # makes N cancel out.
         weight = probability.pow_(self._exponent)
-        largest = weight.amax(-1, keepdim=True)
-        largest = ranks.max(largest)  # of the whole batch
+        largest = self.ranks.max(weight.amax(-1, keepdim=True))
         return slots.view(shape), (weight / largest).float()
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
@@ -190,6 +189,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         return cls._load(path, device, capacity, num_envs, alpha=alpha, beta=beta)
 
+    def follow(self, progress: Callable[[], float], ranks: Ranks) -> None:
+        """Let the sampler know the ranks, too; see `ReplayBuffer`."""
+        super().follow(progress, ranks)
+        if isinstance(self.sampler, PrioritySampler):
+            self.sampler.ranks = ranks
+
     @property
     def can_be_recorded(self) -> bool:
         """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
@@ -200,11 +205,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if isinstance(self.sampler, PrioritySampler):
             self.sampler.refresh(self._progress())
         return super().refresh()
-
-    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-        if isinstance(self.sampler, PrioritySampler):
-            return self.sampler.draw(self._ring.num_drawable, shape, self._progress(), self.generator, self._ranks)
-        return super()._draw(shape)
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
         """Set the priorities of `Transitions.index` to the sizes of errors, both [B] or [K, B].

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.data.prioritized import EPSILON
+from rltrainer.data.prioritized import EPSILON, PrioritySampler
 from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.state.state_file import read_state, write_state
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
@@ -278,3 +278,18 @@ def test_a_run_ends_with_other_priorities_than_it_began_with() -> None:
     rl.OffPolicyTrainer(algorithm, params).run()
     assert len(priorities(buffer)) > 5
     assert buffer.sampler._beta == pytest.approx(0.94)  # type: ignore[union-attr]  # a `PrioritySampler`
+
+
+class Halved(PrioritySampler):
+    """Draws as the sampler of before, and halves the weights."""
+
+    def draw(self, *args: Any) -> Any:
+        _, _, _, _ = args  # as `Sampler` says
+        slots, weight = super().draw(*args)
+        return slots, weight / 2
+
+
+def test_an_own_kind_of_sampler_gets_the_documented_arguments() -> None:
+    buffer = make(4)
+    buffer.sampler = Halved(buffer.num_slots, 0.5, 0.5, buffer.device)
+    assert fill(buffer, cell(0), cell(1)).sample(3).weight.tolist() == [0.5] * 3
