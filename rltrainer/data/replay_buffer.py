@@ -227,8 +227,9 @@ class ReplayBuffer:
             obs, action, reward, terminated, truncated: as the envs received and returned them.
             next_obs: the true successors, also where an episode ended.
             extra: all declared extras; None if none are declared.
-            token: any object that stands for an unbroken run of the envs, such as a collector's. A step with another
-                token than the step before continues no trajectory.
+            token: identifies an unbroken run of the envs; any object, compared by `is`. A step with the token of the
+                step before continues its trajectories, and `obs` is not stored again, as it is the last `next_obs`. A
+                step with another token starts new trajectories. Steps without a token continue each other.
 
         Raises:
             ReplayBufferError: a leaf is missing, or has another shape or kind of number; nothing is stored.

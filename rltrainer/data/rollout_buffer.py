@@ -220,7 +220,7 @@ class RolloutBuffer:
                 map_tree(lambda mine, new: mine.copy_(new), view, getattr(rollout, name))
         self._final_index = rollout.final_index.tolist()
         self._starts[:] = to_array(rollout.starts)
-        self.num_rows, self._has_invalid = num_rows, not bool(rollout.valid.all())
+        self.num_rows, self._has_invalid, self._continues = num_rows, not bool(rollout.valid.all()), False
 
     def is_finite(self) -> bool:
         """Return whether all numbers are finite, those of steps that are not valid included."""

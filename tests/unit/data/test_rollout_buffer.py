@@ -156,10 +156,14 @@ def test_a_rollout_that_was_gathered_elsewhere_is_held() -> None:
         for _ in range(num_rows):
             cells, valid = world.step()
             add(source, cells, np.array(valid))
+        buffer.begin(buffer)
+        add(buffer, [cell(0)] * 3)
         buffer.hold(source.rollout())
         assert len(buffer) == len(source)
         for name in set(buffer.rollout().__slots__) - {"extra"}:
             assert torch.equal(getattr(buffer.rollout(), name), getattr(source.rollout(), name)), name
+    add(buffer, [cell(90)] * 3)  # it does not continue the rollout
+    assert buffer.rollout().obs[-1, :, 0].tolist() == [90] * 3
     other = RolloutBuffer(1, 2, OBS, ACTION)
     with pytest.raises(ReplayBufferError, match=r"RolloutBuffer\.hold: expected a rollout of 2 envs, got one of 3"):
         other.hold(source.rollout())
