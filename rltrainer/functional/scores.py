@@ -66,7 +66,8 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     """Return the probability that a run scores better than one of another algorithm, averaged over tasks `[...]`.
 
     It is the share of all pairs of runs on a task in which the first is better; a draw counts half (the statistic U of
-    Mann and Whitney over the number of pairs). `others` [..., S, M] or [S] on other tasks are a `ParamsError`.
+    Mann and Whitney over the number of pairs). `others` are scores `[..., S, M]` or `[S]` on the same tasks; another
+    number of tasks is a `ParamsError`.
     """
     found = _checked("probability_of_improvement", "scores", scores)
     other = _checked("probability_of_improvement", "others", others)
@@ -87,7 +88,8 @@ def bootstrap_interval(
     leading axes: a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
 
     `statistic` is a function of arrays `[..., R, M]`, such as `interquartile_mean`, with one of `scores` for each
-    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables. Raises as `scores` says.
+    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables. A `confidence` outside of (0, 1),
+    or fewer than one resample, is a `ParamsError`.
     """
     owner = "bootstrap_interval"
     arrays = [_checked(owner, "scores", each) for each in scores]

@@ -41,8 +41,8 @@ class BatchRecorder(TrainerHook):
     """Writes the batch of a training step to a safetensors file: raw, as collected, or as `batch_process` made it.
 
     On policy that is the `Rollout` of the update, off policy the newly stored rollout, offline the sampled
-    `Transitions`; in a data-parallel run, the first part's. Training step 7 writes `batch_000000007.safetensors`. The
-    hook keeps the newest of its own files.
+    `Transitions`; in a run of several shards, the first shard's. Training step 7 writes
+    `batch_000000007.safetensors`. The hook keeps the newest of its own files.
 
     Args:
         folder: of the files; the hook makes a missing one. A failure to write is a `ReplayBufferError` in the run.

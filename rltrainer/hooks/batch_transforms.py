@@ -119,7 +119,8 @@ class SelectKeys(TrainerHook):
 
     Args:
         obs: the keys of the observation to keep, in its own order; None keeps all.
-        extra: the columns of `extra` to keep; None keeps all. Two None, or a misfit to the run, are a `ParamsError`.
+        extra: the columns of `extra` to keep; None keeps all. Two None are a `ParamsError`, and so
+            are keys that do not fit the run.
     """
 
     NOT_ON_POLICY = ("process_optim_batch",)
@@ -193,7 +194,8 @@ class BatchSubSampler(TrainerHook):
     its end. A rollout with fewer steps or windows is used whole.
 
     Args:
-        batch_size: steps of an update step, a multiple of `sub_traj_len` (else a `ParamsError`), for all minibatches.
+        batch_size: steps of an update step, a multiple of `sub_traj_len`, else a `ParamsError`; the trainer divides
+            them into minibatches.
         sub_traj_len: steps of a window.
         seed: of the draws; None takes the trainer's.
     """

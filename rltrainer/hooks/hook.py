@@ -107,7 +107,7 @@ class TrainerContext:
             self._state.stop_request = f"hook: {reason}"
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Add numbers by name to the means of the log's next row, as log points do; else an `ArgumentError`."""
+        """Add numbers by name to the means of the log's next row, as log points do; others are an `ArgumentError`."""
         if not are_numbers(values):
             raise ArgumentError.about("TrainerContext.log", "values", "must be a mapping from names to numbers", values)
         self._log.take_in("training", lent(dict(values)), {})

@@ -119,7 +119,10 @@ class _MaxEpisodesState:
 
 
 class MaxEpisodes(TrainerHook):
-    """Ends the run after the training step in which `num_episodes` (else a `ParamsError`) have ended, over all envs."""
+    """Ends the run after the training step in which `num_episodes` training episodes have ended, over all envs.
+
+    A number that is no positive integer is a `ParamsError`.
+    """
 
     state_class = _MaxEpisodesState
 

@@ -34,7 +34,8 @@ class NumberedPath:
     def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
         """Make the first free one of these files or folders, and return it: no other process gets the same.
 
-        `make` makes it in one step, or raises a `FileExistsError`; `is_used` names used paths that `make` would take.
+        `make` makes it in one step, or raises a `FileExistsError`. `is_used` says which paths are not free although
+        `make` would take them; beside it, an existing path with a number is not free either.
         """
         self.given.parent.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):
@@ -46,7 +47,7 @@ class NumberedPath:
         return path
 
     def newest(self, is_log: Test) -> Path:
-        """Return the log that was written to last; the given path without a log."""
+        """Return the log that was written to last; the given path if there is none."""
         names: list[str] = []
         with contextlib.suppress(OSError):
             names = os.listdir(self._numbered(2).parent)

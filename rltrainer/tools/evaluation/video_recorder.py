@@ -25,7 +25,7 @@ EnvOrFactory = Annotated[
 class VideoRecorder(TrainerHook):
     """Records whole episodes of the policy, without exploration, at the end of a training step, each as an MP4 file.
 
-    The file `step_000020480_episode_1.mp4` is from env step 20480, offline from this gradient step. Recorded episodes
+    The file `step_000020480_episode_1.mp4` is from env step 20480; offline, the number counts gradient steps. Episodes
     are neither trained on nor counted, and change no random number of the run. With a seed of envs or run, they are the
     first episodes of a test step; an env of its own plays the same episodes at each interval. Frames go to ffmpeg one
     by one as they are drawn: a long episode takes no more memory. An `AgentsAsEnvs` has episodes of teams.

@@ -225,11 +225,11 @@ def devices_line(recipe: AnyRecipe, trainer: Trainer[Any, Any]) -> str:
 
 
 def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = None) -> Recipe:
-    """Return the recipe that `rl.train` takes for an env, or one of recommended fields.
+    """Return the recipe that `rl.train` takes for an env; if there is none, one of the algorithm's recommended fields.
 
     Args:
-        env: a gymnasium id, or a factory of envs; else a `ParamsError`.
-        algorithm: by its name, else a `ParamsError`; None leaves it to the env.
+        env: a gymnasium id, or a factory of envs; anything else is a `ParamsError`.
+        algorithm: its name; None leaves the choice to the env. An unknown name is a `ParamsError`.
     """
     return cast(Recipe, choose_recipe(checked("recipes.for_env", "env", env, AnyEnv), algorithm, {})[0])
 
@@ -260,7 +260,7 @@ def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = N
 
 
 def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any) -> AnyRecipe:
-    """Return a recipe of recommended settings; without a name, the algorithm suits the actions."""
+    """Return a recipe of recommended settings; if no algorithm is named, for one that suits the actions."""
     kwargs = shape.get("env_kwargs") or {}
     wrappers = shape.get("wrappers", ())
     num_envs = shape.get("num_envs")
