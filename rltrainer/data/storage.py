@@ -103,10 +103,10 @@ class Storage:
         found = (value for _, value in matching_leaves(self.specs, values, self.name))
         return zip(self.leaves, found, strict=True)
 
-    def check(self, values: Tree, num: int | None = None) -> None:
-        """Check a tree of tensors [S, ...] before `scatter`, S as it is or `num`; see `Leaf.check` for errors."""
+    def check(self, values: Tree) -> None:
+        """Check a tree of tensors [S, ...] before `scatter`; see `Leaf.check` for errors."""
         for leaf, value in self.matched(values):
-            leaf.check(value, (*(value.shape[:1] if num is None else (num,)), *leaf.spec.shape))
+            leaf.check(value, (*value.shape[:1], *leaf.spec.shape))
 
     def scatter(self, index: Array, values: Tree, source: Array | None = None) -> None:
         """Write values [S, ...], on any device, into slots [M]; `source` [M] are their places in S, None all."""
