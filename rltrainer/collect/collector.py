@@ -183,13 +183,7 @@ class Collector(Stateful[CollectorState]):
                     self._open(self.envs.part(*self.shard))
 
     def check_part(self, owner: str, world: int) -> DeferredEnvs:
-        """Check that this can become the collectors of `world` shards, and return what makes their envs.
-
-        Raises:
-            ParamsError: `make_vec` did not make the envs, or `world` shards cannot share them out; about `owner`. Or
-                the buffer's sampler has a fixed size.
-            ReplayBufferError: there is data in the buffer.
-        """
+        """Return what makes the envs, if `take_part` can take a part of `world`; else raise its errors."""
         held: Any = require_collector(owner, self).envs
         if self._is_open and self._info_keys:
             held = held.env
@@ -217,7 +211,9 @@ class Collector(Stateful[CollectorState]):
         """Become the collector of a shard among `world`, with its share of the envs, which `open` makes, and buffer.
 
         Raises:
-            ParamsError, ReplayBufferError: as `check_part`; nothing has changed.
+            ParamsError: `make_vec` did not make the envs, or `world` shards cannot share them out; about `owner`. Or
+                the buffer's sampler has a fixed size.
+            ReplayBufferError: there is data in the buffer.
         """
         envs = self.check_part(owner, world)
         num_envs = envs.num_envs // world

@@ -51,7 +51,7 @@ class PrioritySampler:
         # The exponent of the weights. A device reads it there: a CUDA graph would repeat a number of the host.
         self._exponent: float | Tensor = 0.0 if device.type == "cpu" else torch.zeros_like(self.largest)
         self._beta: float | None = None
-        self.ranks = ALONE  # the largest weight of their whole batch is 1
+        self.ranks: Ranks = ALONE  # the largest weight of their whole batch is 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer."""

@@ -79,6 +79,7 @@ class Ring:
         frames: FrameStack | None,
     ) -> None:
         self.specs, self.env_capacity, self.num_envs, self.device = specs, env_capacity, num_envs, device
+        self._counts_on_device = device.type != "cpu"  # a draw reads there how much is stored
         self.num_rows = env_capacity + 1
         self.num_slots = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
@@ -113,11 +114,6 @@ class Ring:
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
-
-    @property
-    def _counts_on_device(self) -> bool:
-        """Whether a draw reads there how much is stored."""
-        return self.device.type != "cpu"
 
     def __len__(self) -> int:
         return int(self.sizes().sum()) if self._level is None else self.num_envs * min(self._level, self.env_capacity)
@@ -292,9 +288,8 @@ class Ring:
 
     def _differs_from_head(self, obs: Tree) -> Array:
         """Return which observations [N, ...] are not the successors of the last stored steps [N] bool."""
-        head = self._rows.heads_on_host()
-        if head is None or not is_on_host(obs):
-            head = self.columns["obs"].gather(self.on_device(self.heads()))
+        on_host, column = self._rows.has_heads and is_on_host(obs), self.columns["obs"]
+        head = column.row(1) if on_host else column.gather(self.on_device(self.heads()))
         return to_array(differ(*(map_tree(torch.as_tensor, tree) for tree in (head, obs))))
 
     def _end_pending(self) -> None:

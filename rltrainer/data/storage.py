@@ -231,8 +231,11 @@ class Leaf:
 class RowStorage:
     """All columns of a buffer [R, N]: one step of all envs, or many slots, are written at a time.
 
-    `actions` is where actions must lie to be written, None anywhere.
+    `actions` is where actions must lie to be written, None anywhere. `has_heads`: the heads' observations are on the
+    host, in row 1 of their column's target.
     """
+
+    has_heads = False
 
     def __init__(
         self,
@@ -299,10 +302,6 @@ class RowStorage:
         """Write the observations [N, ...] of all or some envs [K] to their `heads` [K]."""
         self._obs.scatter(heads, obs, envs)
 
-    def heads_on_host(self) -> Tree | None:
-        """Return the observations of all heads [N, ...], if the host knows them without a look at the columns."""
-        return None
-
 
 class PackedRowStorage(RowStorage):
     """Columns on a device in one memory, so that rows are written by one copy and one kernel."""
@@ -318,8 +317,8 @@ class PackedRowStorage(RowStorage):
             size += prod(spec.shape) * spec.dtype.itemsize
         # In words of 8 bytes, which are copied more quickly than bytes.
         self._memory = torch.zeros(*shape, -(-size // 8), dtype=torch.int64, device=device)
-        # The rows of a step of all envs and of its successors, on the host, and whether the second one holds the heads.
-        self._step, self._has_heads = torch.zeros(2, shape[1], -(-size // 8), dtype=torch.int64), False
+        # The rows of a step of all envs and of its successors, on the host.
+        self._step = torch.zeros(2, shape[1], -(-size // 8), dtype=torch.int64)
         self._place()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -335,14 +334,14 @@ class PackedRowStorage(RowStorage):
 
     def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None, holds_obs: bool = False) -> None:
         """Write a step of all envs; see `RowStorage`."""
-        self._has_heads = False  # in case of an interrupt
+        self.has_heads = False  # in case of an interrupt
         for leaf in self._obs.leaves if holds_obs else ():
             leaf.target[0] = leaf.target[1]
         super().write((0, 1), step, holds_obs=holds_obs)
         envs = np.arange(self._step.shape[1])
         rows = [row[0] if isinstance(row, tuple) else row for row in at]
         self._send(np.concatenate([row * len(envs) + envs for row in rows]), self._step.flatten(0, 1))
-        self._has_heads = True
+        self.has_heads = True
 
     def store(
         self, slots: Array, values: dict[str, Tree], source: Array | None, heads: Array, obs: Tree, envs: Array
@@ -354,16 +353,12 @@ class PackedRowStorage(RowStorage):
         of_heads = self._rows(len(envs), [(self._obs, obs, envs)])
         self._send(np.concatenate([slots, heads]), torch.cat([rows, of_heads]))
         self._step[1, envs] = of_heads
-        self._has_heads |= len(envs) == self._step.shape[1]
+        self.has_heads |= len(envs) == self._step.shape[1]
 
     def store_heads(self, heads: Array, obs: Tree, envs: Array | None = None) -> None:
         """Write the observations of heads; see `RowStorage`."""
-        self._has_heads = False
+        self.has_heads = False
         super().store_heads(heads, obs, envs)
-
-    def heads_on_host(self) -> Tree | None:
-        """Return the observations of all heads [N, ...], arrays, if they are known."""
-        return self._obs.row(1) if self._has_heads else None
 
     def _views(self, rows: Tensor) -> list[Tensor]:
         """Return the values of each leaf in rows [*axes, words], views [*axes, ...]."""

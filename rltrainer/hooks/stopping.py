@@ -119,10 +119,7 @@ class _MaxEpisodesState:
 
 
 class MaxEpisodes(TrainerHook):
-    """Ends the run after the training step in which `num_episodes` training episodes have ended, over all envs.
-
-    A number that is no positive integer is a `ParamsError`.
-    """
+    """Ends the run after the training step in which `num_episodes` training episodes have ended, over all envs."""
 
     state_class = _MaxEpisodesState
 
