@@ -162,6 +162,14 @@ def test_update_is_deterministic_under_a_seed(name: str) -> None:
     assert_same_state(one, other)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_loading_never_replaces_a_parameter(name: str) -> None:
+    algorithm = make(name)
+    before = [id(p) for p in algorithm.policy.parameters()]
+    algorithm.load_state_dict(make(name).state_dict())
+    assert [id(p) for p in algorithm.policy.parameters()] == before
+
+
 @pytest.mark.parametrize("name", WITH_TARGETS)
 def test_next_obs_matters_unless_terminated(name: str) -> None:
     def td_error(discount: float, next_seed: int) -> torch.Tensor:

@@ -129,6 +129,12 @@ def test_a_replayed_episode_has_its_actions_observations_and_frames(tmp_path: Pa
     assert [int(step.frame[0, 0, 0]) for step in steps] == [1, 2, 3, 4, 5]
 
 
+def test_options_of_a_reset_are_each_envs_own() -> None:
+    options = {"first": 3.0}
+    obs, _ = rl.make_vec(partial(Halving, False), 2, backend="sync").reset(options=options)
+    assert (obs[:, 0].tolist(), options) == ([3.0, 3.0], {"first": 3.0})
+
+
 class Shifting(rl.ActorCritic):
     """Shifts observations in place before it decides."""
 
