@@ -54,7 +54,7 @@ StartMethod = Literal["forkserver", "spawn", "fork"]
 
 @dataclass
 class AsyncState:
-    """State of an `AsyncCollector`; `workers` are those of the collectors in its workers."""
+    """State of an `AsyncCollector`; `workers` has a state of each worker's collector."""
 
     workers: list[dict[str, Any]]
     weights: SyncState
@@ -78,7 +78,7 @@ class AsyncCollector(Stateful[AsyncState]):
     Args:
         policy: whose copies choose the actions.
         make_envs: makes the vector env of one worker, there. Seeds of workers differ, also where `make_envs` gives one.
-        num_workers: together they have N envs, those of the first worker first.
+        num_workers: together they have N envs, the first worker's first.
         buffer: a `ReplayBuffer` or `RolloutBuffer` of N envs; None stores nothing.
         exploration, info_keys: see `Collector`.
         sync_every: how often the workers get the policy's weights; None is each training step. A worker takes the
@@ -271,7 +271,7 @@ class AsyncCollector(Stateful[AsyncState]):
         return AsyncState(workers, replace(self._sync.state), self._num_samples)
 
     def check_state(self, state: AsyncState) -> None:
-        """Check a state, in the workers too; envs continue as those of a `Collector` do."""
+        """Check a state, in the workers too; envs continue as in a `Collector`."""
         if len(state.workers) != len(self._begun().workers):
             expected = f"expected those of {len(self._team.workers)} workers, found {len(state.workers)}"
             raise CheckpointError(f"collector.workers: {expected}")
@@ -295,7 +295,7 @@ class AsyncCollector(Stateful[AsyncState]):
         return sum(worker.num_env_restarts for worker in self._team.workers)
 
     def record_episodes(self, folder: str | Path) -> EpisodeWriter:
-        """Record all episodes that end from now on; see `Collector`. Envs count from those of the first worker on."""
+        """Record all episodes that end from now on; see `Collector`. The first worker's envs count first."""
         self._begun().settle(keeps=True)
         arguments = [(str(folder), worker.number * self._team.num_envs) for worker in self._team.workers]
         self._team.call_each("the record of its episodes", "record_episodes", arguments)

@@ -102,7 +102,7 @@ def join_envs(parts: Sequence[Arrays]) -> Arrays:
         for each, first, stop in zip(parts, firsts, firsts[1:], strict=False)
     ]
     final_index = np.concatenate(index)
-    # A rollout's final observations are in the order of time; those of the workers follow one another.
+    # A rollout orders its final observations by time; here one worker's follow another's.
     order = np.argsort(final_index)
     joined = {name: _cat(parts, name, axis=1) for name in OF_STEPS}
     joined |= {name: _cat(parts, name) for name in ("last_obs", "starts")}
@@ -144,14 +144,14 @@ def mean_version(parts: Sequence[Rows]) -> float:
 
 
 def _slice(rows: Rows, counts: list[list[int]], start: int, stop: int) -> Rows:
-    """Return some of the rows; `counts` are those of `RowQueue`."""
+    """Return some of the rows; for `counts` see `RowQueue`."""
     whole, stats = rows.arrays, rows.stats
     if start == 0 and stop == rows.num_rows:
         return rows
     num_envs = whole["reward"].shape[1]
     (steps_before, ended, final), (steps_after, ended_after, final_after) = counts[start], counts[stop]
     arrays = {name: map_tree(lambda x: x[start:stop], whole[name]) for name in OF_STEPS}
-    # Where the portion continues, the successor of the last row is the next row's observation.
+    # If the portion continues, the successor of the last row is the next row's observation.
     arrays["last_obs"] = whole["last_obs"] if stop == rows.num_rows else map_tree(lambda x: x[stop], whole["obs"])
     arrays["final_obs"] = map_tree(lambda x: x[final:final_after], whole["final_obs"])
     arrays["final_index"] = whole["final_index"][final:final_after] - start * num_envs

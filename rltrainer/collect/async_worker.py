@@ -44,7 +44,7 @@ class Request:
 class CollectingProgram:
     """Collects in the envs of one worker; the pulse counts their steps and resets.
 
-    `make_envs`, pickled, makes the vector env; `seed` is that of all global generators of the process.
+    `make_envs`, pickled, makes the vector env; `seed` seeds all global generators of the process.
     """
 
     def __init__(self, link: Link, owner: str, make_envs: bytes, number: int | str, seed: int) -> None:

@@ -79,7 +79,7 @@ class Collector(Stateful[CollectorState]):
 
     Args:
         policy: chooses the actions.
-        envs: any gymnasium vector env, in any autoreset mode. Those of `make_vec` are made when they are first needed
+        envs: any gymnasium vector env, in any autoreset mode. Envs of `make_vec` are made when they are first needed
             under `torchrun`.
         buffer: a `ReplayBuffer` or `RolloutBuffer`; None stores nothing.
         exploration: replaces the policy's own exploration.
@@ -568,7 +568,7 @@ def require_collector(owner: str, source: DataSource) -> Collector:
 
 
 class TrajectoryToken:
-    """Stands for the steps of envs between two resets of all of them: steps of another token continue nothing."""
+    """Identifies the steps between two resets of all envs. A new token starts new trajectories."""
 
     def __init__(self, is_loaded: bool = False) -> None:
         self.is_loaded = is_loaded  # it continues one whose last steps are in buffers that were loaded

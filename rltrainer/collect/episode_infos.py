@@ -88,7 +88,7 @@ class EpisodeInfos(LastInfos):
 
     def _last_info(self, env: int) -> tuple[dict[str, Any], int]:
         infos = self.infos
-        if "final_info" in infos and infos["_final_info"][env]:  # the others are those of the next episode's reset
+        if "final_info" in infos and infos["_final_info"][env]:  # the others are from the next episode's reset
             return infos["final_info"], env
         return infos, env
 

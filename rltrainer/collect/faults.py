@@ -94,8 +94,8 @@ class FaultChecker:
         valid = np.ones(action.shape[:2], np.bool_) if counted is None else counted[None]
         before = np.broadcast_to(num_steps - 1, action.shape[1])
         _raise_first(_action_faults(action, reward, valid, before, self._actions))
-        # An env that spent the step on its reset will act on the observation that the reset returned. Of envs that are
-        # stepped by themselves, the others hold what earlier steps returned.
+        # An env that spent the step on its reset will act on the observation that the reset returned. If envs are
+        # stepped one by one, the other rows hold older results.
         still_open = self._episodes.open
         if self._num_now is None:
             counted = None if still_open is None else counted | still_open
@@ -159,7 +159,7 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool,
 
 
 def raise_choice_fault(error: NonFiniteError, policy: Policy, obs: Tree, num_steps: int) -> NoReturn:
-    """Raise the error of a policy that could not choose after so many steps: that of an observation, or its own."""
+    """Raise the error of a policy that could not choose after so many steps: a fault of an observation, or its own."""
     # A policy that acts on all envs may fail because of one past its quota, which is not counted.
     check_obs(obs, None, num_steps, is_first=False)
     raise NonFiniteError(f"{type(policy).__name__}, step {num_steps + 1}: {error}") from error

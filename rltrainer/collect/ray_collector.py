@@ -91,7 +91,7 @@ class _Call:
 class RayWorker(CollectingWorker):
     """An actor, and the next one when it is lost: it is set up alike, and gets the calls that have no answer.
 
-    `publisher` has the newest weights; `options` are those of Ray for an actor, the others those of `RayCollector`.
+    `publisher` has the newest weights; `options` are Ray's for an actor; `RayCollector` explains the others.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class RayCollector(AsyncCollector):
     that of an `AsyncCollector`; with `max_ahead=0` a run without losses resumes bit for bit.
 
     Args:
-        num_actors: together they have N envs, those of the first actor first.
+        num_actors: together they have N envs, the first actor's first.
         max_version_lag: versions that the weights of a row may be older than the newest; older rows are dropped. None
             takes all. Off policy, with a few rows per training step, pass 16 or more.
         max_ahead: see `AsyncCollector`; None lets no row become too old.

@@ -53,7 +53,7 @@ class WeightSync:
     def sync(self, counts: Counts | None) -> bool:
         """Publish the weights if they are due by a trainer's counters, or at once without counters.
 
-        Return whether the counters are those of a run that begins: its versions count from 0.
+        Return whether the counters say that a run starts: its versions count from 0.
         """
         begins = counts is not None and counts.get("training_step") == 0
         if begins:  # wherever another run ended

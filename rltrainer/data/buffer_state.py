@@ -64,7 +64,7 @@ class RowsState:
     stop: Numbers
     # The columns' tensors [M, ...], by path.
     data: dict[str, Any]
-    # Those of the M that end a trajectory [K], ascending, and their successors [K, ...], by path.
+    # Rows that end a trajectory [K], ascending, and their successors [K, ...], by path.
     final_index: Numbers
     final_obs: dict[str, Any]
     # The `RowFile` that holds them, if there is one.
@@ -138,7 +138,7 @@ class BufferState(BufferLayout, SamplingState):
 
 @dataclass(kw_only=True)
 class MixedState(BufferState):
-    """State of a mixed buffer: that of the online one, and of the sampling of the offline one."""
+    """State of a mixed buffer: the online buffer's state, and the offline buffer's sampling."""
 
     offline: OfflineState
 
@@ -182,7 +182,7 @@ def ring_state(ring: Ring, rows: "list[State] | RowLog") -> State:
 def prepare_ring(ring: Ring, state: BufferState, is_finite: bool) -> Load:
     """Check a state of the same layout against ring and itself; return the function that loads it.
 
-    `is_finite`: numbers must be finite, as those of a run are; a user's own buffer may hold others.
+    `is_finite`: numbers must be finite, as in a run; a user's own buffer may hold others.
     """
     written = state.written
     head = _tree("head", state.head, ring.specs["obs"], ring.num_envs)
@@ -250,7 +250,7 @@ def _check_values(name: str, specs: Tree, tree: Tree, is_finite: bool, where: Te
     """Check that values [M, ...] are finite, and those `where` there are any [M] in their spaces."""
     for (path, leaf), spec in zip(named_leaves(tree), leaves(specs), strict=True):
         require(not is_finite or bool(leaf.isfinite().all()), f"{name}{path}: holds NaN or infinity")
-        # Bounds of a Box are those of actions alone.
+        # Only actions must lie within the bounds of a Box.
         if spec.space is not None and (name == "action" or not isinstance(spec.space, gym.spaces.Box)):
             inside, values = ValueRange(spec.space), to_array(leaf if where is None else leaf[where])
             text = "" if inside.holds(values) else outside_text(f"{name}{path}", inside, values, ("transition",))
@@ -316,7 +316,7 @@ def rows_between(ring: Ring, start: Array, stop: Array) -> State:
 
 
 def all_rows(ring: Ring) -> list[State]:
-    """Return all rows of a ring as views: those of all envs at once if they are in step, else env by env."""
+    """Return all rows of a ring as views: all envs at once if they are in step, else env by env."""
     written, position = ring.written, ring.oldest(ring.written)
     width = ring.num_envs if (written == written[0]).all() else 1
     found = []

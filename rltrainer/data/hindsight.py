@@ -35,7 +35,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     Args:
         capacity, observation_space, action_space, num_envs, options: see `ReplayBuffer`, for errors too.
         compute_reward: from achieved and desired goals [M, ...] and info to rewards [M], in one call per sample. The
-            achieved goals are those of the successors.
+            successors hold the achieved goals.
         compute_terminated: the same for the ends of episodes, for envs that end one by success; None keeps the ends.
             A window of n steps ends there too.
         num_goals: goals in hindsight for each true one; k in the paper.
@@ -105,7 +105,7 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
         batch = super()._transitions(slots, n_step, gamma)
-        # Of k + 1 transitions, k are relabelled. They are chosen when sampled, so the buffer stores each step once.
+        # k of k + 1 transitions are relabelled. They are chosen when sampled, so the buffer stores each step once.
         chance = torch.rand(len(slots), generator=self.generator, device=self.device)
         rows = (chance < self.num_goals / (self.num_goals + 1)).nonzero().squeeze(1)
         if len(rows):
@@ -181,7 +181,7 @@ class TrajectoryBounds:
         written, oldest = ring.written, ring.written - ring.sizes()
         if self._memory is not ring.memory:
             self._memory, self._seen, self._begin = ring.memory, oldest, oldest.copy()
-            # Of trajectories that have ended; running ones are counted from the newest transition.
+            # Counts for ended trajectories; running ones are counted from the newest transition.
             self._before, self._after = np.zeros((2, ring.num_slots), np.int32)
         first = np.maximum(self._seen - 1, oldest)
         number = first + np.arange(int((written - first).max(initial=0)))[:, None]  # [rows, N]

@@ -9,7 +9,7 @@ import torch
 
 from rltrainer.errors import ReplayBufferError
 
-# Where Linux lists the limits of groups of processes, such as containers, those of this process, and the memory.
+# Linux lists here the limits of groups of processes, such as containers, this process's groups, and the memory.
 CGROUPS, OWN_GROUPS, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
 # The files of a group in versions 1 and 2 of cgroups: its limit, its usage, and in its statistics the pages of files.
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -57,7 +57,7 @@ def _of_machine() -> int | None:
 
 
 def _of_cgroups() -> list[int]:
-    """Return the bytes that each limit above this process leaves: its group's, and those of the groups around it."""
+    """Return the bytes that each limit above this process leaves: its group's, and the groups' around it."""
     try:
         lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
     except OSError:

@@ -79,7 +79,7 @@ class MixedBuffer(ReplayBuffer):
         """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
 
         Returns:
-            transitions [B], or [K, B]; `index` of the offline ones begins where that of the online buffer ends.
+            transitions [B], or [K, B]; `index` of the offline ones is `online.num_slots` larger than in their buffer.
         """
         batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         # RLPD draws half from either (section 4.1); without online data all is offline. The share is

@@ -150,7 +150,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of that the weights undo, in [0, 1], or a schedule of it over progress.
 
-    `load` takes both too, and gives transitions without a priority that of new ones.
+    `load` takes both too, and treats transitions without a priority as new ones.
     """
 
     sampler_nbytes = 9  # float64, and the sums above
@@ -183,7 +183,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: float = 0.6,
         beta: float | Schedule = 0.4,
     ) -> Self:
-        """Read any replay buffer's file; transitions without a priority get that of new ones.
+        """Read any replay buffer's file; transitions without a priority count as new ones.
 
         `alpha` must be the file's, if it has priorities; for the rest see `ReplayBuffer.load`.
         """

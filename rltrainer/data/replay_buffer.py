@@ -69,9 +69,9 @@ class ReplayBuffer:
         seed: of the sampling; wins over the trainer's.
         extra: further columns, from their name to (shape, dtype) of one transition.
         frame_stack: k, where an observation is k frames, as `gymnasium.wrappers.FrameStackObservation` makes it; each
-            frame is stored once, and at the beginning of a trajectory its first one is repeated. Of a full buffer, each
-            env's k - 1 oldest transitions are not sampled: frames of their stacks are gone. None stores observations
-            as they are. Observations that are something else are a `ParamsError` when the first ones are stored.
+            frame is stored once, and at the start of a trajectory its first one is repeated. A full buffer does not
+            sample each env's k - 1 oldest transitions, as frames of their stacks are gone. None stores observations
+            as they are. Observations that are no such stacks are a `ParamsError` when the first ones are stored.
 
     Raises:
         ParamsError: a value breaks its rule.
@@ -368,7 +368,7 @@ class ReplayBuffer:
         sampler = self._ring.sampler
         if sampler is not None and td_error is not None:
             slots, errors = index.to(self.device), td_error.detach().to(self.device)
-            # Of a transition in several of K batches, the newest error counts.
+            # The newest error of a transition that is in several of K batches counts.
             for batch in zip(slots, errors, strict=True) if slots.dim() > 1 else ((slots, errors),):
                 sampler.update(*batch)
 
@@ -441,8 +441,8 @@ class ReplayBuffer:
     ) -> Self:
         """Make a buffer from logged data of one env, in time order; each leaf is an array or tensor [M, ...].
 
-        Without `next_observations` the successor of a row is the next row. That of a truncated row, and of a last row
-        that is not terminated, is then unknown: such rows are left out, and a warning is logged that says how many.
+        Without `next_observations` the successor of a row is the next row. Truncated rows, and a last row that is not
+        terminated, then have no known successor: they are left out, and a warning says how many.
         With them, a row whose successor is not the next row ends its trajectory.
 
         Raises:

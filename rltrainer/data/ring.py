@@ -1,9 +1,8 @@
 """The memory of a replay buffer: one ring of rows per env, and how transitions are found in it.
 
 A ring is [R, N]: N envs of R rows, one more than each env's transitions. A row holds the observation that was acted
-on, which is the successor of the row before; the spare row, the head, holds that of the newest transition. Where a
-trajectory ends, by an episode's end or otherwise, the successor is kept apart. A slot is a place in the ring; its flat
-index is row * N + env.
+on, which is the successor of the row before; the spare row, the head, holds the newest transition's successor. If a
+trajectory ends at a row, its successor is kept apart. A slot is a place in the ring; its flat index is row * N + env.
 """
 
 import contextlib
@@ -99,12 +98,11 @@ class Ring:
         self.token: object | None = None  # stands for the run of the envs whose steps were stored last
         # Whether an env's trajectory ends before its next transition.
         self.pending_end = np.zeros(num_envs, np.bool_)
-        # Transitions that each env ever stored: the next one's row is this modulo R. Where all envs are in step, which
-        # is most often, one number stands for all of them, and draws and rows need no table of envs.
+        # Transitions that each env ever stored: the next one's row is this modulo R. Usually all envs are in step: then
+        # one number replaces the table.
         self.written = np.zeros(num_envs, np.int64)
         self._level: int | None = 0
-        # Whether the heads hold the observations that are acted on next: all trajectories go on, and the caller, whose
-        # token stands for an unbroken run, continues them.
+        # Whether the heads hold the observations that are acted on next: no trajectory has ended, and there is a token.
         self._continues = False
         self._envs = np.arange(num_envs)
         self._table = torch.zeros(4 if self.num_frameless == 0 else 7, num_envs, dtype=torch.int64, device=device)
@@ -149,7 +147,7 @@ class Ring:
         except BaseException:
             if self.written is written:
                 self.final.repair(self.heads())
-                self._continues = False  # the heads may be those of the step that was broken off
+                self._continues = False  # the heads may hold half a step
                 with contextlib.suppress(Exception):
                     method(*values)
             raise
@@ -219,7 +217,7 @@ class Ring:
         """
         count = np.bincount(new.env, minlength=self.num_envs)
         self._end_pending()
-        place = np.empty_like(new.env)  # of each one, among those of its env
+        place = np.empty_like(new.env)  # among the env's new transitions
         place[np.argsort(new.env, kind="stable")] = count_up(count)
         kept = place >= count[new.env] - self.env_capacity
         source = new.source
@@ -306,12 +304,12 @@ class Ring:
         """Return the flat indices of transitions [B] or [K, B], drawn uniformly with replacement."""
         if len(shape) == 1:
             position = self._position(shape, generator)
-        else:  # one call per batch: the numbers of K batches are those of K times one batch, on every device
+        else:  # one call per batch: K batches take the same numbers as K calls for one batch, on every device
             position = torch.cat([self._position(shape[1:], generator) for _ in range(shape[0])])
         if self._level is None or self._counts_on_device:
             slots = self._at(position, *self._drawable_lookup())
         elif (forgotten := max(self._level - self.env_capacity, 0)) == 0:
-            # Where all envs hold the same rows, their transitions are one stretch of the flat memory.
+            # All envs hold the same rows: their transitions are one stretch of the flat memory.
             slots = position
         else:
             slots = position.add_((forgotten + self.num_frameless) * self.num_envs).remainder_(self.num_slots)
@@ -321,8 +319,8 @@ class Ring:
         """Draw positions [B] among the drawable transitions: none is rejected, whatever is forgotten or invalid."""
         if not self._counts_on_device:
             return torch.randint(self.num_drawable, shape, generator=generator, device=self.device)
-        # A CUDA graph would repeat the number of transitions of the host: take the rest of a large number by that of
-        # the device. Of n transitions none is more likely than another by more than n / 2^62.
+        # A CUDA graph would repeat the host's number of transitions n, so divide a large number by the device's n and
+        # take the rest. No transition is more likely than another by more than n / 2^62.
         large = torch.randint(2**62, shape, generator=generator, device=self.device)
         return large.remainder_(self._drawable_lookup()[0, -1])
 
@@ -360,8 +358,8 @@ class Ring:
     ) -> tuple[Tensor, Tensor]:
         """Walk along trajectories from slots [B] for a length L, and return the slots [L, B].
 
-        Also return which of them the trajectory holds [L, B]: beyond its end, or that of the data, the last of them is
-        repeated. `backwards` walks towards the beginning, up to the oldest that is `drawable`, or stored.
+        Also return which slots belong to the trajectory [L, B]: beyond its end, or the end of the data, the last slot
+        is repeated. `backwards` walks towards the start, up to the oldest transition that is `drawable`, or stored.
         """
         steps = torch.arange(length, device=slots.device) * (-self.num_envs if backwards else self.num_envs)
         path = (slots + steps.unsqueeze(1)) % self.num_slots
@@ -502,7 +500,7 @@ def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -
     Returns each window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
     """
     # R = r_0 + gamma r_1 + ... + gamma^(k-1) r_(k-1), to be bootstrapped with gamma^k V (Sutton and Barto 2018,
-    # equation 7.1). Powers are computed in float64: in float32 those of long windows would be off in the last places.
+    # equation 7.1). Powers are computed in float64: float32 is inexact for long windows.
     length = inside.sum(0)
     powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
     # Rewards beyond the window are selected away, as 0 * nan is nan.

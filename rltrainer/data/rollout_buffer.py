@@ -223,7 +223,7 @@ class RolloutBuffer:
         self.num_rows, self._has_invalid, self._continues = num_rows, not bool(rollout.valid.all()), False
 
     def is_finite(self) -> bool:
-        """Return whether all numbers are finite, those of steps that are not valid included."""
+        """Return whether all numbers are finite, also in steps that are not valid."""
         if self._taken is not None:
             taken = self._taken
             values = leaves((taken.obs, taken.successor, taken.action, taken.reward))
@@ -235,7 +235,7 @@ class RolloutBuffer:
         return all([leaf.is_finite(count) for column, count in parts for leaf in column.leaves])
 
     def holds_actions(self, actions: ValueRange) -> bool:
-        """Return whether all actions lie in their space, those of steps that are not valid included."""
+        """Return whether all actions lie in their space, also in steps that are not valid."""
         kept = self._columns["action"].leaves[0].target[: self.num_rows] if self._taken is None else self._taken.action
         return actions.holds(to_array(kept))
 

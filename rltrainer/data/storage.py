@@ -346,7 +346,7 @@ class PackedRowStorage(RowStorage):
     def store(
         self, slots: Array, values: dict[str, Tree], source: Array | None, heads: Array, obs: Tree, envs: Array
     ) -> None:
-        """Write values of all columns, and the heads; see `RowStorage`. Those of the host need no waiting."""
+        """Write values of all columns, and the heads; see `RowStorage`. Values of the host need no waiting."""
         if not is_on_host(values["reward"], obs):
             return super().store(slots, values, source, heads, obs, envs)
         rows = self._rows(len(slots), [(column, values[name], source) for name, column in self.columns.items()])

@@ -66,8 +66,7 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     """Return the probability that a run scores better than one of another algorithm, averaged over tasks `[...]`.
 
     It is the share of all pairs of runs on a task in which the first is better; a draw counts half (the statistic U of
-    Mann and Whitney over the number of pairs). `others` are scores `[..., S, M]` or `[S]` on the same tasks; another
-    number of tasks is a `ParamsError`.
+    Mann and Whitney over the number of pairs). `others` [..., S, M] or [S] with another M are a `ParamsError`.
     """
     found = _checked("probability_of_improvement", "scores", scores)
     other = _checked("probability_of_improvement", "others", others)

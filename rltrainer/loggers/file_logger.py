@@ -34,8 +34,7 @@ class NumberedPath:
     def claim(self, make: Callable[[Path], object] = Path.mkdir, is_used: Test | None = None) -> Path:
         """Make the first free one of these files or folders, and return it: no other process gets the same.
 
-        `make` makes it in one step, or raises a `FileExistsError`. `is_used` says which paths are not free although
-        `make` would take them; beside it, an existing path with a number is not free either.
+        `make` makes it in one step, or raises a `FileExistsError`. `is_used`: which paths that `make` takes are in use.
         """
         self.given.parent.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain([self.given], map(self._numbered, itertools.count(2))):

@@ -64,7 +64,7 @@ class Reduce:
         if self.is_on and is_compiled and plan.leaves_graph:
             leave_graph: Any = torch.compiler.disable  # which takes seconds to import what it needs
             self.mean = leave_graph(plan.mean)
-        self.share: Tensor | None = None  # of this rank's batch in that of all, times their number; None is 1
+        self.share: Tensor | None = None  # this rank's batch over the whole batch, times the number of ranks; None is 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy without the plan."""
