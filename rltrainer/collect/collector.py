@@ -216,16 +216,15 @@ class Collector(Stateful[CollectorState]):
             ReplayBufferError: there is data in the buffer.
         """
         envs = self.check_part(owner, world)
-        num_envs = envs.num_envs // world
         if self._is_open:
             self.close()
             envs.close()
             for name in OF_OPEN:
                 delattr(self, name)
         self._hold(envs)
+        self.shard, self.num_envs, self.num_all_envs = (rank, world), envs.num_envs // world, envs.num_envs
         if self.buffer is not None:
-            self.buffer.take_part(rank, num_envs=num_envs)
-        self.shard, self.num_envs, self.num_all_envs = (rank, world), num_envs, envs.num_envs
+            self.buffer.take_part(rank, num_envs=self.num_envs)
 
     def attach_buffer(self, buffer: ReplayBuffer | RolloutBuffer) -> None:
         """Write into this buffer from now on; errors as of `Collector`, if it does not fit the envs."""

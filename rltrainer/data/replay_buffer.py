@@ -141,11 +141,7 @@ class ReplayBuffer:
         yield self._ring
 
     def take_part(self, index: int, *, num_envs: int) -> None:
-        """Become the part with this index and so many envs, each with the same capacity as before; draw other numbers.
-
-        Raises:
-            ReplayBufferError, ParamsError: as `check_part`; nothing has changed.
-        """
+        """Become the part with this index and so many envs of the same capacity each; for errors see `check_part`."""
         self.check_part()
         ring, new_sampler = self._ring, getattr(self.sampler, "of_size", None)
         make = partial(Ring, type(self).__name__, ring.specs, ring.env_capacity, num_envs, self.device, ring.frames)

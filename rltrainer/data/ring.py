@@ -90,8 +90,7 @@ class Ring:
         self.sampler: Sampler | None = None
         # The files that hold its transitions, and up to which number of each env [N]; see `RowLog`.
         self.saved: dict[Any, Array] = {}
-        # A new object after each `clear`, by which caches of the contents notice one.
-        self.memory = object()
+        self.memory = object()  # a new one after each `clear`, by which caches of the contents notice it
         self.frames = frames
         # The k - 1 oldest of an env that has forgotten some cannot be drawn: frames of their stacks are gone.
         self.num_frameless = 0 if frames is None else frames.num_frames - 1
@@ -500,7 +499,7 @@ def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -
     Returns each window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
     """
     # R = r_0 + gamma r_1 + ... + gamma^(k-1) r_(k-1), to be bootstrapped with gamma^k V (Sutton and Barto 2018,
-    # equation 7.1). Powers are computed in float64: float32 is inexact for long windows.
+    # equation 7.1). Powers in float64, as float32 would be off in the last places for long windows.
     length = inside.sum(0)
     powers = (gamma ** torch.arange(len(path) + 1, device=path.device, dtype=torch.float64)).float()
     # Rewards beyond the window are selected away, as 0 * nan is nan.

@@ -51,8 +51,7 @@ class RolloutBuffer:
         self._final_index: list[int] = []
         # Whether steps came by `add_steps`, and how many of each env.
         self.num_rows, self._has_invalid, self._is_ragged = 0, False, False
-        # Whether the next row holds the observations that are acted on next; see `Ring`.
-        self._continues = False
+        self._continues = False  # whether the next row holds the observations that are acted on next; see `Ring`
         self._lengths = np.zeros(num_envs, np.int64)
         self._first_row: tuple[Any, ...] | None = None
         self._views: tuple[tuple[int, int], dict[str, Tree], dict[str, Tree]] | None = None
@@ -67,7 +66,7 @@ class RolloutBuffer:
     def take_part(self, index: int, *, num_envs: int) -> None:
         """Become a part with so many envs: forget all steps, and take memory anew."""
         num_rows, spaces = self._columns["obs"].shape[0] - 1, (self.observation_space, self.action_space)
-        del self._writer, self._columns, self._valid, self._first_row, self._views, self._taken  # frees it first
+        del self._writer, self._columns, self._valid, self._first_row, self._views, self._taken  # frees memory first
         RolloutBuffer.__init__(self, num_rows, num_envs, *spaces, self.device, self.extra)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,8 +242,7 @@ class RolloutBuffer:
         """Return the only row as arguments of `ReplayBuffer.add`, views [N, ...]; None unless all of it is valid."""
         if self.num_rows != 1 or self._has_invalid or self._taken is not None:
             return None
-        # Off policy most collections are one step. The views are kept, as to make them takes a tenth of the calls of
-        # an env step with its gradient step.
+        # Most collections off policy are one step, and to make the views is slow beside it: they are kept.
         if self._first_row is None:
             obs, next_obs = (self._columns["obs"].row(i) for i in range(2))
             names = ("action", "reward", "terminated", "truncated")
@@ -266,8 +264,7 @@ class RolloutBuffer:
             plain = {name: view for name, view in views.items() if isinstance(view, Tensor)}
             trees = {name: view for name, view in views.items() if name not in plain}
             self._views = size, plain, trees
-        # Most rollouts are one row in the same memory, so the last one's views are used again, but in new dicts, as
-        # callers may add to them.
+        # The last rollout's views are used again if they fit, in new dicts, as callers may add to them.
         _, plain, trees = self._views
         found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
         if num_final:

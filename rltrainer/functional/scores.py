@@ -87,8 +87,7 @@ def bootstrap_interval(
     leading axes: a run's learning curve stays whole. With fewer than about five runs intervals are too narrow.
 
     `statistic` is a function of arrays `[..., R, M]`, such as `interquartile_mean`, with one of `scores` for each
-    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables. A `confidence` outside of (0, 1),
-    or fewer than one resample, is a `ParamsError`.
+    argument. Papers take 2,000 resamples for curves and profiles, 50,000 for tables. Bad arguments are a `ParamsError`.
     """
     owner = "bootstrap_interval"
     arrays = [_checked(owner, "scores", each) for each in scores]

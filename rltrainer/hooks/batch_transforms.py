@@ -119,8 +119,7 @@ class SelectKeys(TrainerHook):
 
     Args:
         obs: the keys of the observation to keep, in its own order; None keeps all.
-        extra: the columns of `extra` to keep; None keeps all. Two None are a `ParamsError`, and so
-            are keys that do not fit the run.
+        extra: columns to keep; None keeps all. Two None, or keys that do not fit the run, are a `ParamsError`.
     """
 
     NOT_ON_POLICY = ("process_optim_batch",)
@@ -194,8 +193,7 @@ class BatchSubSampler(TrainerHook):
     its end. A rollout with fewer steps or windows is used whole.
 
     Args:
-        batch_size: steps of an update step, a multiple of `sub_traj_len`, else a `ParamsError`; the trainer divides
-            them into minibatches.
+        batch_size: steps of all minibatches of an update step, a multiple of `sub_traj_len`, else a `ParamsError`.
         sub_traj_len: steps of a window.
         seed: of the draws; None takes the trainer's.
     """
