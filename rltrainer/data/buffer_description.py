@@ -39,16 +39,16 @@ class StoredEpisodes:
     return_: Array
     terminated: Array
     truncated: Array
-    # [E]: False where the ring has overwritten the beginning.
+    # [E]: False where the ring has overwritten the start.
     is_whole: Array
 
     @property
     def is_finished(self) -> Array:
-        """Trajectories that are episodes from their beginning to their end [E] bool."""
+        """Trajectories that are episodes from their start to their end [E] bool."""
         return self.is_whole & (self.terminated | self.truncated)
 
     def warn_of_lost_beginnings(self, caller: str) -> None:
-        """Log how many transitions the caller leaves out, as beginnings of their episodes are overwritten."""
+        """Log how many transitions the caller leaves out, because the starts of their episodes are overwritten."""
         if num_left_out := int(self.length[~self.is_whole].sum()):
             text = "%s: %d of %d transitions belong to episodes whose beginning was overwritten, and are left out"
             logging.getLogger("rltrainer").warning(text, caller, num_left_out, len(self.slots))
@@ -142,14 +142,14 @@ class ObservationRange:
 class BufferDescription:
     """The contents of a replay buffer; `print` shows them as a table.
 
-    An episode counts if its beginning and its end are there. `score` is the mean return of the episodes: a policy that
+    An episode counts if its start and its end are there. `score` is the mean return of the episodes: a policy that
     learns from the data should reach it.
 
     Attributes:
         num_transitions: how many there are.
-        num_episodes: from their beginning to their end.
-        num_unfinished: other trajectories: still running, ended from outside, or with the beginning overwritten.
-        num_terminated, num_truncated: how the episodes end; those of both count as terminated.
+        num_episodes: from their start to their end.
+        num_unfinished: other trajectories: still running, ended from outside, or with the start overwritten.
+        num_terminated, num_truncated: how the episodes end; an episode with both ends counts as terminated.
         time_limit: the length at which most truncated episodes end; None without any.
         num_at_time_limit: how many of them end there.
         returns, lengths: of the episodes; None without any.
@@ -190,7 +190,7 @@ class BufferDescription:
 
 
 def describe(ring: Ring, action_space: gym.Space[Any], reference_scores: Any) -> BufferDescription:
-    """Describe a ring; see `ReplayBuffer.describe`."""
+    """Describe a ring; see `ReplayBuffer.describe`, for errors too."""
     reference_scores = checked("ReplayBuffer.describe", "reference_scores", reference_scores, ReferenceScores | None)
     episodes = stored_episodes(ring)
     finished = episodes.is_finished

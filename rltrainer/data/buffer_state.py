@@ -50,7 +50,7 @@ class SamplingState:
 
 @dataclass(kw_only=True)
 class OfflineState(SamplingState):
-    """State of a buffer whose data is the user's file."""
+    """State of a buffer with the data of a user's file."""
 
     num_transitions: NonNegativeInt
 
@@ -59,7 +59,7 @@ class OfflineState(SamplingState):
 class RowsState:
     """M transitions in the order of `numbered`."""
 
-    # [N]: of each env the first number, and the first one after them.
+    # [N]: each env's first number, and the number after its last.
     start: Numbers
     stop: Numbers
     # The columns' tensors [M, ...], by path.
@@ -124,7 +124,7 @@ class BufferState(BufferLayout, SamplingState):
     rows: list[RowsState]
 
     def problem(self) -> str | None:
-        """Return how the fields contradict each other."""
+        """Return the contradiction between the fields, or None."""
         for name, values in (("written", self.written), ("pending_end", self.pending_end)):
             if len(values) != self.num_envs:
                 return f"{name}: expected {self.num_envs} values, found {len(values)}"
@@ -160,7 +160,7 @@ def decoded(cls: type[BufferState], state: object, num_bytes: int) -> BufferStat
 
 
 def read_buffer(path: Path) -> BufferState:
-    """Read a file."""
+    """Read a file; a `ReplayBufferError` that names it if it is damaged or no buffer."""
     state = read_state(path, FILE_KIND, ReplayBufferError, mapped=True)
     try:
         return decoded(BufferState, state, path.stat().st_size)
@@ -183,6 +183,9 @@ def prepare_ring(ring: Ring, state: BufferState, is_finite: bool) -> Load:
     """Check a state of the same layout against ring and itself; return the function that loads it.
 
     `is_finite`: numbers must be finite, as in a run; a user's own buffer may hold others.
+
+    Raises:
+        ReplayBufferError: the state is of other rows, contradicts itself, or holds a value that does not fit.
     """
     written = state.written
     head = _tree("head", state.head, ring.specs["obs"], ring.num_envs)
@@ -200,7 +203,7 @@ def prepare_ring(ring: Ring, state: BufferState, is_finite: bool) -> Load:
         parts.append((rows.start, new))
     text = f"rows: expected those up to {written.tolist()}, found {position.tolist()}"
     require(bool((position == written).all()), text)
-    # The head of an env whose newest trajectory has ended, or that is empty, may be any finite row.
+    # If an env is empty, or its newest trajectory has ended, its head may be any finite row.
     _check_values("head", ring.specs["obs"], head, is_finite, torch.from_numpy(has_head))
     saved = {rows.file: rows.stop for rows in takewhile(lambda rows: isinstance(rows.file, RowFile), state.rows)}
     return partial(ring.restore, written, state.pending_end, head, parts, saved)
@@ -247,7 +250,7 @@ def require(condition: bool, text: str) -> None:
 
 
 def _check_values(name: str, specs: Tree, tree: Tree, is_finite: bool, where: Tensor | None = None) -> None:
-    """Check that values [M, ...] are finite, and those `where` there are any [M] in their spaces."""
+    """Check that values [M, ...] are finite, and in their spaces `where` [M] there are any."""
     for (path, leaf), spec in zip(named_leaves(tree), leaves(specs), strict=True):
         require(not is_finite or bool(leaf.isfinite().all()), f"{name}{path}: holds NaN or infinity")
         # Only actions must lie within the bounds of a Box.
@@ -270,7 +273,7 @@ class RowFile:
 
 
 class RowLog:
-    """The rows of a ring for a save: those in files already, and new ones."""
+    """The rows of a ring for a save: the ones in files already, and new ones."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -287,7 +290,7 @@ class RowLog:
         return files
 
     def new(self, kept: dict[RowFile, Array]) -> Iterator[tuple[State, Array, Array]]:
-        """Yield the rows that are missing in those files: the contents of each new file, its first number and its end.
+        """Yield the rows missing in these files: the contents of each new file, its first numbers [N] and its ends [N].
 
         Each env's newest row is left out; see `tail`.
         """
@@ -303,7 +306,7 @@ class RowLog:
         return rows_between(self._ring, self._settled, self._ring.written)
 
     def saved(self, files: dict[RowFile, Array]) -> None:
-        """Note which files hold all rows but the newest."""
+        """Note which files hold all rows but the newest, and up to which number each goes [N]."""
         self._ring.saved = files
 
 
@@ -323,7 +326,7 @@ def all_rows(ring: Ring) -> list[State]:
     for envs in (slice(env, env + width) for env in range(0, ring.num_envs, width)):
         while (first := int(position[envs.start])) < written[envs.start]:
             row = first % ring.num_rows
-            stop = min(row + int(written[envs.start]) - first, ring.num_rows)  # up to where the memory begins again
+            stop = min(row + int(written[envs.start]) - first, ring.num_rows)  # up to where the memory starts again
             start = position.copy()
             position[envs] += stop - row
             views = {name: column.rows(stop, row) for name, column in ring.columns.items()}

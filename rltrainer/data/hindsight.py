@@ -28,9 +28,9 @@ class HindsightReplayBuffer(ReplayBuffer):
     """Replaces goals that were not reached by goals that were, when it samples.
 
     Observations are a Dict with the leaves `achieved_goal` and `desired_goal`, of one shape, as in gymnasium's robots.
-    Of `num_goals` + 1 transitions, `num_goals` get as `desired_goal` the achieved goal of a transition of the same
-    trajectory, and its reward. All rewards of n steps have the same goal. No `info` is stored: the functions get an
-    empty one.
+    Among `num_goals` + 1 transitions, `num_goals` get another `desired_goal`, the achieved goal of a transition of the
+    same trajectory, and the reward of that goal. All rewards of n steps have the same goal. No `info` is stored: the
+    functions get an empty one.
 
     Args:
         capacity, observation_space, action_space, num_envs, options: see `ReplayBuffer`, for errors too.
@@ -39,7 +39,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         compute_terminated: the same for the ends of episodes, for envs that end one by success; None keeps the ends.
             A window of n steps ends there too.
         num_goals: goals in hindsight for each true one; k in the paper.
-        strategy: the transition whose achievement becomes the goal: "future" draws the transition itself or a later
+        strategy: which transition's achieved goal becomes the goal: "future" draws the transition itself or a later
             one, "episode" any of the trajectory, "final" takes the last.
 
     Raises:
@@ -78,7 +78,8 @@ class HindsightReplayBuffer(ReplayBuffer):
     def for_env(cls, env: gym.Env[Any, Any], capacity: int, num_envs: int = 1, **options: Any) -> Self:
         """Return a buffer with a single env's spaces, and its `compute_reward` and `compute_terminated`.
 
-        The env has the wrappers of the training; `options` are further arguments of the class.
+        The env has the wrappers of the training; `options` are further arguments of the class. An env without
+        `compute_reward`, or no env, is a `ParamsError`.
         """
         if not isinstance(env, gym.Env) or not ("compute_reward" in options or env.has_wrapper_attr("compute_reward")):
             rule, hint = "must be a single gymnasium.Env with a `compute_reward`", "Or pass compute_reward=... too."
@@ -100,7 +101,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         return cls._load(path, device, capacity, num_envs, **options)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
-        """Refuse: goals of sequences are not replaced."""
+        """Refuse by a `ReplayBufferError`: goals of sequences are not replaced."""
         raise ReplayBufferError("HindsightReplayBuffer.sample_sequences: goals in hindsight are for `sample` alone")
 
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
@@ -177,7 +178,7 @@ class TrajectoryBounds:
         return np.minimum(before, number - oldest), np.where(has_ended, self._after[slots], age)
 
     def _catch_up(self, ring: Ring) -> None:
-        """Read what was stored since the last call, and the newest of then, whose trajectory may have ended later."""
+        """Read what was stored since the last call, and what was the newest then: its trajectory may have ended."""
         written, oldest = ring.written, ring.written - ring.sizes()
         if self._memory is not ring.memory:
             self._memory, self._seen, self._begin = ring.memory, oldest, oldest.copy()

@@ -26,15 +26,20 @@ def _of_online(name: str) -> Any:
 
 
 class MixedBuffer(ReplayBuffer):
-    """Stores into one buffer, and samples from that and another one in fixed shares.
+    """Stores into one buffer, and samples from it and another one in fixed shares.
 
-    It is the online buffer in all but its samples: a collector fills that, and a file holds that alone. Before
+    It is the online buffer in all but its samples: a collector fills that one, and a file holds that one alone. Before
     anything is collected, all of a batch is offline data.
 
     Args:
         online: receives new transitions; of any kind.
         offline: the other source of samples, not empty; of any kind.
-        offline_share: of each batch, in [0, 1]; rounded to whole transitions, of several shards in all.
+        offline_share: of each batch, in [0, 1]; rounded to whole transitions, over all shards together.
+
+    Raises:
+        ReplayBufferError: a buffer is of another kind; `offline` is empty, the same buffer, or on another device.
+        SpaceError: the two buffers hold different transitions.
+        ParamsError: `offline_share` breaks its rule.
     """
 
     _state_class = MixedState
@@ -76,7 +81,7 @@ class MixedBuffer(ReplayBuffer):
     def sample(
         self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
     ) -> Transitions:
-        """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
+        """Draw online transitions, then offline ones; each as their buffer does. For errors see `ReplayBuffer.sample`.
 
         Returns:
             transitions [B], or [K, B]; `index` of the offline ones is `online.num_slots` larger than in their buffer.
@@ -99,7 +104,7 @@ class MixedBuffer(ReplayBuffer):
         return Transitions.combine(lambda *x: torch.cat(x, axis), parts)
 
     def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
-        """Refuse: sequences are sampled from one buffer."""
+        """Refuse by a `ReplayBufferError`: sequences are sampled from one buffer."""
         raise ReplayBufferError("MixedBuffer.sample_sequences: sequences come from one buffer: online or offline")
 
     def max_num_batches(self, batch_size: int) -> int:
@@ -107,7 +112,7 @@ class MixedBuffer(ReplayBuffer):
         return min(self.online.max_num_batches(batch_size), self.offline.max_num_batches(batch_size))
 
     def update_priorities(self, index: Tensor, td_error: Tensor | None) -> None:
-        """Report the errors of each buffer's own transitions to it."""
+        """Report to each buffer the errors of its own transitions, all [B] or [K, B]; see `ReplayBuffer`."""
         if td_error is None or td_error.shape != index.shape:  # an error, unless both draw uniformly
             self.online.update_priorities(index, td_error)
             self.offline.update_priorities(index, td_error)
@@ -118,7 +123,7 @@ class MixedBuffer(ReplayBuffer):
             self.offline.update_priorities(batch[is_offline] - self.num_slots, error[is_offline])
 
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
-        """Yield the observations of both, for statistics."""
+        """Yield the observations of both in trees [M, ...], for statistics."""
         yield from self.online.observations(chunk_size)
         yield from self.offline.observations(chunk_size)
 

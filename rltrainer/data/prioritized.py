@@ -63,7 +63,7 @@ class PrioritySampler:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that `update` changes."""
+        """The tensors that `update` changes: the largest priority [], and all tensors of the tree."""
         return [self.largest, *self.tree.tensors]
 
     def refresh(self, progress: float) -> None:
@@ -74,15 +74,15 @@ class PrioritySampler:
             self._exponent = self._exponent.fill_(-beta) if isinstance(self._exponent, Tensor) else -beta
 
     def stored(self, slots: Tensor) -> None:
-        """Give new transitions the largest priority: their errors are not known yet (algorithm 1, line 6)."""
+        """Give new slots [M] the largest priority: their errors are not known yet (algorithm 1, line 6)."""
         self.tree.set(slots, self.largest.expand(slots.shape))
 
     def forgotten(self, slots: Tensor) -> None:
-        """Set their priorities to 0."""
+        """Set the priorities of slots [M] to 0."""
         self.tree.set(slots, torch.zeros_like(slots, dtype=torch.float64))
 
     def copied(self, slots: Tensor, other: Sampler, source: Tensor) -> None:
-        """Copy the priorities of a sampler with the same exponent."""
+        """Copy to slots [M] the priorities of another sampler's slots `source` [M], if its exponent is the same."""
         if isinstance(other, PrioritySampler) and other.alpha == self.alpha:
             old, new = self.tree.leaves[slots], other.tree.leaves[source].to(slots.device)
             self.tree.set(slots, torch.where((old > 0) & (new > 0), new, old))  # 0: never drawn
@@ -91,7 +91,7 @@ class PrioritySampler:
     def draw(
         self, num_drawable: int, shape: tuple[int, ...], progress: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Draw a slot from each of B equal shares of the priorities' sum, with weights up to 1 in all `ranks`."""
+        """Draw [*shape] a slot from each of B equal shares of the priorities' sum; weights up to 1 in all `ranks`."""
         # Stratified as in appendix B.2.1: a batch holds rare and frequent transitions in proportion.
         self.refresh(progress)
         device, total = self.tree.leaves.device, self.tree.total
@@ -106,7 +106,7 @@ class PrioritySampler:
         return slots.view(shape), (weight / largest).float()
 
     def update(self, slots: Tensor, td_error: Tensor) -> None:
-        """Set priorities to |td_error|; the larger one of a slot that is in the batch twice."""
+        """Set the priorities of slots [M] to |td_error|; a slot that is in the batch twice gets the larger one."""
         if not len(slots):
             return
         old = self.tree.leaves.index_select(0, slots)
@@ -118,11 +118,11 @@ class PrioritySampler:
         self.largest.copy_(torch.maximum(self.largest, new.max()))
 
     def state_dict(self, slots: Tensor) -> State:
-        """Return a `PriorityState`."""
+        """Return a `PriorityState` of slots [M]."""
         return dict(to_state(PriorityState(self.alpha, float(self.largest), self.tree.leaves[slots].cpu().numpy())))
 
     def check_state(self, state: State, slots: Tensor) -> None:
-        """Check a state; see `Sampler`."""
+        """Check a state of slots [M]; see `Sampler`, for errors too."""
         found = from_state(PriorityState, state, "priorities")
         require(found.alpha == self.alpha, f"priorities.alpha: expected {self.alpha}, found {found.alpha}")
         is_whole = len(found.leaves) == len(slots)
@@ -133,7 +133,7 @@ class PrioritySampler:
         require(is_right, f"priorities.largest: {rule}; found {found.largest}")
 
     def set_state(self, state: State, slots: Tensor) -> None:
-        """Take over a checked state."""
+        """Take over a checked state of slots [M]."""
         self.tree.set(slots, state["leaves"].to(slots.device))
         self.largest.fill_(state["largest"])
 
@@ -143,7 +143,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     New transitions have the largest priority so far. `Transitions.weight` corrects for the frequencies:
     w_i = (N P_i)^-beta, divided by the largest of the batch. K batches that are drawn at once use the priorities
-    before the first; of a transition that is in several of them, the newest error counts.
+    before the first; if a transition is in several of them, its newest error counts.
 
     Args:
         capacity, observation_space, action_space, num_envs, options: see `ReplayBuffer`, for errors too.
@@ -249,12 +249,12 @@ class SumTree:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All leaves and sums."""
+        """All leaves and sums: levels [nodes, `WIDTH`] from the leaves up, and the top sums [nodes]."""
         return [*self._levels, self._top]
 
     @property
     def total(self) -> Tensor:
-        """Return the sum of all leaves, a scalar."""
+        """Return the sum of all leaves, a scalar []."""
         return self._top.sum()
 
     def set(self, index: Tensor, value: Tensor) -> None:

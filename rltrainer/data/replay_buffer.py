@@ -81,7 +81,7 @@ class ReplayBuffer:
 
     sampler_nbytes: ClassVar[int] = 0
     saving_nbytes: ClassVar[int] = 0
-    """Bytes per transition of the sampler, and those that saving takes for a moment."""
+    """Bytes per transition of the sampler, and further bytes that saving takes for a moment."""
     _state_class: ClassVar[type[BufferState]] = BufferState
 
     @explains_arguments
@@ -168,7 +168,7 @@ class ReplayBuffer:
         *,
         frame_stack: int | None = None,
     ) -> int:
-        """Return the bytes of memory that a buffer made with these arguments needs, saving it included."""
+        """Return the bytes of memory that a buffer of these arguments needs, saving too; errors as of the class."""
         owner = cls.__name__
         space = observation_space if frame_stack is None else FrameStack(owner, observation_space, frame_stack).space
         of_slot = slot_nbytes(column_specs(owner, space, action_space, require_extra(owner, extra)))
@@ -217,7 +217,7 @@ class ReplayBuffer:
     ) -> None:
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
-        Where the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
+        If the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
 
         Args:
             obs, action, reward, terminated, truncated: as the envs received and returned them.
@@ -239,7 +239,7 @@ class ReplayBuffer:
     def add_rollout(self, rollout: Rollout, *, token: object | None = None) -> None:
         """Store the valid steps of a rollout [T, N]; for errors see `add`.
 
-        An env's trajectory continues if the rollout begins with the successor of its last stored step, has the same
+        An env's trajectory continues if the rollout starts with the successor of its last stored step, has the same
         `token`, does not say that the env starts there, and `end_trajectory` was not called.
         """
         self._ring.write(self._ring.add_rollout, rollout, token)
@@ -289,13 +289,13 @@ class ReplayBuffer:
     @property
     def can_be_recorded(self) -> bool:
         """Return whether a CUDA graph may hold `sample` and `update_priorities`; call `refresh` before each replay."""
-        # Only of the classes that are known to take no number from the host: `HindsightReplayBuffer` asks the user's
+        # Only for classes that are known to take no number from the host: `HindsightReplayBuffer` asks the user's
         # functions for arrays, `MixedBuffer` splits a batch by how much is stored, and a subclass may do anything.
         return type(self) is ReplayBuffer and self.sampler is None
 
     @property
     def sampler_tensors(self) -> list[Tensor]:
-        """The tensors that `update_priorities` changes."""
+        """The tensors that `update_priorities` changes, of any shape."""
         return list(getattr(self.sampler, "tensors", ()))
 
     def refresh(self) -> tuple[Hashable, ...]:
@@ -325,8 +325,9 @@ class ReplayBuffer:
     ) -> Sequences:
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
-        Each begins its training at a transition that is drawn as `sample` draws it, after a burn-in of the transitions
-        before, all within its trajectory. Weights are 0 in the burn-in and beyond the trajectory's ends.
+        Each starts its training at a transition that is drawn as `sample` draws it, after a burn-in of the transitions
+        before, all within its trajectory. Weights are 0 in the burn-in and beyond the trajectory's ends. A
+        `ReplayBufferError` as in `sample`, also for sequences longer than the transitions that an env keeps.
         """
         owner, limit = "ReplayBuffer.sample_sequences", self._ring.env_capacity
         length = checked(owner, "length", length, PositiveInt, ReplayBufferError)
@@ -400,7 +401,8 @@ class ReplayBuffer:
     def extend(self, other: "ReplayBuffer") -> None:
         """Append the newest transitions of another buffer of the same spaces and extras; log how many do not fit.
 
-        Its trajectories stay whole and in order, each in one env.
+        Its trajectories stay whole and in order, each in one env. Anything but another buffer is a `ReplayBufferError`,
+        one of other spaces or extras a `SpaceError`.
         """
         if not isinstance(other, ReplayBuffer) or other is self:
             raise ReplayBufferError.about("ReplayBuffer.extend", "other", "must be another buffer", other)
@@ -439,7 +441,7 @@ class ReplayBuffer:
 
         Without `next_observations` the successor of a row is the next row. Truncated rows, and a last row that is not
         terminated, then have no known successor: they are left out, and a warning says how many.
-        With them, a row whose successor is not the next row ends its trajectory.
+        With them, a row ends its trajectory if its successor is not the next row.
 
         Raises:
             SpaceError: a value does not fit its space.
@@ -457,7 +459,7 @@ class ReplayBuffer:
         return self._state(all_rows(self._ring))
 
     def logged_state(self) -> State:
-        """Return the same for a run's checkpoint, whose rows are a `RowLog`: only new ones are written."""
+        """Return the same for a run's checkpoint. Its rows are a `RowLog`: only new ones are written."""
         return self._state(RowLog(self._ring))
 
     def _state(self, rows: list[State] | RowLog) -> State:
@@ -468,7 +470,7 @@ class ReplayBuffer:
         self.prepare_load(state)()
 
     def prepare_load(self, state: State) -> Load:
-        """Check a whole state, and return the function that loads it."""
+        """Check a whole state, and return the function that loads it; a `ReplayBufferError` if it does not fit."""
         try:
             found = decoded(self._state_class, state, self.nbytes)
             if mismatch := self._layout.mismatch(found, with_size=True):
@@ -497,7 +499,7 @@ class ReplayBuffer:
         return {"generator": self.generator.get_state(), "has_own_seed": self._has_own_seed, **known}
 
     def prepare_sampling(self, state: object, name: str) -> Load:
-        """Check such a state, and return the function that loads it; errors begin with `name`."""
+        """Check such a state, and return the function that loads it; errors start with `name`."""
         found = from_state(OfflineState, state, name)
         self._check_offline(found, name)
         return partial(self._set_sampling, found)
@@ -537,7 +539,7 @@ class ReplayBuffer:
         self._has_own_seed = found.has_own_seed
 
     def save(self, path: str | Path) -> None:
-        """Write the buffer to a file: data, never code. Rows that were never filled are not written."""
+        """Write the buffer to a file: data, never code, and only filled rows; a `ReplayBufferError` if that fails."""
         path = Path(checked("ReplayBuffer.save", "path", path, AnyPath))
         with write_errors(path, ReplayBufferError):
             # All trajectories end here: a buffer that loads the file stores the steps of other envs next.
@@ -559,7 +561,7 @@ class ReplayBuffer:
         Args:
             path: the file.
             device: of the data.
-            capacity: another than the file's; of more transitions than fit the newest are kept, and a warning is
+            capacity: another than the file's; if not all transitions fit, the newest are kept, and a warning is
                 logged that says how many are left out.
             num_envs: another than the file's; the trajectories are shared out among the envs.
 

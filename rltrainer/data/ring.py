@@ -38,13 +38,13 @@ class NewTransitions:
     # [M]: the env that each goes to, and whether its trajectory ends there.
     env: Array
     ended: Array
-    # The successors of those that ended, in their order [K, ...], and of each env's last one [N, ...], unless it ended.
+    # The successors of the K that ended, in their order [K, ...], and of each env's last one [N, ...], unless it ended.
     final_obs: Tree
     last_obs: Tree
 
     @classmethod
     def of_rollout(cls, rollout: Rollout) -> "NewTransitions":
-        """Take the valid steps of a rollout."""
+        """Take the valid steps of a rollout [T, N]."""
         valid = to_array(rollout.valid)
         source = np.flatnonzero(valid)
         ended = to_array(rollout.ends).reshape(-1)[source]
@@ -94,7 +94,7 @@ class Ring:
         self.frames = frames
         # The k - 1 oldest of an env that has forgotten some cannot be drawn: frames of their stacks are gone.
         self.num_frameless = 0 if frames is None else frames.num_frames - 1
-        self.token: object | None = None  # stands for the run of the envs whose steps were stored last
+        self.token: object | None = None  # stands for the run of the envs that stored the last steps
         # Whether an env's trajectory ends before its next transition.
         self.pending_end = np.zeros(num_envs, np.bool_)
         # Transitions that each env ever stored: the next one's row is this modulo R. Usually all envs are in step: then
@@ -131,7 +131,7 @@ class Ring:
         return np.asarray(np.minimum(written, self.env_capacity) - self.num_frameless * forgets)
 
     def drawable_slots(self, written: Array) -> Tensor:
-        """Return the flat indices of the transitions that can be drawn, ascending."""
+        """Return the flat indices of the transitions that can be drawn [M], ascending."""
         return self._newest(written, self.drawable_sizes(written))
 
     # Writing: `add` for a step of all envs, `store` for all else.
@@ -154,7 +154,7 @@ class Ring:
     def add(
         self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any, extra: Any
     ) -> None:
-        """Store one step of all envs; see `ReplayBuffer.add`."""
+        """Store one step of all envs, every leaf [N, ...]; see `ReplayBuffer.add`, for errors too."""
         if self.frames is not None:
             newest = self.frames.newest(obs), self.frames.newest(next_obs)
             if self.written[0] < NUM_CHECKED:
@@ -183,7 +183,7 @@ class Ring:
         self.written, self._level, self._is_table_old, self._continues = self.written + 1, level, True, continues
 
     def add_rollout(self, rollout: Rollout, token: object | None) -> None:
-        """Store the valid steps of a rollout; see `ReplayBuffer.add_rollout`."""
+        """Store the valid steps of a rollout [T, N]; see `ReplayBuffer.add_rollout`, for errors too."""
         num_envs = rollout.reward.shape[1]
         if num_envs != self.num_envs:
             text = f"expected a rollout of {self.num_envs} envs, got one of {num_envs}"
@@ -210,9 +210,9 @@ class Ring:
         self.store(new)
 
     def store(self, new: NewTransitions) -> tuple[Array, Array | None]:
-        """Append transitions that were checked; of more than fit into an env, only the newest.
+        """Append transitions that were checked; if more come than fit into an env, only the newest.
 
-        Return the flat indices of those that were kept [M], and which of the S values each of them holds [M].
+        Return the flat indices of the kept ones [M], and which of the S values each of them holds [M].
         """
         count = np.bincount(new.env, minlength=self.num_envs)
         self._end_pending()
@@ -273,7 +273,7 @@ class Ring:
         parts: list[tuple[Array, NewTransitions]],
         saved: dict[Any, Array],
     ) -> None:
-        """Take over a checked state; `head` [N, ...] are the newest successors, `parts` begin at numbers [N]."""
+        """Take over a checked state; `head` [N, ...] are the newest successors, `parts` start at numbers [N]."""
         self.clear()
         for start, new in parts:
             self._note_written(start)
@@ -290,7 +290,7 @@ class Ring:
         return to_array(differ(*(map_tree(torch.as_tensor, tree) for tree in (head, obs))))
 
     def _end_pending(self) -> None:
-        """Keep the successors of the last steps whose trajectories end."""
+        """Keep the successors of the last steps of the trajectories that end."""
         if np.count_nonzero(self.pending_end):
             newest = self._slots_at(self.written - 1)
             ends = self.pending_end & (self.written > 0) & (self.final.index.reshape(-1)[newest] == 0)
@@ -340,7 +340,7 @@ class Ring:
         return self._at(position, *self._lookup()[:2])
 
     def all_slots(self, chunk_size: int) -> Iterator[Tensor]:
-        """Yield the flat indices of all transitions, in the order of `slots`, in chunks."""
+        """Yield the flat indices of all transitions, in the order of `slots`, in chunks [M]."""
         size = len(self)
         for start in range(0, size, chunk_size):
             yield self.slots(torch.arange(start, min(start + chunk_size, size), device=self.device))
@@ -416,7 +416,7 @@ class Ring:
     def sequences(
         self, slots: Tensor, weight: Tensor | None, length: int, burn_in: int, n_step: int, gamma: float
     ) -> Sequences:
-        """Return the sequences whose first trained transitions are at slots [B] or [K, B], of these weights or 1."""
+        """Return the sequences with their first trained transitions at slots [B] or [K, B], of these weights or 1."""
         start = slots.flatten()
         ahead, counts = self.path(start, length)
         before, _ = self.path(start, burn_in + 1, backwards=True, drawable=True)
@@ -429,7 +429,7 @@ class Ring:
         batch.weight = counts.float() if weight is None else counts * weight.unsqueeze(-2)
         if MEMORY in batch.extra:
             batch.extra[MEMORY] = batch.extra[MEMORY].select(path.ndim - 2, 0)
-        # A transition begins a memory where the step before it is not of its trajectory, or is no longer stored.
+        # A memory starts at a transition if the step before it is of another trajectory, or is no longer stored.
         follows = self.path(flat, 2, backwards=True, drawable=True)[1][1]
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         return Sequences(**fields, first=~follows.view(path.shape))
@@ -441,7 +441,7 @@ class Ring:
         return self._slots_at(self.written)
 
     def newest_slots(self, env: int, size: int) -> Array:
-        """Return the flat indices of an env's newest transitions, oldest first."""
+        """Return the flat indices of an env's newest transitions [size], oldest first."""
         return (int(self.written[env]) - size + np.arange(size)) % self.num_rows * self.num_envs + env
 
     def _lost(self, written: Array) -> Array:
@@ -471,7 +471,7 @@ class Ring:
         """Return a table of the envs [4, N], with stacked frames [7, N]; always the same memory, which graphs read."""
         if self._is_table_old:
             written, sizes = self.written, self.sizes()
-            # The end of an env's positions, its oldest row less their begin, its newest, its oldest slot; with stacked
+            # The end of an env's positions, its oldest row less their start, its newest, its oldest slot; with stacked
             # frames also the oldest slot, end and row of the transitions to be drawn.
             table = [*self._positions(sizes), self._slots_at(written - 1), self._slots_at(written - sizes)]
             if self.num_frameless:
@@ -483,18 +483,18 @@ class Ring:
         return self._table
 
     def _positions(self, sizes: Array) -> tuple[Array, Array]:
-        """Return where the positions of each env's newest end, and their first row less where they begin."""
+        """Return where the positions of each env's newest end [N], and their first row less where they start [N]."""
         ends = np.cumsum(sizes)
         return ends, (self.written - sizes) % self.num_rows - (ends - sizes)
 
     def on_device(self, indices: Array) -> Tensor:
-        """Copy indices to the device."""
+        """Copy indices [M] to the device."""
         # Nothing waits: pageable memory has been read when the call returns.
         return torch.from_numpy(indices).to(self.device, non_blocking=True)
 
 
 def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay a window of n steps over each path of slots [n, B], of which those `inside` [n, B] belong to the window.
+    """Lay a window of n steps over each path of slots [n, B]; the slots `inside` [n, B] belong to the window.
 
     Returns each window's last slot [B], its sum of gamma^i r_i, and gamma^k for its k steps, float32 [B].
     """
@@ -511,7 +511,7 @@ def n_step_windows(path: Tensor, inside: Tensor, reward: Tensor, gamma: float) -
 def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
     """Return env and number of each of M transitions: the first of each env, then the second, and so on.
 
-    `start` and `stop` are [N]: of each env the first number, and the first one after them.
+    `start` and `stop` are [N]: each env's first number, and the number after its last.
     """
     count = np.maximum(stop - start, 0)
     env, offset = np.repeat(np.arange(len(count)), count), count_up(count)
@@ -520,7 +520,7 @@ def numbered(start: Array, stop: Array) -> tuple[Array, Array]:
 
 
 def count_up(counts: Array) -> Array:
-    """Return 0, 1, 2, ... up to each count, one after the other."""
+    """Return 0, 1, 2, ... up to each count [N], one after the other [sum of counts]."""
     first: Array = np.repeat(np.cumsum(counts) - counts, counts)
     return np.arange(len(first)) - first
 

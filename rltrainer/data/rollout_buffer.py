@@ -23,6 +23,11 @@ class RolloutBuffer:
 
     Memory for `num_steps` of each env is reserved, and grows; for other arguments see `ReplayBuffer`. `num_rows` counts
     the steps since the last `clear`.
+
+    Raises:
+        ParamsError: a value breaks its rule.
+        SpaceError: a space cannot be stored.
+        ReplayBufferError: the buffer would not fit into memory.
     """
 
     def __init__(
@@ -161,7 +166,7 @@ class RolloutBuffer:
                 leaf.target[self._lengths[n] : num_rows + 1, n] = last[n]
 
     def end_trajectory(self, envs: Array | None = None) -> None:
-        """End trajectories; see `ReplayBuffer.end_trajectory`."""
+        """End the trajectories of some envs [N] bool, or of all; see `ReplayBuffer.end_trajectory`."""
         if self.num_rows:
             first = (self.num_rows - 1) * self.num_envs
             ended = np.isin(first + np.arange(self.num_envs), self._final_index)
@@ -196,11 +201,16 @@ class RolloutBuffer:
         self._taken = None
 
     def take(self, fields: dict[str, Tree]) -> None:
-        """Hold a rollout of valid steps without a copy; given are its fields but `starts`."""
+        """Hold a rollout [T, N] of valid steps without a copy; given are its fields but `starts`."""
         self.num_rows, self._taken = len(fields["reward"]), DenseRollout(**fields, starts=self._new_starts())
 
     def hold(self, rollout: Rollout) -> None:
-        """Replace all steps by a rollout that was gathered elsewhere, if it has the same envs, shapes and extras."""
+        """Replace all steps by a rollout [T, N] that was gathered elsewhere.
+
+        Raises:
+            ReplayBufferError: it has another number of envs, other shapes or extras.
+            SpaceError: a value lies outside of its space.
+        """
         num_rows, num_final = len(rollout.reward), len(rollout.final_index)
         for name, column in self._columns.items():
             column.check(map_tree(lambda x: x.flatten(0, 1), getattr(rollout, name)))
@@ -252,7 +262,7 @@ class RolloutBuffer:
         return self._first_row
 
     def rollout(self) -> Rollout:
-        """Return the steps since the last `clear`, as views of the buffer's memory; a `ReplayBufferError` if none."""
+        """Return the steps since the last `clear` [T, N], as views of the memory; a `ReplayBufferError` if none."""
         if not self.num_rows:
             raise ReplayBufferError("RolloutBuffer.rollout: the buffer is empty. Collect first.")
         if self._taken is not None:
@@ -291,7 +301,7 @@ class RolloutBuffer:
             column.grow(rows)
 
     def _end(self, envs: Array, rows: Any) -> None:
-        """Keep the successors of these envs' steps, whose rows will be overwritten."""
+        """Keep the successors of these envs' steps [K]; the rows of the successors will be overwritten."""
         self._continues = False
         first, last = len(self._final_index), len(self._final_index) + len(envs)
         if last > self._final_obs.shape[0]:

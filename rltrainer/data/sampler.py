@@ -25,7 +25,7 @@ class Sampler(Protocol):
         """Note slots [M] that hold no transition any more, or must not be drawn any more."""
 
     def copied(self, slots: Tensor, other: "Sampler", source: Tensor) -> None:
-        """Copy the knowledge of another buffer's sampler of its slots `source` [M], which were copied to these.
+        """Copy another sampler's knowledge of its slots `source` [M], which were copied to `slots` [M] here.
 
         `stored` was called for them before. `other` may be of another class.
         """
@@ -49,4 +49,4 @@ class Sampler(Protocol):
         """Raise a `ReplayBufferError` or `CheckpointError` unless it is a state of these slots [M]; change nothing."""
 
     def set_state(self, state: State, slots: Tensor) -> None:
-        """Take over a checked state, which cannot fail; copy its tensors, which may be mapped from a file."""
+        """Take over a checked state of slots [M], which cannot fail; copy its tensors, maybe mapped from a file."""

@@ -40,7 +40,7 @@ AnyExtra = Annotated[Any, Rule(EXTRA_RULE, _is_extra)]
 
 
 def require_extra(owner: str, extra: Extra | None) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return the declared extras as a dict of tuples."""
+    """Return the declared extras as a dict of tuples; a `ParamsError` if one breaks its rule."""
     declared = {} if extra is None else checked(owner, "extra", extra, AnyExtras)
     items = {name: checked(owner, f"extra[{name!r}]", each, AnyExtra) for name, each in declared.items()}
     return {name: (tuple(as_python(shape)), dtype) for name, (shape, dtype) in items.items()}
@@ -63,7 +63,10 @@ class Spec:
 def column_specs(
     owner: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], extra: Extra
 ) -> dict[str, Tree]:
-    """Return the specs of the columns `obs, action, reward, terminated, truncated, extra`, if spaces can be stored."""
+    """Return the specs [...] of one value of the columns `obs, action, reward, terminated, truncated, extra`.
+
+    A space that cannot be stored is a `SpaceError`.
+    """
     if not isinstance(leaf_spaces(action_space), gym.Space):
         rule = "must be a Box, Discrete, MultiDiscrete or MultiBinary"
         raise SpaceError.about(owner, "action_space", rule, action_space)
@@ -82,7 +85,7 @@ def column_specs(
 
 
 def slot_nbytes(specs: dict[str, Tree]) -> int:
-    """Return the bytes of one slot in all columns."""
+    """Return the bytes of one slot in all columns, of specs [...]."""
     return sum(prod(spec.shape) * spec.dtype.itemsize for spec in leaves(specs))
 
 
@@ -99,7 +102,7 @@ class Storage:
         return sum(leaf.tensor.nbytes for leaf in self.leaves)
 
     def matched(self, values: Tree) -> Iterator[tuple["Leaf", Any]]:
-        """Return each leaf with its value in a tree; a `ReplayBufferError` for another form of tree."""
+        """Return each leaf with its value in a tree [S, ...]; a `ReplayBufferError` for another form of tree."""
         found = (value for _, value in matching_leaves(self.specs, values, self.name))
         return zip(self.leaves, found, strict=True)
 
@@ -128,16 +131,16 @@ class Storage:
         self.shape = shape  # last, so that an interrupted `grow` is repeated
 
     def rows(self, stop: int, start: int = 0) -> Tree:
-        """Return views of some rows."""
+        """Return views of the rows from `start` to `stop` [T, N, ...]; [T, ...] of a flat store."""
         return self._tree([leaf.tensor[start:stop] for leaf in self.leaves])
 
     def row(self, i: int) -> Tree:
-        """Return views of a row; on the CPU arrays."""
+        """Return views of a row [N, ...]; on the CPU arrays."""
         return self._tree([leaf.target[i] for leaf in self.leaves])
 
     @property
     def flat(self) -> Tree:
-        """The tree of tensors with one flat axis of slots."""
+        """The tree of tensors [slots, ...] with one flat axis of slots."""
         return self._tree([leaf.flat for leaf in self.leaves])
 
     def _tree(self, parts: list[Any]) -> Tree:
@@ -158,7 +161,7 @@ class Leaf:
         self.allocate(shape)
 
     def allocate(self, shape: tuple[int, ...], stored: Tensor | None = None) -> None:
-        """Reserve memory: zeros but for the rows that are `stored`, which a reading thread sees all the time."""
+        """Reserve memory [*shape, ...]: zeros but for the `stored` rows, which a reading thread sees all the time."""
         if self.device.type == "cpu":
             # NumPy's zeroed pages cost nothing until they are used.
             tensor = torch.from_numpy(np.zeros(shape + self.spec.shape, str(self.spec.dtype).removeprefix("torch.")))
@@ -170,7 +173,7 @@ class Leaf:
         self._view()
 
     def place(self, tensor: Tensor, step: Array) -> None:
-        """Lie in packed rows of a device: `target` is the row of a step of all envs on the host, or the one after."""
+        """Lie in packed rows [R, N, ...] of a device; `target` [2, N, ...]: a step's row on the host, and the next."""
         self.tensor, self.is_packed = tensor, True
         self._view()
         self.target, self.dtype = step, step.dtype
@@ -197,7 +200,7 @@ class Leaf:
         if type(value) is np.ndarray and value.dtype is self.dtype and value.shape == row_shape:
             return value
         try:
-            # A copy of an array, because torch warns about those that are not writable.
+            # A copy of an array, because torch warns about an array that is not writable.
             tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         except (TypeError, ValueError) as error:
             text = f"expected {described(self.spec.dtype, row_shape)}, got {value!r}"
@@ -217,7 +220,7 @@ class Leaf:
         return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # several times as fast as `all`
 
     def check(self, value: Tensor, shape: tuple[int, ...]) -> None:
-        """Check that a value has this shape, and numbers that can be stored."""
+        """Check a value [*shape]: its shape is a `ReplayBufferError`, a number that cannot be stored a `SpaceError`."""
         if tuple(value.shape) != shape or not torch.can_cast(value.dtype, self.spec.dtype):
             expected, found = described(self.spec.dtype, shape), described(value.dtype, tuple(value.shape))
             raise ReplayBufferError(f"{self.name}: expected {expected}, got {found}")
@@ -257,10 +260,11 @@ class RowStorage:
         self._leaves = self._new_leaves + before
 
     def write(self, at: Any, step: tuple[Any, ...], num_envs: int | None = None, holds_obs: bool = False) -> None:
-        """Write a step of all envs, or of so many, or nothing if a value does not fit, or lies outside of `actions`.
+        """Write a step of all envs, or of so many [num_envs, ...]; nothing if a value does not fit.
 
-        `at` are the row and the one of the successors; each is a number, or index arrays (rows, envs). `step` is `obs,
+        `at` are the step's row and the successors' row; each is a number, or index arrays (rows, envs). `step` is `obs,
         action, reward, next_obs, terminated, truncated, extra`. `holds_obs`: the row has these observations already.
+        An action outside of `actions` is a `SpaceError`; for other errors see `Leaf.check`.
         """
         obs, action, reward, next_obs, terminated, truncated, extra = step
         values: tuple[Any, ...] = (next_obs, action, reward, terminated, truncated, obs)
@@ -346,7 +350,7 @@ class PackedRowStorage(RowStorage):
     def store(
         self, slots: Array, values: dict[str, Tree], source: Array | None, heads: Array, obs: Tree, envs: Array
     ) -> None:
-        """Write values of all columns, and the heads; see `RowStorage`. Values of the host need no waiting."""
+        """Write values [S, ...] of all columns, and the heads [K]; see `RowStorage`. Host values need no waiting."""
         if not is_on_host(values["reward"], obs):
             return super().store(slots, values, source, heads, obs, envs)
         rows = self._rows(len(slots), [(column, values[name], source) for name, column in self.columns.items()])
@@ -356,7 +360,7 @@ class PackedRowStorage(RowStorage):
         self.has_heads |= len(envs) == self._step.shape[1]
 
     def store_heads(self, heads: Array, obs: Tree, envs: Array | None = None) -> None:
-        """Write the observations of heads; see `RowStorage`."""
+        """Write the observations [N, ...] of heads [K]; see `RowStorage`."""
         self.has_heads = False
         super().store_heads(heads, obs, envs)
 
@@ -436,7 +440,7 @@ class FinalObservations:
             self._on_device.copy_(torch.from_numpy(index))
 
     def is_end(self, slots: Tensor) -> Tensor:
-        """Return whether a trajectory ends at each slot; any shape."""
+        """Return whether a trajectory ends at each slot [*axes], in the same shape."""
         index = torch.from_numpy(self.index.reshape(-1)) if self._on_device is None else self._on_device
         return index[slots] > 0
 
@@ -476,7 +480,7 @@ def described(dtype: torch.dtype, shape: tuple[object, ...]) -> str:
 
 
 def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each leaf in the order of the specs; a `ReplayBufferError` for another form of tree."""
+    """Yield path and value [...] of each leaf in the specs' order; a `ReplayBufferError` for another form of tree."""
     if isinstance(specs, dict):
         if not isinstance(values, dict) or values.keys() != specs.keys():
             found = f"the keys {list(values)}" if isinstance(values, dict) else f"a {type(values).__name__}"
@@ -494,7 +498,12 @@ def matching_leaves(specs: Tree, values: Tree, name: str) -> Iterator[tuple[str,
 
 
 class FrameStack:
-    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first."""
+    """Takes stacks apart, as gymnasium's `FrameStackObservation` makes them, the oldest frame first.
+
+    Raises:
+        ParamsError: `num_frames` is no positive integer.
+        SpaceError: the space is no Box with so many frames.
+    """
 
     def __init__(self, owner: str, space: gym.Space[Any], num_frames: int) -> None:
         self.num_frames = checked(owner, "frame_stack", num_frames, PositiveInt)
@@ -506,7 +515,7 @@ class FrameStack:
         self.space = gym.spaces.Box(space.low[-1], space.high[-1], space.shape[1:], space.dtype.type)
 
     def newest(self, obs: Any, num_axes: int = 1) -> Any:
-        """Return the newest frame of each stack, an array or tensor [*axes, k, ...]."""
+        """Return each stack's [*axes, k, ...] newest frame [*axes, ...]; a `ReplayBufferError` for another shape."""
         obs = obs if isinstance(obs, Tensor) else to_array(obs)
         if tuple(obs.shape[num_axes:]) != self._shape:
             raise ReplayBufferError(

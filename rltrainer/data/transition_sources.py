@@ -28,7 +28,10 @@ CHUNK_SIZE = 65536
 def transitions_from_arrays(
     observation_space: Space, action_space: Space, columns: tuple[Any, ...], next_observations: Tree | None
 ) -> NewTransitions:
-    """Check logged data, in the order of `COLUMNS`, and find each row's successor; see `ReplayBuffer.from_arrays`."""
+    """Check logged data [M, ...], in the order of `COLUMNS`, and find each row's successor.
+
+    See `ReplayBuffer.from_arrays`, for errors too.
+    """
     specs = column_specs(OWNER, observation_space, action_space, {})
     found: dict[str, Any] = {"extra": {}}
     num_rows = 0
@@ -41,7 +44,7 @@ def transitions_from_arrays(
     if next_observations is not None:
         after = _tensors("next_observations", specs["obs"], next_observations, num_rows)
         ended = terminated | truncated
-        # A row whose successor is not the next row ends its trajectory, as logs of several episodes have no other mark.
+        # A row ends its trajectory if its successor is not the next row: logs of several episodes have no other mark.
         ended[:-1] |= differ(map_tree(lambda x: x[:-1], after), map_tree(lambda x: x[1:], obs))
         kept, final_row = torch.arange(num_rows), ended.nonzero().squeeze(1)
     else:
@@ -163,7 +166,7 @@ def newest(sizes: Array, count: int) -> Array:
 
 
 def _by_trajectory(ring: Ring, kept: Array) -> tuple[Array, Array]:
-    """Return the slots that are kept [M], in the order in which their trajectories ended, and these' lengths."""
+    """Return the slots that are kept [M], in the order in which their trajectories ended, and all lengths."""
     index = ring.final.index.reshape(-1)
     by_env, lengths, ages = [], [], []
     for env, size in enumerate(kept.tolist()):
