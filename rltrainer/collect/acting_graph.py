@@ -40,12 +40,12 @@ class Recording:
 
 
 class ScheduledExploration:
-    """An exploration (`copy`) whose scheduled numbers are tensors, which a graph reads again at each replay."""
+    """An exploration (`copy`) with its scheduled numbers as tensors, which a graph reads again at each replay."""
 
     def __init__(self, exploration: Exploration, device: torch.device) -> None:
         self.original, self.copy = exploration, copy.copy(exploration)
         self._schedules = {name: value for name, value in vars(exploration).items() if callable(value)}
-        # Of float64, so that they are rounded where a Python number would be.
+        # Float64 tensors are rounded at the same place as Python's numbers.
         self._tensors = {name: torch.zeros((), dtype=torch.float64, device=device) for name in self._schedules}
         self._progress: float | None = None
         for name, tensor in self._tensors.items():
@@ -60,7 +60,7 @@ class ScheduledExploration:
 
 
 class ScheduledExplorations:
-    """The explorations with which a policy acts, each as a copy whose scheduled numbers are tensors."""
+    """The explorations with which a policy acts, each as a copy with its scheduled numbers as tensors."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._known = policy, dict[int, ScheduledExploration]()

@@ -27,7 +27,7 @@ class ActionSelection:
 
     def __init__(self, policy: Policy, adapter: EnvAdapter) -> None:
         self.memory: Tensor | None = None  # [N, S] float32, since the first collection
-        self.columns: tuple[str, ...] = ()  # those that the buffer declares
+        self.columns: tuple[str, ...] = ()  # the ones that the buffer declares
         self.policy, self._adapter = policy, adapter
         self.initial = self._initial_memory(None)
         self._before: Tensor | None = None  # the memory that the last decision was made with
@@ -38,7 +38,10 @@ class ActionSelection:
         self._graph: ActingGraph | None = None
 
     def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
-        """Prepare for a collection; a memory that does not continue an episode is the initial one."""
+        """Prepare for a collection; a memory that does not continue an episode is the initial one.
+
+        A `ParamsError` if the buffer declares a column of the policy's own choices, and others choose.
+        """
         self.replacing, self.random, self.explore = exploration, random, explore
         acting = self.policy.exploration if exploration is None else exploration
         if acting is not self.acting or self.initial is not None:
@@ -80,13 +83,13 @@ class ActionSelection:
         return decision
 
     def forget(self, envs: Rows) -> None:
-        """Begin another episode in these envs [K]."""
+        """Start another episode in these envs [K]."""
         if self.memory is not None and self.initial is not None:
             rows = torch.from_numpy(envs).to(self.memory.device)
             self.memory = self.memory.index_copy(0, rows, self.initial[rows])
 
     def extra(self, decision: Decision) -> dict[str, Tensor]:
-        """Return the columns of the last decision that the buffer declares [N, ...] or [K, ...]."""
+        """Return the declared columns of the last decision [N, ...] or [K, ...]; a `ParamsError` if it lacks one."""
         columns = {}
         for name in self.columns:
             value = self._before if name == MEMORY and self._before is not None else decision.extra.get(name)
@@ -99,11 +102,11 @@ class ActionSelection:
         return columns
 
     def saved_memory(self) -> Tensor | None:
-        """Return a copy of the memory, which a graph changes in place."""
+        """Return a copy of the memory [N, ...], because a graph changes the memory in place."""
         return None if self.memory is None else self.memory.clone()
 
     def check_memory(self, memory: Tensor | None, exploration: Exploration | None) -> None:
-        """Raise a `CheckpointError` unless a saved memory is of this policy, or of what explores instead."""
+        """Raise a `CheckpointError` unless a saved memory [N, ...] is of this policy, or of what explores instead."""
         initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
         if memory is not None and initial is None:
             raise CheckpointError(f"collector.memory: {type(self.policy).__name__} has none, found {readable(memory)}")
@@ -111,7 +114,7 @@ class ActionSelection:
             check_like("collector.memory", initial.cpu(), memory, "The policy or its exploration is another.")
 
     def set_memory(self, memory: Tensor | None, exploration: Exploration | None) -> None:
-        """Take over a memory that was checked."""
+        """Take over a memory [N, ...] that was checked."""
         self.initial = self._initial_memory(self.policy.exploration if exploration is None else exploration)
         self.memory = memory if memory is None or self.initial is None else memory.to(self.initial.device)
 
@@ -129,7 +132,7 @@ class ActionSelection:
 def random_decision(
     policy: Policy, obs: Tree, adapter: EnvAdapter, generator: torch.Generator, envs: Tensor | None = None
 ) -> Decision:
-    """Return actions at random that the masks in the observations allow."""
+    """Return random actions that the masks in the observations allow, both of N or of K `envs` [N, ...] or [K, ...]."""
     space, mask = adapter.action_space, policy.mask_of(obs)
     action = random_action(space, adapter.num_envs if envs is None else len(envs), generator)
     return Decision(action if mask is None else allowed(action, mask, space, generator))

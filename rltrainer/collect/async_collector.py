@@ -76,26 +76,26 @@ class AsyncCollector(Stateful[AsyncState]):
     A script that makes one does so under `if __name__ == "__main__":`.
 
     Args:
-        policy: whose copies choose the actions.
+        policy: copies of it choose the actions.
         make_envs: makes the vector env of one worker, there. Seeds of workers differ, also where `make_envs` gives one.
         num_workers: together they have N envs, the first worker's first.
         buffer: a `ReplayBuffer` or `RolloutBuffer` of N envs; None stores nothing.
         exploration, info_keys: see `Collector`.
         sync_every: how often the workers get the policy's weights; None is each training step. A worker takes the
             newest before each chunk of at most 16 rows.
-        modules: further modules whose weights the workers get, from their path in a worker's collector, such as
+        modules: further modules that the workers get weights of, from their path in a worker's collector, such as
             `"exploration.target"`, to the module here; one under `"policy"` acts in the policy's place.
-        max_ahead: steps that each env may be ahead of the last collection; None for those of one collection, and at
+        max_ahead: steps that each env may be ahead of the last collection; None for the steps of one collection, and at
             least 16. With 0, with random actions and with episodes, workers wait for each collection, and make it with
-            the weights of its beginning.
+            the weights of its start.
         step_timeout: seconds that a worker may take to make its envs, for a step or a reset; None for any time.
         start_method: of the processes; None takes forkserver where there is one.
 
     Attributes:
         num_envs: N.
-        needs_reset: whether the next collection begins with a reset of all envs.
-        version_lag: versions between the newest weights and those that chose the last collection's actions, in the
-            mean.
+        needs_reset: whether the next collection starts with a reset of all envs.
+        version_lag: versions between the newest weights and the weights that chose the last collection's actions, in
+            the mean.
 
     Raises:
         ParamsError: an argument breaks its rule, or cannot travel to another process.
@@ -172,7 +172,7 @@ class AsyncCollector(Stateful[AsyncState]):
         self.buffer, self._is_broken = buffer, True
 
     def seed(self, seed: int) -> None:
-        """Seed actions and envs of all workers, each with streams of its own."""
+        """Seed actions and envs of all workers, each with its own streams; a `ParamsError` unless it is an integer."""
         seed = checked(f"{self.owner}.seed", "seed", seed, Integer)
         seeds = [("seed", derive_seed(seed, "worker", worker.number)) for worker in self._begun().workers]
         self._forget_ahead()
@@ -191,7 +191,7 @@ class AsyncCollector(Stateful[AsyncState]):
         """Publish the policy's weights if they are due; see `Collector.sync`."""
         self._begun()
         if counts is not None and "gradient_step" in counts:
-            if not counts.get("env_step", 1):  # a run begins
+            if not counts.get("env_step", 1):  # a run starts
                 self._num_samples = 0
             self._utd_ratio = counts["gradient_step"] / self._num_samples if self._num_samples else None
         if self._sync.sync(counts):
@@ -199,7 +199,7 @@ class AsyncCollector(Stateful[AsyncState]):
 
     @property
     def has_stale_data(self) -> bool:
-        """Tell whether workers may act with older weights than the policy's."""
+        """Return whether workers may act with older weights than the policy's."""
         return 0 not in (self._max_ahead, self._max_lag) or self._sync.has_stale_data
 
     def collect_random(self, num_rows: int) -> Rollout:
@@ -271,7 +271,7 @@ class AsyncCollector(Stateful[AsyncState]):
         return AsyncState(workers, replace(self._sync.state), self._num_samples)
 
     def check_state(self, state: AsyncState) -> None:
-        """Check a state, in the workers too; envs continue as in a `Collector`."""
+        """Check a state, in the workers too; errors are a `CheckpointError`. Envs continue as in a `Collector`."""
         if len(state.workers) != len(self._begun().workers):
             expected = f"expected those of {len(self._team.workers)} workers, found {len(state.workers)}"
             raise CheckpointError(f"collector.workers: {expected}")

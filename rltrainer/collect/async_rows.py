@@ -26,7 +26,7 @@ class Rows:
     Args:
         arrays: the steps [T, n]; empty if no buffer stores them.
         stats: of all of them.
-        version: of the weights that acted; their mean, where rows of several are joined.
+        version: of the weights that acted; the mean if rows of several are joined.
         num_env_restarts: the envs that failed in this worker so far.
     """
 
@@ -50,7 +50,7 @@ class RowQueue:
         self.num_rows, self._is_broken = 0, False
 
     def put(self, rows: Rows) -> None:
-        """Append rows that continue the last ones."""
+        """Append rows [T, n] that continue the last ones."""
         valid, final = rows.arrays["valid"], np.zeros_like(rows.arrays["valid"])
         final.reshape(-1)[rows.arrays["final_index"]] = True
         done = rows.arrays["terminated"] | rows.arrays["truncated"]
@@ -59,7 +59,7 @@ class RowQueue:
         self.num_rows += rows.num_rows
 
     def take(self, num_rows: int) -> Rows:
-        """Return the oldest rows, of which there must be as many."""
+        """Return the oldest rows [num_rows, n]; there must be as many."""
         parts = []
         self.num_rows -= num_rows
         while num_rows:
@@ -111,22 +111,22 @@ def join_envs(parts: Sequence[Arrays]) -> Arrays:
 
 
 def to_arrays(rollout: Rollout) -> Arrays:
-    """Return a rollout as arrays."""
+    """Return a rollout [T, N] as arrays."""
     return {name: map_tree(lambda x: x.cpu().numpy(), getattr(rollout, name)) for name in Rollout.__slots__}
 
 
 def as_numpys_own(arrays: Arrays) -> Arrays:
-    """Return arrays that were pickled with NumPy's own dtype objects, by which buffers know them at once."""
+    """Return arrays that were pickled with NumPy's own dtype objects; buffers then know them at once."""
     return {name: map_tree(lambda x: x.view(np.dtype(x.dtype.str)), tree) for name, tree in arrays.items()}
 
 
 def from_arrays(arrays: Arrays) -> Rollout:
-    """Return the rollout that these arrays are of."""
+    """Return the rollout [T, N] that these arrays are of."""
     return Rollout(**{name: map_tree(torch.from_numpy, tree) for name, tree in arrays.items()})
 
 
 def single_row(arrays: Arrays) -> tuple[Tree, ...] | None:
-    """Return the only row as the arguments of `ReplayBuffer.add`; None unless there is one, and all of it is valid."""
+    """Return the only row [N, ...] as arguments of `ReplayBuffer.add`; None unless there is one, and all is valid."""
     if len(arrays["reward"]) != 1 or not arrays["valid"].all():
         return None
     next_obs, index = arrays["last_obs"], arrays["final_index"]
@@ -138,7 +138,7 @@ def single_row(arrays: Arrays) -> tuple[Tree, ...] | None:
 
 
 def mean_version(parts: Sequence[Rows]) -> float:
-    """Return the mean version of the weights that made these rows."""
+    """Return the mean version of the weights that made these rows [T, n]."""
     counts = [max(part.stats.num_env_steps, 1) for part in parts]
     return sum(part.version * n for part, n in zip(parts, counts, strict=True)) / sum(counts)
 

@@ -59,7 +59,7 @@ class CollectingProgram:
             close_envs(self._envs)
 
     def make(self) -> tuple[Any, ...]:
-        """Make the envs; return their spaces, number and frame skip, and where this code comes from."""
+        """Make the envs, else a `ParamsError`; return their spaces, number and frame skip, and this code's place."""
         seeding.seed(self._seed)
         envs = self._link.load(self._make_envs)()
         if not isinstance(envs, gym.vector.VectorEnv):
@@ -89,8 +89,8 @@ class CollectingProgram:
         Args:
             explorations: pickled, the one that replaces the policy's own, and the policy's own.
             columns: of the buffer; None where nothing is stored.
-            keeps_env_action: store the actions that the envs received, not those that were sampled.
-            modules: paths from the collector to the modules that weights come for.
+            keeps_env_action: store the actions that the envs received, not the sampled ones.
+            modules: paths from the collector to the modules that weights come for; a `ParamsError` if one has none.
         """
         collector = self._collector
         collector.exploration, self._policy.exploration = self._link.load(explorations)
@@ -113,7 +113,7 @@ class CollectingProgram:
         self._targets, self._serial = [tensor for _, tensor in targets], 0
 
     def collect(self, request: Request) -> Rows:
-        """Collect with the newest weights."""
+        """Collect rows [T, n] with the newest weights."""
         collector, policy = self._collector, self._policy
         # A serial, not the version: a loaded run publishes other weights as the same version.
         if self._weights.serial != self._serial:
@@ -132,7 +132,7 @@ class CollectingProgram:
         return getattr(self._collector, name)(*arguments)
 
     def record_episodes(self, folder: str, first_env: int) -> None:
-        """Record the episodes of the envs, whose indices begin with `first_env`."""
+        """Record the episodes of the envs; their indices start with `first_env`."""
         self._writer = self._collector.adapter.record_episodes(folder, first_env)
 
     def write_episodes(self, is_last: bool) -> None:
@@ -205,11 +205,11 @@ class CollectingWorker(Worker):
 
 
 class CollectingTeam(WorkerGroup[CollectingWorker]):
-    """Workers that collect, each in envs of its own.
+    """Workers that collect, each in envs of its own: alike, else a `SpaceError`; with this code, else an `EnvError`.
 
     Args:
         start: starts a worker, given its number and its seed.
-        before_asking: called before a worker is asked for rows, for which it takes weights.
+        before_asking: called before a worker is asked for rows; the worker takes weights for them.
 
     Attributes:
         spaces: of observations and actions of one env.
@@ -240,7 +240,10 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
             raise
 
     def collect(self, request: Request, stores: bool) -> list[Rows]:
-        """Let all workers collect at the same time, and wait for them; episodes are shared among all envs."""
+        """Let all workers collect rows [T, n] at the same time, and wait for them; episodes are shared among all envs.
+
+        A `ParamsError` if rows are stored and a worker would get no episode.
+        """
         workers, n = self.alive, self.num_envs
         requests = [request] * len(workers)
         if request.num_episodes is not None:
@@ -258,7 +261,7 @@ class CollectingTeam(WorkerGroup[CollectingWorker]):
         return self.gather([worker for worker, _ in asked])
 
     def take(self, request: Request, ahead: int, oldest: float) -> list[Rows]:
-        """Take so many rows, not of versions before `oldest`, from all workers, which continue up to `ahead` rows."""
+        """Take rows [T, n] of versions from `oldest` on from all workers, which continue up to `ahead` rows."""
         num_rows = request.num_rows or 0
         timeout: float | None = 0.0  # what has come already is taken first, and then waited for
         with self.ended_by_a_loss():

@@ -33,14 +33,14 @@ MAX_SHORT_EPISODES = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class InferenceParams(Params):
-    """Sizes of batches and waiting times of batched inference.
+    """Sizes of batches and waiting times of batched inference; a `ParamsError` if two contradict each other.
 
     A batch starts as soon as `min_batch_size` envs wait for an action, or, if `max_wait_time` is set and later, when
     the first of them has waited so long; and at once when it cannot become larger.
     """
 
     min_batch_size: PositiveInt = 1
-    """Envs that a batch waits for; fewer where fewer are left to act."""
+    """Envs that a batch waits for; fewer if fewer are left to act."""
     max_batch_size: PositiveInt | None = None
     """Envs of a batch at most; None takes all that wait."""
     max_wait_time: NonNegativeFloat | None = None
@@ -53,7 +53,7 @@ class InferenceParams(Params):
 
 
 class EnvQueue:
-    """The envs that wait for an action, those that have waited longest first. Times are the caller's, in seconds."""
+    """The envs that wait for an action, the longest waiting first. Times are the caller's, in seconds."""
 
     def __init__(self, params: InferenceParams) -> None:
         self._params = params
@@ -64,7 +64,7 @@ class EnvQueue:
         self._waiting.extend((env, now) for env in envs)
 
     def take(self, num_live: int, now: float) -> list[int]:
-        """Return the envs of a batch that starts now, if any; `num_live` could be in it, with those still busy."""
+        """Return the envs of a batch that starts now, if any; `num_live` could be in it, the busy ones included."""
         size, most = len(self._waiting), self._most(num_live)
         if size < most and self.seconds_left(num_live, now) != 0.0:
             return []
@@ -103,10 +103,10 @@ AnyInference = Annotated[InferenceParams, instance_of(InferenceParams)]
 
 
 class BatchedCollector(Collector):
-    """Steps each env in a process of its own, and lets the policy decide in this one for those that are ready.
+    """Steps each env in a process of its own, and lets the policy decide in this one for the envs that are ready.
 
     A `Collector` steps all envs together, so that each step takes as long as the slowest env. Here an env gets its next
-    action with the next batch after it has answered (`InferenceParams`), and begins its next episode by itself.
+    action with the next batch after it has answered (`InferenceParams`), and starts its next episode by itself.
 
     All envs together take as many steps as were asked for, some more than others; a rollout is filled up with steps
     that are not valid. A collection into a `ReplayBuffer` does not wait for steps that are under way when it has
@@ -155,7 +155,7 @@ class BatchedCollector(Collector):
         self.inference = inference or InferenceParams()
         self.min_trajectory_length, self.max_trajectory_length = shortest, longest
         keys = checked_keys(name, info_keys)
-        # Of the steps that are under way [N, ...]: actions as they are stored, and further columns.
+        # The steps under way [N, ...]: actions as they are stored, and further columns.
         self._action: Any = None
         self._extra: dict[str, torch.Tensor] = {}
         super().__init__(policy, opened(envs), buffer, exploration, device=device, sync_every=sync_every)
@@ -187,7 +187,7 @@ class BatchedCollector(Collector):
         return BatchedState(**vars(super().get_state()), streams=streams)
 
     def check_state(self, state: BatchedState) -> None:  # type: ignore[override]  # of `state_class`
-        """Check a state; see `Collector.check_state`."""
+        """Check a state; see `Collector.check_state`, for errors too."""
         if len(state.streams.num_steps) != self.num_envs:
             text = f"expected the steps of {self.num_envs} envs, found those of {len(state.streams.num_steps)}"
             raise CheckpointError(f"collector.streams.num_steps: {text}")
@@ -246,7 +246,7 @@ class BatchedCollector(Collector):
                 episodes.num_valid = len(self.rollout_buffer)
 
     def _advance(self) -> int:
-        # Queue envs that have answered, or let them begin an episode; return how many are still to act.
+        # Queue envs that have answered, or let them start an episode; return how many are still to act.
         adapter, is_open = self.adapter, self._episodes.open
         if (begun := adapter.advance_ready(is_open)) is not None:
             self._selection.forget(begun)

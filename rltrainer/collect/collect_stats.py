@@ -22,7 +22,7 @@ class SequenceSummaryStats:
 
     @classmethod
     def of(cls, values: Array) -> Self | None:
-        """Summarise an array; None if it is empty."""
+        """Summarise an array of any shape; None if it is empty."""
         if values.size == 0:
             return None
         return cls(float(values.mean()), float(values.std()), float(values.max()), float(values.min()))
@@ -76,7 +76,7 @@ class CollectStats:
 
     @property
     def info_means(self) -> dict[str, float]:
-        """Means of `infos` over the episodes whose info had them; a key that none had is left out."""
+        """Means of `infos` over the episodes that had them; a key that none had is left out."""
         present = {name: values[~np.isnan(values)] for name, values in self.infos.items()}
         return {name: float(values.mean()) for name, values in present.items() if len(values)}
 
@@ -109,7 +109,10 @@ class CollectStats:
         )
 
     def reduce_agents(self, reduction: Callable[[Array], Array] | None) -> "CollectStats":
-        """Return the stats with one return per episode, reduced from [E, A] to [E] where there are several agents."""
+        """Return the stats with one return per episode, reduced from [E, A] to [E] where there are several agents.
+
+        A `ParamsError` if there are and `reduction` is None, or it returns another shape.
+        """
         if self.returns.ndim == 1:
             return self
         field = "TrainerParams.multi_agent_return_reduction"

@@ -92,10 +92,10 @@ class Collector(Stateful[CollectorState]):
 
     Attributes:
         num_rows: steps that each env has taken since its first episode began.
-        needs_reset: whether the next collection begins with a reset of all envs.
+        needs_reset: whether the next collection starts with a reset of all envs.
         keeps_env_action: whether the buffer gets the actions that the envs received, not the samples.
         frame_skip: frames of the envs' engine in each env step; see `rl.frame_skip`.
-        shard: rank and number of the shards of a run, of whose envs it has a part; None for all envs.
+        shard: rank and number of the shards of a run; it steps a part of the run's envs. None for all envs.
         num_all_envs: the number of envs of all shards.
 
     Raises:
@@ -173,7 +173,7 @@ class Collector(Stateful[CollectorState]):
         return not isinstance(self.envs, DeferredEnvs)
 
     def open(self) -> None:
-        """Make the envs, if they are not made: of a shard its part, and without a trainer all of them."""
+        """Make the envs, if they are not made: a shard's part of them, and without a trainer all of them."""
         if isinstance(self.envs, DeferredEnvs):
             if self.shard is None:
                 self._open(self.envs.env)
@@ -244,7 +244,7 @@ class Collector(Stateful[CollectorState]):
             self._selection.columns = tuple(self.buffer.extra)
 
     def seed(self, seed: int) -> None:
-        """Seed actions, and the envs that carry no seed of their own."""
+        """Seed actions, and the envs that carry no seed of their own; a `ParamsError` unless it is an integer."""
         seed = checked("Collector.seed", "seed", seed, Integer)
         self.open()
         own = () if self.shard is None else (self.shard[0],)
@@ -252,7 +252,7 @@ class Collector(Stateful[CollectorState]):
         self.adapter.seed(derive_seed(seed, "env"))
 
     def reset(self, reset_buffer: bool = False, first_episode: bool = False) -> None:
-        """Reset all envs; `first_episode` begins with the seeds of the very first episodes, as each test step does."""
+        """Reset all envs; `first_episode` starts with the seeds of the very first episodes, as each test step does."""
         self.open()
         with env_named(self.num_rows):
             self.adapter.reset(first_episode=first_episode)
@@ -269,7 +269,7 @@ class Collector(Stateful[CollectorState]):
 
     @property
     def can_overlap(self) -> bool:
-        """Tell whether a copy of the policy can act while updates run; see `overlap`."""
+        """Return whether a copy of the policy can act while updates run; see `overlap`."""
         in_tensors = self._tensors is not None if self._is_open else isinstance(self.envs.unwrapped, TensorVectorEnv)
         acts_here = type(self) is Collector and self._weights is None and not in_tensors
         return acts_here and self._acting.device.type == "cuda"
@@ -288,7 +288,7 @@ class Collector(Stateful[CollectorState]):
 
     @property
     def has_stale_data(self) -> bool:
-        """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
+        """Return whether a copy of the policy acts; its weights may be older than the policy's."""
         return self._older is not None or (self._weights is not None and self._weights.has_stale_data)
 
     def collect(
@@ -331,7 +331,7 @@ class Collector(Stateful[CollectorState]):
             self._weights.require()
         if self.adapter.is_away and not self.needs_reset:
             self._resume()
-        # Whole episodes begin with a reset, and so does a collection after another adapter has moved the same envs.
+        # Whole episodes start with a reset, and so does a collection after another adapter has moved the same envs.
         is_due = num_episodes is not None and not self.adapter.is_fresh
         if self.needs_reset or is_due or not self.adapter.is_current:
             self.reset()
@@ -374,7 +374,7 @@ class Collector(Stateful[CollectorState]):
     def collect_random(self, num_rows: int) -> Rollout:
         """Return a rollout of random actions [T, N]; nothing is counted or stored, and no other random stream moves.
 
-        The next collection resets the envs, to the episodes that they would have begun without this.
+        The next collection resets the envs, to the episodes that they would have started without this.
         """
         self.open()
         adapter, before = self.adapter, self.num_rows
@@ -428,7 +428,7 @@ class Collector(Stateful[CollectorState]):
         )
 
     def check_state(self, state: CollectorState) -> None:
-        """Check a state; envs that cannot be brought there will begin a new episode, with a warning."""
+        """Check a state; envs that cannot be brought there will start a new episode, with a warning."""
         self.open()
         check_generator("collector.generator", self.generator, state.generator)
         self._selection.check_memory(state.memory, self.exploration)
@@ -570,7 +570,7 @@ class TrajectoryToken:
     """Identifies the steps between two resets of all envs. A new token starts new trajectories."""
 
     def __init__(self, is_loaded: bool = False) -> None:
-        self.is_loaded = is_loaded  # it continues one whose last steps are in buffers that were loaded
+        self.is_loaded = is_loaded  # it continues one with its last steps in loaded buffers
 
     def is_stored(self, *buffers: Buffer | None) -> bool:
         """Return whether all of these buffers, at least one, end where the envs are."""
@@ -578,7 +578,7 @@ class TrajectoryToken:
         return self.is_loaded or (bool(found) and all(found))
 
     def join(self, rollout_buffer: RolloutBuffer | None, buffer: Buffer | None, obs: Tree, lost: Array) -> None:
-        """Let loaded buffers continue with envs at `obs` [N, ...], but for those that lost their episode [K]."""
+        """Let loaded buffers continue with envs at `obs` [N, ...], but for the envs that lost their episode [K]."""
         if self.is_loaded and rollout_buffer is not None:
             rollout_buffer.resume(self, lost)
             if isinstance(buffer, ReplayBuffer):

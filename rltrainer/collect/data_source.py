@@ -18,7 +18,7 @@ class EpisodeWriter(Protocol):
     """Writes episodes that were recorded."""
 
     def flush(self) -> None:
-        """Write those that ended since the last time; a `CheckpointError` if that fails."""
+        """Write the episodes that ended since the last time; a `CheckpointError` if that fails."""
 
     def close(self) -> None:
         """Write them, and record no more."""
@@ -50,17 +50,17 @@ class DataSource(Protocol):
 
     @property
     def needs_reset(self) -> bool:
-        """Tell whether the next collection begins with a reset of all envs."""
+        """Return whether the next collection starts with a reset of all envs."""
 
     def sync(self, counts: Counts | None = None) -> None:
         """Act with the policy's present weights from now on, or as often as `sync_every` says by `counts`."""
 
     @property
     def has_stale_data(self) -> bool:
-        """Tell whether a copy of the policy acts, whose weights may be older than the policy's."""
+        """Return whether a copy of the policy acts; its weights may be older than the policy's."""
 
     def collect_random(self, num_rows: int) -> Rollout:
-        """Return a rollout of random actions; nothing is counted or stored."""
+        """Return a rollout [num_rows, N] of random actions; nothing is counted or stored."""
 
     def collect(
         self,

@@ -74,7 +74,7 @@ class EpisodeCounter:
         self.running.returns[rows], self.running.lengths[rows] = 0.0, 0
 
     def start(self, num_episodes: int | None) -> None:
-        """Begin a collection, with `num_episodes` shared among the envs: each is counted up to its quota."""
+        """Start a collection, with `num_episodes` shared among the envs: each is counted up to its quota."""
         self.num_valid = 0
         self._ended: tuple[list[Array], list[Array], list[Array]] = [], [], []  # returns, lengths, infos
         self.open: Array | None = None
@@ -89,7 +89,8 @@ class EpisodeCounter:
     def add(self, reward: Array, finished: Array | None, valid: Array | None) -> Array | None:
         """Count one step of all envs, with rewards [N] or [N, A]; `finished` and `valid` as in an `EnvStep`.
 
-        Returns which steps count [N], or None if all do: valid, and of an env whose quota is not used up.
+        Return which steps count [N], or None if all do: the valid steps of envs with a quota left. Rewards of another
+        shape than a loaded state's are a `CheckpointError`.
         """
         counted = valid if self.open is None else self.open.copy() if valid is None else self.open & valid
         if reward.shape != self.running.returns.shape:  # the first rewards tell the number of agents
@@ -153,12 +154,12 @@ class EpisodeCounter:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a collection by episodes needs no env any more."""
+        """Return whether a collection by episodes needs no env any more."""
         return self.wanted is not None and not self.wanted.any()
 
     @property
     def wanted(self) -> Array | None:
-        """The envs [N] that begin another episode when theirs has ended; None is all."""
+        """The envs [N] that start another episode when theirs has ended; None is all."""
         return self.open if self.open is None or self._teams is None else self.open | self._teams.waiting
 
     @property
@@ -167,7 +168,7 @@ class EpisodeCounter:
         return np.concatenate([np.zeros(0, np.int64), *self._ended[1]])
 
     def stats(self, num_env_steps: int | None, seconds: float) -> CollectStats:
-        """Return the statistics since `start`; without a number of env steps, only those that count were taken."""
+        """Return the statistics since `start`; without a number of env steps, only the steps that count were taken."""
         infos = {} if self._infos is None else self._infos.by_key(self._ended[2])
         if self._teams is not None:
             for number, value in self._teams.returns.items():
@@ -182,14 +183,14 @@ class EpisodeCounter:
         )
 
     def longest(self) -> tuple[int, int]:
-        """Return the env of a collection by episodes whose running episode is the longest, and its steps."""
+        """Return the env with the longest running episode in a collection by episodes, and the episode's steps."""
         lengths = self.running.lengths
         lengths = lengths if self.open is None else np.where(self.open, lengths, 0)
         return int(lengths.argmax()), int(lengths.max())
 
 
 class TeamQuotas:
-    """The quotas of teams whose agents are the rows of a collection by episodes."""
+    """The quotas of teams, with agents as the rows of a collection by episodes."""
 
     # An agent that took no part in an episode of its team hands its quota to the others: it may never appear. A team's
     # return is known only when the team's episode ends: the collection waits for it, and writes it to the last counted
@@ -200,11 +201,11 @@ class TeamQuotas:
         self._took_part = np.zeros((num_teams, self._size), np.bool_)
         self._reader = infos if infos is not None and TEAM_RETURN in infos.keys else None
         self._last_counted = np.full(num_teams, -1)  # the number of the running team's last counted episode
-        self.returns: dict[int, float] = {}  # by the number of the episode whose infos get it
+        self.returns: dict[int, float] = {}  # by the number of the episode that gets it in its infos
 
     @property
     def waiting(self) -> Array:
-        """Tell which rows [N] are of a team whose return an episode that was counted waits for."""
+        """Return which rows [N] belong to a team with a counted episode that still waits for its return."""
         return np.repeat(self._last_counted >= 0, self._size)
 
     def add(self, valid: Array | None) -> None:

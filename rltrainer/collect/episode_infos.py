@@ -47,7 +47,7 @@ class InfoReader:
         self._found, self._has_warned = set[str](), False  # keys of infos where one was missing
 
     def of_ended(self, rows: Array) -> Array:
-        """Return the values of envs [K] whose episode has just ended [K, keys]; an `EnvError` if one is no number."""
+        """Return the values [K, keys] of envs [K] at an episode's end; an `EnvError` if one is no number."""
         values = [[self._value(key, n) for key in self.keys] for n in rows.tolist()]
         return np.array(values, np.float64).reshape(len(values), len(self.keys))
 
@@ -109,5 +109,5 @@ def checked_keys(owner: str, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_success(envs: VectorEnv, keys: Sequence[str]) -> EpisodeInfos:
-    """Return envs of which these keys are read, and success where they report it."""
+    """Return envs that keep their infos, to read these keys, and success where they report it."""
     return EpisodeInfos(envs, keys, optional=[key for key in OF_SUCCESS if key not in keys])

@@ -53,7 +53,7 @@ class FaultChecker:
         self._first_flags = np.cumsum([0, *sizes[:-1]])
 
     def begin(self, num_before: Steps, num_now: Array | None = None) -> None:
-        """Begin a collection; `num_now` [N] is counted on where envs are stepped each by itself."""
+        """Start a collection; `num_now` [N] is counted on where envs are stepped each by itself."""
         self._num_before, self._num_now = num_before, num_now
 
     def check_collected(self, buffer: RolloutBuffer, holds_samples: bool) -> None:
@@ -85,7 +85,7 @@ class FaultChecker:
         check_obs(self._adapter.obs, self._episodes.open, num_steps, True, NOTHING_STORED)
 
     def check_row(self, step: EnvStep, env_action: Any, counted: Any, num_steps: Steps) -> None:
-        """Check a row that is not stored, of which `counted` [N] steps count, this one included in `num_steps`."""
+        """Check a row that is not stored; its `counted` [N] steps count, and `num_steps` includes this one."""
         clips = self._adapter.to_env.clips_samples
         acts = all_finite(env_action) if clips else self._actions.holds(to_array(env_action))
         if acts and all_finite(step.reward) and all_finite(step.next_obs):
@@ -104,10 +104,10 @@ class FaultChecker:
     def check_masks(self, num_steps: Steps, acting: Array | None = None) -> None:
         """Raise an `EnvError` if an env that acts next, after so many steps, is allowed nothing by its action mask.
 
-        `acting` are those envs [K]; None are all whose steps count.
+        `acting` are these envs [K]; None are all envs with steps that count.
         """
         mask = to_array(self._adapter.obs[ACTION_MASK])
-        # Each number of an action needs a choice of its own: of a MultiDiscrete space there are several.
+        # Each number of an action needs a choice of its own: an action of a MultiDiscrete space has several.
         is_stuck = np.asarray(~np.logical_or.reduceat(mask, self._first_flags, axis=-1).all(-1))
         if not is_stuck.any():
             return
@@ -147,7 +147,7 @@ def check_rollout(rollout: Rollout, num_before: Steps, actions: ValueRange, hint
 def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool, hint: str = "") -> None:
     """Check one observation of all envs [N, ...], which a reset or a step returned after so many steps.
 
-    `counts` [N] bool says which envs are checked, None all.
+    `counts` [N] bool says which envs are checked, None all. NaN or infinity is a `NonFiniteError`.
     """
     for name, leaf in named_leaves(obs, "obs"):
         values = to_array(leaf)
@@ -159,7 +159,7 @@ def check_obs(obs: Tree, counts: Array | None, num_steps: Steps, is_first: bool,
 
 
 def raise_choice_fault(error: NonFiniteError, policy: Policy, obs: Tree, num_steps: int) -> NoReturn:
-    """Raise the error of a policy that could not choose after so many steps: a fault of an observation, or its own."""
+    """Raise the `NonFiniteError` of a policy that could not choose after so many steps: `obs` [N, ...], or its own."""
     # A policy that acts on all envs may fail because of one past its quota, which is not counted.
     check_obs(obs, None, num_steps, is_first=False)
     raise NonFiniteError(f"{type(policy).__name__}, step {num_steps + 1}: {error}") from error
@@ -210,7 +210,7 @@ def _action_faults(
 
 
 def _raise_first(faults: Iterator[Fault], hint: str = "") -> None:
-    # By row, then by turn: what came first has caused the rest, as a NaN observed makes actions and rewards NaN.
+    # Sorted by row, then by turn: the first caused the rest, as a NaN observed makes actions and rewards NaN.
     if (first := min(faults, default=None)) is not None:
         *_, text, error = first
         raise error(text + hint)

@@ -1,4 +1,4 @@
-"""Collection by actors of a Ray cluster that act while the learner updates; those that are lost are replaced."""
+"""Collection by actors of a Ray cluster that act while the learner updates; lost actors are replaced."""
 
 import contextlib
 import math
@@ -40,7 +40,7 @@ class SentWeights:
         self._ray, self.layout, self.ref, self.file, self._serial = ray, layout, None, None, 0
 
     def publish(self, sources: Sequence[Tensor], version: int, progress: float, timeout: float | None) -> None:
-        """Store weights, from any device, and the progress on which schedules of exploration depend."""
+        """Store weights, of any shapes and device, and the progress on which schedules of exploration depend."""
         self._serial += 1
         arrays = [x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() for x in sources]
         self.ref = self._ray.put((self._serial, version, progress, arrays))
@@ -72,7 +72,7 @@ class ActorProgram(CollectingProgram):
 
     @torch.no_grad()
     def take(self, targets: Sequence[Tensor]) -> tuple[int, int, float]:
-        """Copy the newest weights; return their serial, their version, and the progress of the training."""
+        """Copy the newest weights, of any shapes; return their serial, their version, and the training's progress."""
         version, progress, arrays = self._message
         for target, array, (_, shape, dtype) in zip(targets, arrays, self.layout, strict=True):
             target.copy_(torch.from_numpy(array.copy()).view(dtype).view(shape))  # Ray's memory cannot be written
@@ -149,7 +149,7 @@ class RayWorker(CollectingWorker):
         self.calls.append(call)
 
     def _replace(self, error: Exception) -> None:
-        """Start the next actor, whose envs begin again with other seeds."""
+        """Start the next actor; its envs start again with other seeds."""
         self.ray.kill(self.actor)
         if self._num_in_vain == self._max_restarts:
             text = f"lost after max_restarts={self._max_restarts} replacements in a row"
@@ -200,9 +200,9 @@ class RayCollector(AsyncCollector):
     ```
 
     Each version of the weights is one object of the cluster. An actor has at most two collections to make. If it is
-    lost, alone or with its node, another one begins new episodes in its place: rows that were not collected are
-    dropped, and its envs count in `num_env_restarts`. The log has `actor_restarts` and `refused_env_steps`. State is
-    that of an `AsyncCollector`; with `max_ahead=0` a run without losses resumes bit for bit.
+    lost, alone or with its node, another one starts new episodes in its place: rows that were not collected are
+    dropped, and its envs count in `num_env_restarts`. The log has `actor_restarts` and `refused_env_steps`. State is as
+    of an `AsyncCollector`; with `max_ahead=0` a run without losses resumes bit for bit.
 
     Args:
         num_actors: together they have N envs, the first actor's first.

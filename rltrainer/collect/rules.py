@@ -59,7 +59,12 @@ def require_one_agent(reward: Any) -> None:
 
 
 def processed(process: Process, rollout: Rollout) -> Rollout:
-    """Return the rollout that a transform makes of a collection; a `TypeError` if it is none of the same shape."""
+    """Return the rollout [T, N] that a transform makes of one.
+
+    Raises:
+        ReturnedError: it is no rollout of the same shape.
+        NonFiniteError: a reward is not finite.
+    """
     result, shape = process(rollout), tuple(rollout.reward.shape)
     if not isinstance(result, Rollout) or result.reward.shape != shape:
         found = tuple(result.reward.shape) if isinstance(result, Rollout) else result

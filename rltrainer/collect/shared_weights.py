@@ -20,7 +20,7 @@ Layout = list[tuple[str, tuple[int, ...], torch.dtype]]
 
 
 def tensors_of(modules: Mapping[str, nn.Module]) -> list[tuple[str, Tensor]]:
-    """Return all parameters and buffers of modules with their names, in the same order for a copy."""
+    """Return all parameters and buffers of modules, of any shapes, with names, in the same order for a copy."""
     named = []
     for name, module in modules.items():
         of_module: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
@@ -54,7 +54,7 @@ class SharedWeights:
 
     @torch.no_grad()
     def publish(self, sources: Sequence[Tensor], version: int, progress: float, timeout: float | None) -> None:
-        """Write weights, on any device, and the progress on which schedules of exploration depend.
+        """Write weights, of any shapes and device, and the progress on which schedules of exploration depend.
 
         A worker that reads for more than `timeout` seconds is an `EnvError`; None lets it take any time.
         """
@@ -64,7 +64,7 @@ class SharedWeights:
 
     @torch.no_grad()
     def take(self, targets: Sequence[Tensor]) -> tuple[int, int, float]:
-        """Copy the newest weights; return their serial, their version, and the progress of the training."""
+        """Copy the newest weights, of any shapes; return their serial, their version, and the training's progress."""
         with _locked(self.file, None, is_shared=True):
             torch._foreach_copy_(list(targets), self._views)
             return self.serial, int(self._numbers[1]), float(self._progress[0])
@@ -94,7 +94,7 @@ class Publisher:
         return self._make(layout_of(named))
 
     def publish(self, version: int) -> None:
-        """Publish the present weights."""
+        """Publish the present weights; a `ParamsError` if they changed their dtype."""
         assert self.weights is not None, "begun"
         if self._policy.weight_dtype is not self._weight_dtype:
             rule = f"must stay in {self._weight_dtype}, which workers have, and is in {self._policy.weight_dtype}"
@@ -135,5 +135,5 @@ def _locked(file: int, timeout: float | None, is_shared: bool) -> Iterator[None]
 
 
 def layout_of(tensors: Sequence[tuple[str, Tensor]]) -> Layout:
-    """Return the layout of named tensors."""
+    """Return the layout of named tensors of any shape."""
     return [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors]

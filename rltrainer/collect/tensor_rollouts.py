@@ -33,7 +33,7 @@ ROWS_PER_GRAPH = 128
 
 
 class TensorRollouts:
-    """Collects rollouts [T, N] from a `TensorVectorEnv`, whose `current` state moves on.
+    """Collects rollouts [T, N] from a `TensorVectorEnv`; the env's `current` state moves on.
 
     ```
     numbers of policy [T, ...] and envs [T, N, ...]     # drawn for all rows at once
@@ -129,7 +129,7 @@ class TensorRollouts:
         raise error
 
     def fields_of_rollout(self, rows: Fields, keeps_env_action: bool, ended: tuple[Rows, Rows]) -> Fields:
-        """Return the fields of a rollout but `starts`, of T rows in which episodes ended in these rows and envs [E]."""
+        """Return the fields of a rollout [T, N] but `starts`; episodes ended at rows and envs `ended`, [E] each."""
         reward, env_action = rows["reward"], rows.pop("env_action")
         index = torch.from_numpy(ended[0] * self._envs.num_envs + ended[1]).to(reward.device)
         final_obs = map_tree(lambda x: x.flatten(0, 1).index_select(0, index), rows["successor"])

@@ -1,4 +1,4 @@
-"""When a copy of a policy gets its weights, and copies that act on another device while the policy is trained.
+"""Copies of a policy that act elsewhere while the policy is trained, and the times at which they get its weights.
 
 Versions are counted from 0, the weights of a run's first collection; `Policy.version` of the copy says which it has.
 """
@@ -47,13 +47,14 @@ class WeightSync:
 
     @property
     def has_stale_data(self) -> bool:
-        """Tell whether collections may begin with older weights than the policy's."""
+        """Return whether collections may start with older weights than the policy's."""
         return self._every != EACH_STEP
 
     def sync(self, counts: Counts | None) -> bool:
         """Publish the weights if they are due by a trainer's counters, or at once without counters.
 
-        Return whether the counters say that a run starts: its versions count from 0.
+        Return whether the counters say that a run starts: its versions count from 0. A `ParamsError` if they do not
+        count the unit of `sync_every`.
         """
         begins = counts is not None and counts.get("training_step") == 0
         if begins:  # wherever another run ended
@@ -65,7 +66,7 @@ class WeightSync:
                 raise ParamsError.about(self._owner, "sync_every", rule, self._every)
             seen = self._every.now(counts.get(self._every.unit, 0))
         before, state.seen = state.seen, seen
-        if seen is not None and before is not None and seen < before:  # another run begins
+        if seen is not None and before is not None and seen < before:  # another run starts
             state.version, before, self._is_published = 0, None, False
         # Multiples of the interval are due: a look that skips one, as after a long collection, publishes once.
         is_due = seen is None or (before is not None and self._every.crossed(before, seen))
@@ -86,7 +87,7 @@ class WeightSync:
             self._is_published = True
 
     def load(self, state: SyncState) -> None:
-        """Continue with the versions of a saved run, whose weights the next collection acts with."""
+        """Continue with the versions of a saved run; the next collection acts with its weights."""
         self.state = SyncState(state.version, None if self._every.unit == "second" else state.seen)
         self._is_published = False
 
@@ -142,7 +143,7 @@ class OlderWeights:
         current.wait_stream(self._stream)
 
     def get_state(self) -> dict[str, Tensor]:
-        """Return the weights by name."""
+        """Return the weights by name, of any shapes."""
         return {name: tensor.detach().clone() for name, tensor in tensors_of({"policy": self.copy})}
 
     def check_state(self, state: Any) -> None:
@@ -161,7 +162,7 @@ class OlderWeights:
 def acting_policy(
     owner: str, policy: Policy, device: torch.device | str | None, every: int | Every | None
 ) -> tuple[Policy, WeightSync | None]:
-    """Return the policy that acts on a device, and the `WeightSync` of it if it is a copy."""
+    """Return the policy that acts on a device, and a copy's `WeightSync`; `every` without device is a `ParamsError`."""
     if device is None:
         if every is not None:
             hint = "Without one the policy itself acts, always with its newest weights."
