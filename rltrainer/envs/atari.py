@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Seed = Annotated[int, Rule("an integer in [0, 2**31)", lambda v: is_int(v) and 0 <= v < 2**31)]
 
 UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_per_episode", "num_threads"}
-"""Arguments of ALE's vector env: those of a single game, and how many threads play."""
+"""Arguments of ALE's vector env: the arguments of a single game, and how many threads play."""
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "noop_max": (NonNegativeInt, 30), "frame_skip": (PositiveInt, 4), "screen_size": (PositiveInt, 84),
@@ -39,20 +39,20 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
         test_envs = rl.make_vec("ALE/Pong-v5", 10, wrappers=[as_scored])
 
     `make_vec` lets ALE's own vector env do all of it, in threads, unless an argument asks for single envs.
-    Those are wrapped in gymnasium's `AtariPreprocessing` and `FrameStackObservation`, which need OpenCV; the same
-    actions lead to the same frames in both. Defaults are those of Stable-Baselines3; Machado et al. (2018) argue
+    Single envs are wrapped in gymnasium's `AtariPreprocessing` and `FrameStackObservation`, which need OpenCV; the same
+    actions lead to the same frames in both. Defaults are as in Stable-Baselines3; Machado et al. (2018) argue
     against some of them.
 
     Args:
         env: a game that skips no frames itself, such as `gym.make("ALE/Pong-v5", frameskip=1)`.
-        noop_max: a game begins with a random number of frames without action, at most this many.
+        noop_max: a game starts with a random number of frames without action, at most this many.
         frame_skip: frames of one env step; the brighter of the last two is observed at each pixel.
         screen_size: height and width of the observed frames.
         terminal_on_life_loss: a lost life terminates the episode, and the next episode continues the game; False:
             episodes are whole games.
         clip_reward: rewards are -1, 0 or 1, their signs; False: points of the game.
-        fire_on_reset: games that have a FIRE begin with it, as some wait for it. Not lives.
-        frame_stack: the number of frames; an episode begins with its first frame repeated.
+        fire_on_reset: games that have a FIRE start with it, as some wait for it. Not lives.
+        frame_stack: the number of frames; an episode starts with its first frame repeated.
 
     Raises:
         ParamsError: an argument breaks its rule, or the env is no game of ALE, or skips frames.
@@ -87,7 +87,7 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class _Game(gym.Wrapper[Any, Any, Any, Any]):
-    """A game whose lost lives may end episodes, whose rewards may be clipped, and that may begin with FIRE."""
+    """A game in which lost lives may end episodes; rewards may be clipped, and it may start with FIRE."""
 
     def __init__(self, env: gym.Env[Any, Any], counts_lives: bool, clips: bool, fires: bool) -> None:
         super().__init__(env)
@@ -100,7 +100,7 @@ class _Game(gym.Wrapper[Any, Any, Any, Any]):
         self._info: dict[str, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a game, or continue the one in which a life was lost; a seed does not change that."""
+        """Start a game, or continue the one in which a life was lost; a seed does not change that."""
         # A lost life ends an episode, as for DQN (Mnih et al., 2015); the next episode continues the game.
         if self._lost_life:
             self._lost_life = False
@@ -123,7 +123,7 @@ class _Game(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def atari_options(**given: Any) -> dict[str, Any]:
-    """Return all options of an `AtariWrapper`, checked."""
+    """Return all options of an `AtariWrapper`; a `ParamsError` if one breaks its rule."""
     each = OPTIONS.items()
     return {name: checked("AtariWrapper", name, given.get(name, default), rule) for name, (rule, default) in each}
 
@@ -151,10 +151,10 @@ class GamesState:
 class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
     """Plays N games, and does to each what an `AtariWrapper` does.
 
-    `game` holds arguments of ALE's vector env: `game`, and the `UNDERSTOOD`; `options` are those of an `AtariWrapper`.
+    `game` holds arguments of ALE's vector env: `game`, and the `UNDERSTOOD`; `options` are an `AtariWrapper`'s.
     """
 
-    # Where a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
+    # If a life was lost, a masked reset continues the game, whatever the seed. A state holds the actions since each
     # game began, as an episode may be one life of it.
 
     state_class, state_name = GamesState, "adapter.envs"
@@ -183,7 +183,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin all games; or of `options["reset_mask"]` [N] those in which no life was just lost.
+        """Start all games; or the games of `options["reset_mask"]` [N] in which no life was just lost.
 
         There is one seed per env; an integer `s` stands for `s, s + 1, ...`.
         """
@@ -204,7 +204,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
         return self._obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step every game; raise an `EnvError` before a reset, and a `ParamsError` for other actions."""
+        """Step every game by actions [N]; raise an `EnvError` before a reset, and a `ParamsError` for other actions."""
         if self._games is None or not self._is_reset:  # ALE would wait for ever
             raise EnvError("AtariVectorEnv.step: reset must be called first")
         actions = np.asarray(actions)
@@ -239,7 +239,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
     def set_state(self, state: GamesState) -> None:
         """Play the games up to the saved step; games that come to other frames are named in a warning."""
         self._seeds, self._actions = list(state.seeds), [bytearray(played.tobytes()) for played in state.actions]
-        # All games arrive together; before its beginning a game plays anything.
+        # All games arrive together; before its start a game plays anything.
         lengths = [len(played) for played in state.actions]
         begins = max(lengths) - np.array(lengths)
         table = np.zeros((max(lengths), self.num_envs), np.int64)
@@ -263,7 +263,7 @@ class AtariVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[GamesState]):
         self._games = None
 
     def _begin(self, due: Array) -> tuple[Array, dict[str, Any]]:
-        """Begin some games with their seeds; return the frames of all."""
+        """Start some games with their seeds; return the frames of all."""
         options = None if due.all() else {"reset_mask": due}
         self._is_reset = True
         obs, info = self._games.reset(seed=np.array(self._seeds)[due], options=options)

@@ -45,8 +45,8 @@ class StepCheck:
 
 
 def check_obs(who: str, space: Tree, obs: Tree, batch: tuple[int, ...] = ()) -> None:
-    """Raise a `SpaceError` unless an observation fits a tree of leaf spaces; choices may have any integer dtype."""
-    # Texts begin with `who`, such as `env 3 obs`; `batch` are axes in front of the space's shape, or none.
+    """Raise a `SpaceError` unless observations [*batch, ...] fit leaf spaces; choices may have any integer dtype."""
+    # Texts start with `who`, such as `env 3 obs`; `batch` are axes in front of the space's shape, or none.
     if not _is_usual(space, obs, batch):
         _check_parts(who, space, obs, batch)
 

@@ -24,7 +24,7 @@ def _of_all(name: str) -> Any:
 class DeferredEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Stands for the envs of a call of `make_vec`, and makes them, all or a part; under torchrun `make_vec` returns it.
 
-    Its spaces and its number are those of all envs. A step or reset by hand makes them all.
+    Its spaces and its number are of all envs. A step or reset by hand makes them all.
 
     Args:
         make: makes a part.
@@ -94,5 +94,5 @@ class DeferredEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 def opened(envs: VectorEnv) -> VectorEnv:
-    """Return a vector env whose envs are made, all of them in this process."""
+    """Return a vector env with all its envs made, in this process."""
     return envs.env if isinstance(envs, DeferredEnvs) else envs

@@ -92,7 +92,7 @@ def make_vec(
 
     Returns:
         a vector env with the attribute `base_seed`; without wrappers its `spec` has id and arguments. Under `torchrun`
-        one that stands for all envs, of which each process makes its own part when a trainer needs it.
+        one that stands for all envs; each process makes its own part of them when a trainer needs it.
 
     Raises:
         ParamsError: an argument breaks its rule, or two contradict each other.
@@ -206,7 +206,7 @@ def _check_arguments(env: Any, backend: Any, wrappers: Any, env_kwargs: Any) -> 
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids, whose package registers them."""
+    """Look up an id; `module:Name-v0` imports the module first, and so do Atari ids: their package registers them."""
     if env_id.startswith("ALE/") or "NoFrameskip-" in env_id.partition(":")[0]:
         env_id = f"ale_py:{env_id}"
     module = env_id.partition(":")[0].partition("/")[0]
@@ -290,7 +290,7 @@ def _translated_errors(env_id: str, entry_point: Any) -> Iterator[None]:
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
         extra = next((extra for name, extra in _EXTRAS.items() if module.startswith(name)), None)
-        # Without gymnasium's advice where there is our own: its packages need not be those that we ask for.
+        # Without gymnasium's advice where there is our own: its packages need not be the ones that we ask for.
         words = f"{re.split('[.,] ', str(error))[0]}. {install_extra(extra)}" if extra else f"{error}."
         raise MissingExtraError(f"make_vec.env: {env_id} needs a package that is not installed: {words}") from error
     except gym.error.Error as error:

@@ -19,13 +19,17 @@ from rltrainer.errors import ParamsError, SpaceError
 
 
 class StreamAdapter(EnvAdapter):
-    """Steps the envs of a `WorkerVectorEnv`, each in a process, one by one; with the seeds of an `EnvAdapter`."""
+    """Steps the envs of a `WorkerVectorEnv` one by one, with the seeds of an `EnvAdapter`.
+
+    Raises:
+        ParamsError: an env has no process of its own.
+    """
 
     # adapter.reset()
     # while ...:
     #     adapter.advance_ready()                       # adapter.obs is what the envs in adapter.waiting act on
     #     adapter.send(envs, adapter.convert(action))   # for some of those
-    #     step = adapter.receive(timeout, max_steps)    # of those that have answered; adapter.obs is what they acted on
+    #     step = adapter.receive(timeout, max_steps)    # of envs that have answered; adapter.obs is what they acted on
 
     history_class: ClassVar[type[ActionHistory]] = StreamHistory
 
@@ -43,8 +47,8 @@ class StreamAdapter(EnvAdapter):
         self._converters: dict[int, ActionConverter] = {}
         self.num_steps: Rows = np.zeros(self.num_envs, np.int64)  # of each env since its very first episode began
         self.num_sent = 0  # steps that were sent and are not received
-        # The envs whose steps came with the last `receive` [K], and those that wait for an action since the last
-        # `advance_ready` [K]: all after a reset. Of `stepped`, some have ended; some others have begun an episode.
+        # The envs with steps in the last `receive` [K], and the envs that wait for an action since the last
+        # `advance_ready` [K]: all after a reset. Some of `stepped` have ended; some others have started an episode.
         self.stepped = self.waiting = self._ended = self._begun = NO_ROWS
 
     def reset(self, first_episode: bool = False) -> None:
@@ -71,8 +75,8 @@ class StreamAdapter(EnvAdapter):
 
     def receive(self, timeout: float | None, max_steps: int, max_episode_steps: int | None = None) -> EnvStep | None:
         """Return the steps of envs that have answered, `valid=False` in rows of other envs; None if there is none."""
-        # If none has answered, this waits for the first: `timeout` seconds at most, or as long as it takes. Of more
-        # than `max_steps` steps, some wait for the next call. An episode as long as `max_episode_steps` is truncated.
+        # If none has answered, this waits for the first: `timeout` seconds at most, or as long as it takes. If there
+        # are more than `max_steps`, some wait for the next call. An episode of `max_episode_steps` is truncated.
         now, after = self._now, self._next
         assert now is not None, "a collector resets first"
         obs, *outcome = (self._arrays[name] for name in ("obs", "reward", "terminated", "truncated"))
@@ -108,11 +112,11 @@ class StreamAdapter(EnvAdapter):
         return result
 
     def advance_ready(self, wanted: Mask | None = None) -> Rows | None:
-        """Make successors the current observations; where an episode ended, let the next begin without waiting for it.
+        """Make successors the current observations; where an episode ended, let the next start without waiting for it.
 
-        Returned are the envs among `waiting` whose next step is the first of an episode [K], or None.
+        Return the envs [K] among `waiting` that take the first step of an episode next, or None.
         """
-        # `wanted` [N] bool are the envs that begin another episode; None: all. The others stay at their end until the
+        # `wanted` [N] bool are the envs that start another episode; None: all. The others stay at their end until the
         # next `reset`.
         now, begun, stepped, ended = self._now, self._begun, self.stepped, self._ended
         assert now is not None, "a collector resets first"
@@ -135,13 +139,13 @@ class StreamAdapter(EnvAdapter):
         return self._infos[env], 0
 
     def resume(self, returns: Any = None) -> Rows:
-        """Bring the envs to where a loaded state puts them; see `EnvAdapter.resume`."""
+        """Bring the envs to where a loaded state puts them; return the lost ones [K], see `EnvAdapter.resume`."""
         if self._loaded is None:
             return NO_ROWS
         lost = super().resume(returns)
         is_inside = self._clock.episode_steps > 0
         self.stepped, self._begun = np.flatnonzero(is_inside), np.flatnonzero(~is_inside)
-        if self._now is not None:  # `advance_ready` takes the observations of those that have stepped from there
+        if self._now is not None:  # `advance_ready` takes the observations of envs that have stepped from there
             self._next.write_rows(self.stepped, take_rows(self._now.obs, self.stepped))
         return lost
 
@@ -159,12 +163,12 @@ class StreamAdapter(EnvAdapter):
         return [worker for worker in self._workers.group.alive if worker.is_busy]
 
     def _reset_env(self, env: int, seed: int | None, number: int) -> None:
-        """Let an env begin an episode, after so many steps."""
+        """Let an env start an episode, after so many steps."""
         self._resets[env] = seed, number
         self._workers.group.alive[env].call(f"reset after {number} steps", "reset", [(env, seed)], None)
 
     def _listen(self, timeout: float | None) -> list[int]:
-        """Queue the steps that are answered, and return the envs that begin an episode; wait for the first answer."""
+        """Queue the steps that are answered, and return the envs that start an episode; wait for the first answer."""
         begun: list[int] = []
         restarted: set[int] = set()
         if not (busy := self._busy()):

@@ -56,12 +56,12 @@ _NUMBERS = {"SyncVectorEnv.step": "i", "SyncVectorEnv.reset": "i", "AsyncVectorE
 
 def raise_named(error: BaseException, num_steps: int | None) -> None:
     """Raise an `EnvError` that names the env which raised an exception; do nothing where that is not known."""
-    # `num_steps` are the steps that each env has begun; None where envs are restored.
+    # `num_steps` are the steps that each env has started; None where envs are restored.
     if isinstance(error, RLTrainerError) or is_of_signal(error):
         return
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     frames = [f for f in frames if str(f.f_globals.get("__name__")).split(".")[:2] == ["gymnasium", "vector"]]
-    # After the loop over its envs such a method calls others of gymnasium's: then the last frame is one of those.
+    # After the loop over its envs such a method calls other methods of gymnasium's: the last frame is one of them.
     name = _NUMBERS.get(frames[-1].f_code.co_qualname) if frames else None
     if name is not None and (number := frames[-1].f_locals.get(name)) is not None:
         is_reset = any(frame.f_code.co_name.startswith("reset") for frame in frames)
@@ -72,7 +72,7 @@ def raise_named(error: BaseException, num_steps: int | None) -> None:
 
 @contextmanager
 def env_named(num_steps: int | None) -> Iterator[None]:
-    """Name the env whose exception a vector env lets through; see `raise_named`."""
+    """Name the env if a vector env lets its exception through; see `raise_named`."""
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""Wrappers of single envs, for `make_vec(..., wrappers=...)`, and the closed list of those that data may name."""
+"""Wrappers of single envs, for `make_vec(..., wrappers=...)`, and the closed list of wrappers that data may name."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ def _is_size(value: Any) -> bool:
 
 FrameSize = Annotated[tuple[int, int], Rule("(height, width), two positive integers", _is_size)]
 
-# Shares of red, green and blue in a gray value, those of gymnasium's `GrayscaleObservation`.
+# Shares of red, green and blue in a gray value, as in gymnasium's `GrayscaleObservation`.
 LUMINANCE = np.array([[0.2125], [0.7154], [0.0721]], np.float32)
 PIXELS, STATE = "pixels", "state"
 
@@ -91,7 +91,7 @@ class PixelObservation(_Observing):
         wrapper = functools.partial(rl.PixelObservation, size=(84, 84), grayscale=True)
         envs = rl.make_vec("CartPole-v1", num_envs=8, render_mode="rgb_array", wrappers=[wrapper])
 
-    `render` still returns the frame as the env drew it. Names are those of gymnasium's `AddRenderObservation`, which
+    `render` still returns the frame as the env drew it. Names are as in gymnasium's `AddRenderObservation`, which
     neither resizes nor turns gray; its wrappers that do need OpenCV and take no Dict.
 
     Args:
@@ -117,7 +117,7 @@ class PixelObservation(_Observing):
         if env.render_mode in (None, "human"):
             hint = 'Write make_vec(..., render_mode="rgb_array"), or pass it on in the factory.'
             raise ParamsError.about(name, "env", 'must be made with render_mode="rgb_array"', env.render_mode, hint)
-        env.reset()  # most envs render nothing before; every episode begins with a reset of its own
+        env.reset()  # most envs render nothing before; every episode starts with a reset of its own
         height, width = _checked_frame(env.render()).shape[:2]
         size = size or (height, width)
         self._rows, self._columns = _shares(height, size[0]), _shares(width, size[1])
@@ -149,7 +149,7 @@ def _checked_frame(frame: Any) -> Array:
 
 def _shares(length: int, new_length: int) -> Array:
     """Return the share of each old pixel in a new one, the mean of the area that it covers [new_length, length]."""
-    # A new pixel may begin and end within old ones, of which it then takes a part: each row sums to 1.
+    # A new pixel may start and end within old ones, and then takes a part of them: each row sums to 1.
     edges = np.linspace(0, length, new_length + 1)[:, None]
     pixels = np.arange(length)
     covered = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
@@ -167,7 +167,7 @@ WRAPPERS: dict[str, Callable[..., Env]] = {
         wrappers.TimeLimit,
     )
 }  # fmt: skip
-"""Ours, and those of gymnasium's whose arguments are data."""
+"""Our wrappers, and gymnasium's wrappers with data as arguments."""
 
 NAME = "wrapper"
 """The key of a wrapper's name, beside its arguments."""

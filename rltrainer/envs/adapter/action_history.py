@@ -10,7 +10,7 @@ from rltrainer.tree import to_array
 
 Array = np.ndarray[Any, Any]
 
-MAX_STEPS = 100_000  # of the longest episode whose actions are kept
+MAX_STEPS = 100_000  # of the longest episode with kept actions
 MIN_ROWS = 256
 
 
@@ -45,7 +45,7 @@ class ActionHistory:
         self._used += 1
 
     def of(self, env: int, num_steps: int) -> Array:
-        """Return the actions of an env's episode, which has so many steps."""
+        """Return the actions [num_steps, ...] of an env's episode of so many steps."""
         return to_array(self._rows[self._used - num_steps : self._used, env])
 
     def restore(self, table: Any, num_steps: Rows) -> None:
@@ -54,11 +54,11 @@ class ActionHistory:
 
 
 class StreamHistory(ActionHistory):
-    """Keeps the actions of N envs that are stepped one by one; an env's episode is the beginning of its column."""
+    """Keeps the actions of N envs that are stepped one by one; an env's episode is the start of its column."""
 
     def put(self, envs: Rows, num_steps: Rows, env_action: Any) -> None:
         """Keep the actions [K, ...] of envs that are so many steps into their episodes [K]."""
-        # Columns begin with the episodes: envs that are stepped one by one have no row in common.
+        # Columns start with the episodes: envs that are stepped one by one have no row in common.
         if not (fits := num_steps <= MAX_STEPS).all():
             envs, num_steps, env_action = envs[fits], num_steps[fits], env_action[fits]
         num_rows = int(num_steps.max(initial=0)) + 1
@@ -70,7 +70,7 @@ class StreamHistory(ActionHistory):
         self._rows[num_steps, envs] = env_action
 
     def of(self, env: int, num_steps: int) -> Array:
-        """Return the actions of an env's episode, which has so many steps."""
+        """Return the actions [num_steps, ...] of an env's episode of so many steps."""
         return to_array(self._rows[:num_steps, env])
 
     def restore(self, table: Any, num_steps: Rows) -> None:

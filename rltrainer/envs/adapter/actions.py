@@ -20,7 +20,7 @@ def lent(env_action: Any) -> Any:
 class ActionConverter:
     """Clips to the bounds of a Box, casts to the dtype of the action space, moves to the env's device.
 
-    `env_device` is None if the env takes NumPy arrays. Another space than those of `LEAF_SPACES` is a `SpaceError`.
+    `env_device` is None if the env takes NumPy arrays. A space that `LEAF_SPACES` lacks is a `SpaceError`.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int, env_device: torch.device | None = None) -> None:

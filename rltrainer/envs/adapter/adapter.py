@@ -41,7 +41,7 @@ class EnvAdapter(Stateful[AdapterState]):
         adapter.advance()                      # adapter.obs is what to act on next
     ```
 
-    Where single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
+    If single envs can be reset (our backends, gymnasium's sync and async, autoreset mode DISABLED), a finished
     env is reset at once, by `reset(seed=[...], options={"reset_mask": mask})`, with a seed derived from env and
     episode, and no step is lost. Other envs reset themselves and are seeded as a whole, and so do envs in a layer with
     a `reset` of its own, unless it has `supports_masked_reset = True`.
@@ -88,12 +88,12 @@ class EnvAdapter(Stateful[AdapterState]):
         self._result: EnvStep | None = None
         self._check_step = StepCheck(self._space, self.num_envs)
         self._must_check = not isinstance(envs, MaskedVectorEnv)  # ours check what each env returns
-        self._starting: Rows | None = None  # the envs whose next episode begins with `advance`
+        self._starting: Rows | None = None  # the envs that start an episode with `advance`
         self._recorder: EpisodeRecorder | None = None
         self._has_truncated, self._key = False, object()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "EnvAdapter":
-        """Copy the envs and where they are; raise an `EnvError` for envs like those that live in other processes."""
+        """Copy the envs and where they are; raise an `EnvError` if that cannot be done, as in other processes."""
         new = memo[id(self)] = object.__new__(type(self))
         try:
             vars(new).update(copy.deepcopy(self.__getstate__(), memo))
@@ -113,7 +113,7 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @property
     def obs_tensor(self) -> Tree:
-        """The same as tensors on `device`; on the CPU in the memory of `obs`."""
+        """The same as tensors [N, ...] on `device`; on the CPU in the memory of `obs`."""
         return self._now.tensor  # type: ignore[union-attr]  # there is none before `reset`
 
     @property
@@ -179,7 +179,10 @@ class EnvAdapter(Stateful[AdapterState]):
             self._clock, self._recorder = clock, recorder
 
     def record_episodes(self, folder: str | Path, first_env: int = 0) -> EpisodeRecorder:
-        """Record episodes that end from now on into files of a folder; see `EpisodeRecorder`."""
+        """Record episodes that end from now on into files of a folder; see `EpisodeRecorder`.
+
+        A `ParamsError` if the envs' episodes cannot be repeated from seeds and actions.
+        """
         # Only if an episode follows from its seed and actions can it be repeated.
         folder = Path(checked("Collector.record_episodes", "folder", folder, AnyPath))
         if self._history is None:
@@ -192,7 +195,7 @@ class EnvAdapter(Stateful[AdapterState]):
     def step(self, env_action: Any, max_episode_steps: int | None = None) -> EnvStep:
         """Step all envs with actions from `to_env`; `obs` stays the observation that was acted on until `advance`.
 
-        An episode that gets as long as `max_episode_steps` is truncated.
+        An episode that gets as long as `max_episode_steps` is truncated. Before a `reset` this is an `EnvError`.
         """
         if self._now is None:
             raise EnvError("EnvAdapter.step: reset must be called first")
@@ -224,8 +227,8 @@ class EnvAdapter(Stateful[AdapterState]):
     def advance(self, wanted: Mask | None = None) -> Rows | None:
         """Make the successors the current observations; where an episode ended, the first of the next one.
 
-        `wanted` [N] bool are the envs that begin another episode; None: all. Returned are the envs whose next
-        step is the first of an episode [K]; None if there are none.
+        `wanted` [N] bool are the envs that start another episode; None: all. Return the envs [K] that take the first
+        step of an episode next; None if there are none. Before a `reset` this is an `EnvError`.
         """
         if self._now is None:
             raise EnvError("EnvAdapter.advance: reset must be called first")
@@ -289,7 +292,7 @@ class EnvAdapter(Stateful[AdapterState]):
 
     @env_named(num_steps=None)
     def resume(self, returns: Any = None) -> Rows:
-        """Restore the envs of a loaded state; return those that start a new episode instead, with a warning [K].
+        """Restore the envs of a loaded state; return the envs [K] that start a new episode instead, with a warning.
 
         These come to another observation, or to other `returns` of the running episode [N] or [N, A].
         """
@@ -333,13 +336,13 @@ class EnvAdapter(Stateful[AdapterState]):
             check_obs("vector env obs", self._space, obs, (self.num_envs,))
 
     def _count_end(self, rows: Rows, delay: int) -> None:
-        """Count the episodes of these envs [K], and record them; the next ones begin so many steps from now."""
+        """Count the episodes of these envs [K], and record them; the next ones start so many steps from now."""
         if self._recorder is not None and self._result is not None:
             self._recorder.record(rows, self._clock, self._result)
         self._clock.finish(rows, delay)
 
     def _truncate(self, result: EnvStep, max_steps: int) -> None:
-        """End the episodes that are as long as they may be, as a time limit in the env would."""
+        """Truncate episodes that reach `max_steps`, as a time limit in the env would."""
         rows = np.flatnonzero(self._clock.episode_steps >= max_steps)
         if not len(rows):
             return

@@ -34,8 +34,8 @@ class Autoreset:
 
     Attributes:
         is_masked: whether single envs can be reset, each with its seed.
-        can_repeat: whether an env begins the episode of its seed as soon as it is reset.
-        delay: steps from the end of an episode to the beginning of the next.
+        can_repeat: whether an env starts the episode of its seed as soon as it is reset.
+        delay: steps from the end of an episode to the start of the next.
         resetting: the envs that spend the next step on their reset [K], or None.
     """
 
@@ -52,7 +52,7 @@ class Autoreset:
         self._num_to_compare = NUM_COMPARED if isinstance(inner, gym.vector.AsyncVectorEnv) else 0
 
     def reset(self, clock: EpisodeClock) -> Tree:
-        """Reset all envs; return their observations. An env that keeps its pending reset begins after it."""
+        """Reset all envs; return their observations [N, ...]. An env that keeps its pending reset starts after it."""
         seeds: Any = clock.episode_seeds(np.arange(clock.num_envs)) if self.is_masked else clock.reset_seed()
         obs = self._envs.reset(seed=seeds)[0]
         self._check(obs)
@@ -63,7 +63,7 @@ class Autoreset:
         return obs
 
     def finish(self, rows: Rows, info: dict[str, Any], memory: ObsMemory) -> None:
-        """Make sure that `memory`, which holds what `step` returned, has the final observations of these envs."""
+        """Make sure that `memory` has the final observations of these envs [K]; it holds what `step` returned."""
         if self._is_same_step:
             # `memory` becomes what is acted on next with `advance`; until then it has to hold the true successors.
             self._first_obs = take_rows(memory.obs, rows)
@@ -82,14 +82,14 @@ class Autoreset:
             warnings.warn(f"{text}. {hint}", stacklevel=2)
 
     def starting(self, finished: Rows | None) -> Rows | None:
-        """Return the envs whose next episode begins now, after a step in which these have finished."""
+        """Return the envs [K] that start their next episode now, after a step in which these [K] have finished."""
         if not self.delay:
             return finished
-        starting, self.resetting = self.resetting, finished  # those that have spent this step on their reset
+        starting, self.resetting = self.resetting, finished  # these have spent this step on their reset
         return starting
 
     def begin(self, rows: Rows, clock: EpisodeClock, memory: ObsMemory) -> None:
-        """Write the first observations of these envs' next episodes."""
+        """Write the first observations of these envs' [K] next episodes."""
         if self.is_masked:
             mask = np.zeros(clock.num_envs, np.bool_)
             mask[rows] = True

@@ -45,11 +45,11 @@ class AdapterState:
 
     @property
     def num_kept(self) -> Rows:
-        """The number of actions of each env [N]; those of too long episodes are not kept."""
+        """The number of actions of each env [N]; the actions of too long episodes are not kept."""
         return np.where(self.num_steps <= MAX_STEPS, self.num_steps, 0)
 
     def check(self, num_envs: int, obs_space: Tree, action_space: gym.Space[Any]) -> None:
-        """Raise a `CheckpointError` if it is of other envs."""
+        """Raise a `CheckpointError` if it is of other envs, in number or in observations [N, ...]."""
         for found in (len(self.clock.episode), len(self.clock.episode_step)):
             if found != num_envs:
                 raise CheckpointError(f"the state is of {found} envs, but there are {num_envs}")
@@ -70,7 +70,7 @@ class AdapterState:
                 raise CheckpointError(f"adapter.actions: expected actions in {action_space}, found others")
 
 
-# Envs that save their own state load it. Other envs begin the episodes of their seeds again, and are stepped with the
+# Envs that save their own state load it. Other envs start the episodes of their seeds again, and are stepped with the
 # actions that were kept; the observations at the end are compared with the saved ones, bit for bit.
 class EnvState:
     """Saves where the envs of a vector env are, and restores them."""
@@ -82,7 +82,7 @@ class EnvState:
         self.history = history if can_repeat and self._saver is None else None
 
     def save(self, state: AdapterState, obs: Tree, resetting: Rows | None) -> None:
-        """Add to a state what restores the envs."""
+        """Add to a state what restores the envs, at observations `obs` [N, ...]; the envs `resetting` [K] are reset."""
         if self._saver is not None:
             state.envs = self._saver.state_dict()
             state.resetting = [] if resetting is None else resetting.tolist()
@@ -114,9 +114,9 @@ class EnvState:
     def restore(
         self, state: AdapterState, clock: EpisodeClock, memory: ObsMemory, device: torch.device | None, returns: Any
     ) -> Rows:
-        """Restore envs, which were just reset; return those in which that failed [K]."""
-        # The restored observations go to `memory`. `device` is of envs that take tensors; `returns` are those of the
-        # running episodes [N] or [N, A], None is not compared.
+        """Restore envs, which were just reset; return the failed ones [K]. A `CheckpointError` if a load fails."""
+        # The restored observations go to `memory`. `device` is of envs that take tensors; `returns` are the running
+        # episodes' [N] or [N, A], None is not compared.
         if state.envs is not None and self._saver is not None:
             try:
                 self._saver.load_state_dict(state.envs)
@@ -162,7 +162,7 @@ def find_saver(envs: VectorEnv) -> SaveableEnv | None:
             return layer
         if isinstance(layer, MaskedVectorEnv):
             return _SingleEnvs(layer) if layer.are_saveable else None
-        # The one native vector env whose attributes are saved here, as they are in gymnasium 1.4.
+        # The attributes of this native vector env alone are saved here, as they are in gymnasium 1.4.
         if f"{type(layer).__module__}.{type(layer).__qualname__}" == CARTPOLE:
             return _CartPole(layer)
         # An unknown wrapper may have a state of its own, which would be lost.
@@ -260,13 +260,13 @@ def repeat_episodes(
     envs: Any, seeds: list[int | None], table: Any, num_steps: Rows, memory: ObsMemory, device: torch.device | None
 ) -> tuple[Mask, Array | None]:
     """Step envs that were just reset with actions of a table [L, N, ...]; write the last observations to `memory`."""
-    # Returned are the envs whose episode ended on the way [N] bool, and the sums of rewards [N] or [N, A], or None.
+    # Returned are the envs that ended their episode on the way [N] bool, and sums of rewards [N] or [N, A], or None.
 
     def begin(mask: Mask) -> Tree:
         due = [seed if mask[n] else None for n, seed in enumerate(seeds)]
         return envs.reset(seed=due, options={"reset_mask": mask})[0]
 
-    # An env with a shorter episode than others begins it later, with a reset of its own. Before that, and when its
+    # An env with a shorter episode than others starts it later, with a reset of its own. Before that, and when its
     # episode has ended too early, it is parked, or takes steps that do not count.
     begins, has_failed = len(table) - num_steps, np.zeros(envs.num_envs, np.bool_)
     can_park, returns = isinstance(envs.unwrapped, MaskedVectorEnv), None
@@ -306,7 +306,7 @@ def _warn_of_lost(rows: Rows, why: str) -> None:
 
 
 def check_array(name: str, found: Array, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raise a `CheckpointError` unless an array has this shape and dtype, and holds finite numbers."""
+    """Raise a `CheckpointError` unless an array [*shape] has this shape and dtype, and holds finite numbers."""
     if found.shape != shape or found.dtype != dtype:
         raise CheckpointError(f"{name}: expected {np.dtype(dtype)} {shape}, found {found.dtype} {found.shape}")
     if not np.isfinite(found).all():

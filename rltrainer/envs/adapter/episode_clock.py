@@ -51,32 +51,32 @@ class EpisodeClock:
         self._began += later
 
     def finish(self, rows: Rows, delay: int) -> None:
-        """Count the end of these envs' episodes; the next ones begin `delay` steps from now."""
+        """Count the end of these envs' [K] episodes; the next ones start `delay` steps from now."""
         rows = rows[self.counts(rows)]  # an env that was left has ended its last episode already
         self.episode[rows] += 1
         self._began[rows] = self.num_steps + delay
 
     def skip(self, num_steps: int, steps: Rows, envs: Rows) -> None:
-        """Count steps of all envs, and the episodes that ended with these of them [E], in these envs [E]."""
+        """Count steps of all envs, and the episodes that ended with `steps` [E] among them, in `envs` [E]."""
         np.add.at(self.episode, envs, 1)
         self._began[envs] = self.num_steps + steps + 1  # of several in one env the last one counts
         self.num_steps += num_steps
 
     def counts(self, rows: Rows) -> Mask:
-        """Return which of these envs [K] are counted: those that were not left."""
+        """Return which of these envs [K] are counted, because they were not left."""
         return np.asarray(self._began[rows] != FAR)
 
     def leave(self, rows: Rows) -> None:
-        """Count nothing more of these envs, which are at an episode's end, until the next restart."""
+        """Stop counting these envs [K], which have ended their episodes, until the next restart."""
         self._began[rows] = FAR
 
     def postpone(self, rows: Rows) -> None:
-        """Let these envs' episodes begin one step from now."""
+        """Let these envs' [K] episodes start one step from now."""
         self._began[rows] = self.num_steps + 1
 
     def restart(self, first_episode: bool = False) -> None:
         """Go to each env's next episode in which no step was taken, or to its very first."""
-        # An episode that was begun is over now; one in which no step was taken keeps its number, and so its seed.
+        # An episode that was started is over now; one in which no step was taken keeps its number, and so its seed.
         was_inside = self.episode_steps > 0
         self.episode = np.zeros(self.num_envs, np.int64) if first_episode else self.episode + was_inside
         self._num_resets = 0 if first_episode else self._num_resets + (self.num_steps > 0)
@@ -88,7 +88,7 @@ class EpisodeClock:
         return derive_seed(self._root(), "reset", self._num_resets, *part)
 
     def episode_seeds(self, rows: Rows) -> list[int | None]:
-        """Return the seeds of these envs' episodes, None for the other envs."""
+        """Return the seeds of these envs' [K] episodes in a list of all N envs, None for the other envs."""
         # A seed follows from the env and the number of its episode alone: neither the other envs nor the order in which
         # episodes end change what an env is started with.
         seeds: list[int | None] = [None] * self.num_envs
@@ -102,7 +102,7 @@ class EpisodeClock:
         return ClockState(self.seed, self.episode.tolist(), steps, self.num_steps, self._num_resets)
 
     def load(self, state: ClockState, resetting: Rows) -> None:
-        """Restore a state that was checked; some envs spend the next step on their reset."""
+        """Restore a state that was checked; the envs `resetting` [K] spend the next step on their reset."""
         self.seed, self.num_steps, self._num_resets = state.seed, state.num_steps, state.num_resets
         self.episode = np.array(state.episode, np.int64)
         self._began = self.num_steps - np.array(state.episode_step, np.int64)

@@ -138,7 +138,7 @@ class EpisodeRecorder:
 
 
 def digest_of(obs: Tree) -> int:
-    """Return 63 bits of a hash of an observation's leaves, as they are stored."""
+    """Return 63 bits of a hash of an observation's leaves [...], as they are stored."""
     hasher = hashlib.blake2b(digest_size=8)
     for leaf in leaves(obs):
         hasher.update(np.ascontiguousarray(leaf).tobytes())
@@ -193,8 +193,8 @@ def replay_episode(run: str | Path, env: int, episode: int, make_env: Callable[[
     Args:
         run: the folder into which the run recorded its episodes.
         env: the index of the env.
-        episode: how many episodes of this env were before it, from the beginning of the run.
-        make_env: makes an env like that of the run, wrappers included; it is closed at the end.
+        episode: how many episodes of this env were before it, from the start of the run.
+        make_env: makes an env like the run's, wrappers included; it is closed at the end.
 
     Yields:
         the steps, one after the other.

@@ -32,7 +32,7 @@ class ObsMemory:
         cls, space: Tree, num_envs: int, device: torch.device, env_device: torch.device | None,
         partner: "ObsMemory | None" = None,
     ) -> "ObsMemory":  # fmt: skip
-        """Make memory for a tree of leaf spaces; `env_device` is None if the env returns NumPy arrays.
+        """Make memory [N, ...] for a tree of leaf spaces; `env_device` is None if the env returns NumPy arrays.
 
         What is uploaded goes to the place on the device that `partner` has: one of the two is acted on at a time, and a
         graph that acts reads one place.
@@ -70,7 +70,7 @@ class ObsMemory:
         map_tree(assign, self.obs, values)
 
     def write_row(self, n: int, value: Tree) -> None:
-        """Copy one env's observation; raise a `SpaceError` if a leaf of it has another shape."""
+        """Copy one env's observation [...]; raise a `SpaceError` if a leaf of it has another shape."""
         ordered = leaves(map_tree(lambda here, there: there, self.obs, value))
         for (name, here), there in zip(named_leaves(self.obs), ordered, strict=True):
             shape = tuple(here.shape[1:])
@@ -110,7 +110,7 @@ class EnvStep:
         reward: [N] float32, or [N, A] for A agents.
         terminated, truncated: [N] bool.
         valid: [N] bool, False where the env spent the step on its reset, or was restarted; None if all are valid.
-        finished: [K] int64, the envs whose episode ended with this step; None if none did.
+        finished: [K] int64, the envs that ended an episode with this step; None if none did.
     """
 
     next_obs: Tree
@@ -140,7 +140,7 @@ class EnvStep:
 
 
 def all_finite(values: Tree) -> bool:
-    """Return whether all numbers of a tree of arrays or tensors are finite."""
+    """Return whether all numbers of a tree of arrays or tensors, of any shapes, are finite."""
     if not isinstance(values, np.ndarray | torch.Tensor):
         return all(map(all_finite, leaves(values)))
     if isinstance(values, np.ndarray):

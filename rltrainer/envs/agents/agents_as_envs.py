@@ -32,11 +32,11 @@ from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, 
 AGENT, TEAM_RETURN = "agent", "team_return"
 
 OBS, HERE, TERMINATED, TRUNCATED = "obs", "here", "terminated", "truncated"
-"""Leaves of a team's observation: of its agents [A, ...], who acts next, and whose episode just ended [A]."""
+"""Leaves of a team's observation: of its agents [A, ...], which act next, and which just ended an episode [A]."""
 
 
 class TeamEnv(OfAllAgents):
-    """Agents with equal spaces: observations, actions, rewards and flags are arrays with an axis A."""
+    """Agents with equal spaces, else a `SpaceError`: observations, actions, rewards and flags have an axis A."""
 
     # Its episode is `terminated` when all agents are gone; their flags are in the observation. Numbers in their infos
     # are arrays [A], NaN where they are missing.
@@ -60,7 +60,7 @@ class TeamEnv(OfAllAgents):
         self._absent = map_tree(lambda leaf: np.stack([leaf] * num_agents), absent_obs(self.agent_spaces[0]))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step with the actions [A, ...]; those of agents that are gone do nothing."""
+        """Step with the actions [A, ...]; the actions of agents that are gone do nothing."""
         self._act(list(action))
         return self.joint_obs(), self.reward, not self.here.any(), False, self.joint_info()
 
@@ -105,21 +105,21 @@ class TeamsState:
 
 
 class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
-    """A vector env whose rows are the agents of parallel envs: a policy that is trained on it is shared by them all.
+    """A vector env with the agents of parallel envs as rows: a policy that is trained on it is shared by them all.
 
     Rows are ordered by copy, then by agent: row `c * A + a` is agent a of copy c. An agent's episode ends with its own
     `terminated` or `truncated`. While other agents of its copy continue, its row waits: its steps have `valid=False`
-    and are never sampled, summed or trained on. When all agents are gone, the copy begins its next episode with the
-    next seed, all rows at once. An agent that comes later, or again, begins an episode then.
+    and are never sampled, summed or trained on. When all agents are gone, the copy starts its next episode with the
+    next seed, all rows at once. An agent that comes later, or again, starts an episode then.
 
-    Returns and lengths are those of single agents. The last step of a copy's episode has `infos["team_return"]` in one
+    Each agent has its own returns and lengths. The last step of a copy's episode has `infos["team_return"]` in one
     of its rows: the sum over all agents; `Collector(info_keys=("team_return",))` reads it. Numbers in the agents' own
     infos are in their rows.
 
-    The autoreset mode is SAME_STEP. A resumed run repeats the copies' episodes, as it does those of `make_vec`'s envs.
+    The autoreset mode is SAME_STEP. A resumed run repeats the copies' episodes, as with `make_vec`'s envs.
 
     Args:
-        env: a factory that returns a new PettingZoo parallel env at each call, all of whose agents have equal spaces.
+        env: a factory that returns a new PettingZoo parallel env at each call; all agents have equal spaces.
             A Dict observation may have the leaf `action_mask`.
         num_copies: how many envs; `num_envs` is this times the number of agents.
         agent_id: whether an observation is a Dict with a further leaf `agent`, the index of the agent, which networks
@@ -186,7 +186,10 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         return getattr(self._teams.unwrapped, "num_restarts", 0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
-        """Begin the episodes of all copies, each with a seed that derives from this one; `options` must be None."""
+        """Start the episodes of all copies, each with a seed derived from this one; return the rows [N, ...].
+
+        `options` must be None, else a `ParamsError`.
+        """
         seed = checked(f"{type(self).__name__}.reset", "seed", seed, NonNegativeInt | None)
         if options:
             rule = "must be None: all rows are reset together"
@@ -201,7 +204,10 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         return self._begin(), {}
 
     def step(self, actions: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
-        """Step all copies with one action per row, ignored in rows that wait; a copy that fails is an `EnvError`."""
+        """Step all copies with actions [N, ...], ignored in rows that wait.
+
+        A copy that fails is an `EnvError`, another shape of actions a `ParamsError`.
+        """
         rows = np.asarray(actions)
         if rows.shape != self.action_space.shape:
             rule = f"must have shape {self.action_space.shape}"
@@ -216,7 +222,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         broken = self._lost | restarted
         # A state in which a gone agent does nothing, for reward 0, would be learned from as if it had to act there.
         valid = acted & ~broken[:, None]
-        # The episode of a row that waited ends without a transition, where the next one begins.
+        # The episode of a row that waited ends without a transition, where the next one starts.
         cut = truncated | (here & step.truncated[:, None])
         truncated = np.where(valid, cut, (is_over | broken)[:, None] | (here & ~acted))
         terminated &= valid
@@ -243,7 +249,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
     def set_state(self, state: TeamsState) -> None:
         """Restore the copies: their episodes are repeated."""
         self._adapter.set_state(state.adapter)
-        # A copy that is not restored begins a new episode; the next step is no transition of its rows, and ends their
+        # A copy that is not restored starts a new episode; the next step is no transition of its rows, and ends their
         # episodes.
         lost = self._adapter.resume(state.returns)
         self._returns, self._lost[:] = state.returns.copy(), False
@@ -251,7 +257,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         self._begin()
 
     def render(self) -> tuple[Any, ...]:
-        """Return a frame for each row: that of its copy."""
+        """Return a frame of its copy for each row."""
         return tuple(frame for frame in self._teams.render() or () for _ in self.agents)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -287,7 +293,7 @@ class AgentsAsEnvs(gym.vector.VectorEnv[Any, Any, Any], Stateful[TeamsState]):
         return self._rows(self._adapter.obs[OBS], None if self._here.all() else self._here)
 
     def _rows(self, obs: Tree, here: Array | None = None) -> Tree:
-        """Return copies of observations [n, A, ...] as rows [N, ...], with those of absent agents outside `here`."""
+        """Return copies of observations [n, A, ...] as rows [N, ...], with absent agents' outside `here`."""
 
         def as_rows(absent: Array, leaf: Array) -> Array:
             rows = leaf.reshape(self.num_envs, *leaf.shape[2:]).astype(absent.dtype)

@@ -12,7 +12,7 @@ from rltrainer.validation.field_rules import checked
 
 
 class JointEnv(OfAllAgents):
-    """One env that observes the observations of all agents, and whose action is the actions of all.
+    """One env that observes the observations of all agents; its action is the actions of all.
 
     - An observation is a Dict with a part for each agent, by name; zeros, or first choices, for an agent that is gone.
     - Actions are one MultiDiscrete or one Box: the agents', one after the other. Masks of the agents are one

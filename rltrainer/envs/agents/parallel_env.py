@@ -20,10 +20,10 @@ class ParallelEnv(Protocol):
     """A PettingZoo parallel env: all agents act at the same time. Its methods return dicts by agent."""
 
     possible_agents: list[Any]  # the names of all agents that there may be
-    agents: list[Any]  # of those that act next
+    agents: list[Any]  # the ones that act next
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Begin an episode; return observations and infos."""
+        """Start an episode; return observations and infos."""
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Return observations, rewards, terminations, truncations and infos."""
@@ -58,7 +58,7 @@ class OfAllAgents(gym.Env[Any, Any]):
         self._clear()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of all agents."""
+        """Start an episode of all agents; an `EnvError` if there are none."""
         super().reset(seed=seed)
         obs, infos = self.parallel_env.reset(seed=seed, options=options)
         self._num_steps = 0
@@ -86,7 +86,7 @@ class OfAllAgents(gym.Env[Any, Any]):
         self.parallel_env.close()
 
     def _act(self, actions: Sequence[Any]) -> None:
-        """Step with the actions of all agents [A]; those of agents that are gone are ignored."""
+        """Step with the actions of all agents [A]; the actions of agents that are gone are ignored."""
         # PettingZoo wants an action of each agent in its list, which may hold some that are done already.
         listed, acted = self._listed(), self.here.copy()
         given = {name: action for name, action, is_in in zip(self.agents, actions, listed, strict=True) if is_in}
@@ -157,7 +157,7 @@ class OfAllAgents(gym.Env[Any, Any]):
 
 
 def absent_obs(space: Space) -> Tree:
-    """Return the observation of an agent that is gone: zeros, or first choices; all actions are allowed."""
+    """Return the observation [...] of an agent that is gone: zeros, or first choices; all actions are allowed."""
 
     def first_value(leaf: Space) -> Array:
         start = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0

@@ -26,11 +26,11 @@ NO_TRANSITION = "rltrainer_no_transition"
 
 @runtime_checkable
 class SaveableEnv(Protocol):
-    """An env, or a vector env as a whole, whose state can be saved and loaded.
+    """An env, or a vector env as a whole, with a state that can be saved and loaded.
 
-    A resumed run loads this state instead of repeating the actions of the episode. It is saved of the vector env that a
-    collector got; or else of each single env of `make_vec`'s backends `sync` and `workers`: of its outermost wrapper,
-    which answers for all that it wraps, time limits and frame stacks too.
+    A resumed run loads this state instead of repeating the actions of the episode. A collector's vector env
+    saves it; or else each single env of `make_vec`'s backends `sync` and `workers` does: its outermost wrapper, which
+    answers for all that it wraps, time limits and frame stacks too.
 
     A state is data: tensors, numbers, strings, booleans and None, in dicts with string keys and in lists. It holds all
     that decides the next steps, the state of random generators too, but not the last observation.
@@ -70,7 +70,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     @abstractmethod
     def step(self, actions: Any) -> StepOutcome:
-        """Step every env that is not parked; an env at its end that was not reset is an `EnvError`."""
+        """Step all envs but the parked ones by actions [N, ...]; an env at its end without a reset is an `EnvError`."""
 
     @abstractmethod
     def _reset(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
@@ -87,10 +87,10 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
-        """Reset all envs, or those of `options["reset_mask"]` ([N] bool); further options go to the envs.
+        """Reset all envs, or the envs of `options["reset_mask"]` ([N] bool); further options go to the envs.
 
-        There is one seed per env; an integer `s` stands for `s, s + 1, ...`. Returned are the current observations of
-        all envs, and the infos of those that were reset.
+        There is one seed per env; an integer `s` stands for `s, s + 1, ...`. Returned are the current observations
+        [N, ...], and the infos of the envs that were reset. Another mask or number of seeds is a `ParamsError`.
         """
         env_options = dict(options or {})
         mask = env_options.pop("reset_mask", None)
@@ -108,7 +108,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self.begin({i: seeds[i] for i in rows}, env_options or None)
 
     def begin(self, due: dict[int, int | None], options: dict[str, Any] | None) -> tuple[Tree, dict[str, Any]]:
-        """Reset envs, given with their seeds, which may be stepped from now on; return what `reset` does."""
+        """Reset envs, given with their seeds, which may be stepped from now on; return what `reset` does [N, ...]."""
         self._obs, infos = self._reset(due, options)
         self._needs_reset.difference_update(due)
         self._parked.difference_update(due)
@@ -129,7 +129,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set each env's attribute: a list or tuple holds one value per env."""
+        """Set each env's attribute: a list or tuple holds one value per env, else it is a `ParamsError`."""
         each = values if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
             self._raise_invalid("set_attr", "values", f"must hold one value per env ({self.num_envs})", values)
@@ -177,7 +177,7 @@ class MaskedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 
 def write_row(arrays: Tree, i: int, value: Tree) -> None:
-    """Write one env's observation; called for each env at each step, hence no generic walk over the tree."""
+    """Write one env's observation [...] into arrays [N, ...]; not by a generic walk, as it is called at each step."""
     if isinstance(arrays, np.ndarray):
         arrays[i] = value
     elif isinstance(arrays, dict):

@@ -72,7 +72,7 @@ class EnvPoolVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return map_tree(np.array, obs), info  # a copy: the memory is EnvPool's
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step every env."""
+        """Step every env by actions [N, ...]."""
         obs, reward, terminated, truncated, info = self._pool.step(actions)
         return map_tree(np.array, obs), reward.astype(np.float64), terminated, truncated, info
 

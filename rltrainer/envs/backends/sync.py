@@ -75,7 +75,7 @@ class SyncVectorEnv(MaskedVectorEnv):
         return obs, self._gathered(infos)
 
     def step(self, actions: Any) -> StepOutcome:
-        """Step every env that is not parked; see `MaskedVectorEnv.step`."""
+        """Step every env that is not parked; other actions are a `ParamsError`. See `MaskedVectorEnv.step`."""
         self._begin_step()
         if isinstance(actions, dict | tuple):  # the rows of an array need no help
             actions = list(iterate(self.action_space, actions))

@@ -1,4 +1,4 @@
-"""Envs whose rules are functions of tensors: all copies are stepped at once, on the device of the policy."""
+"""Envs with functions of tensors as rules: all copies are stepped at once, on the device of the policy."""
 
 from rltrainer.envs.tensors.breakout import Breakout
 from rltrainer.envs.tensors.classic_control import Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum

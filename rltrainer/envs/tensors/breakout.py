@@ -13,7 +13,7 @@ State = tuple[Tensor, Tensor]
 class Breakout(TensorEnv):
     """MinAtar/Breakout-v1: hit bricks with a ball, and do not let it fall, on a board of 10 x 10 cells.
 
-    A step repeats the action before it with a probability of 0.1. This action is "no move" at the beginning of an
+    A step repeats the action before it with a probability of 0.1. This action is "no move" at the start of an
     episode, where MinAtar takes the last one of the episode before.
 
     Source: Young and Tian, MinAtar (2019), arXiv:1903.03176.
@@ -26,7 +26,7 @@ class Breakout(TensorEnv):
     num_first_uniforms = num_step_uniforms = 1
 
     def first_state(self, uniform: Tensor) -> State:
-        """Return a full wall and a ball that falls inwards, from the left or from the right."""
+        """Return a full wall [N, 100] and, in numbers [N, 9], a ball that falls inwards, from the left or the right."""
         from_right = (uniform[:, 0] >= 0.5).to(torch.int32)
         x, move_x, zero = 9 * from_right, 1 - 2 * from_right, torch.zeros_like(from_right)
         numbers = torch.stack([x, zero + 3, move_x, zero + 1, x, zero + 3, zero + 4, zero, zero], -1)
@@ -40,7 +40,7 @@ class Breakout(TensorEnv):
         return torch.stack([*planes, state[1]], -1).view(-1, 10, 10, 4)
 
     def transition(self, state: State, action: Tensor, uniform: Tensor) -> tuple[State, Tensor, Tensor]:
-        """Move the paddle, then the ball; the episode ends when it falls."""
+        """Move the paddle by an action [N], then the ball; the episode ends when it falls."""
         (x, y, move_x, move_y, _, _, paddle, was_in_brick, last_action), bricks = state[0].unbind(-1), state[1]
         action = torch.where(uniform[:, 0] < 0.1, last_action, action.to(torch.int32))
         paddle = (paddle + (action == 2).int() - (action == 1).int()).clamp(0, 9)
@@ -65,6 +65,6 @@ class Breakout(TensorEnv):
 
 
 def _wall(device: torch.device) -> Tensor:
-    """Return which of the 100 cells have a brick at first: those of rows 1 to 3."""
+    """Return which of the 100 cells have a brick at first [100]: the cells of rows 1 to 3."""
     cells = torch.arange(100, device=device)
     return (cells >= 10) & (cells < 40)

@@ -36,7 +36,7 @@ class CartPole(TensorEnv):
         return 0.1 * uniform - 0.05
 
     def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take an Euler step of 0.02 s; the episode ends beyond 2.4 m or 12 degrees."""
+        """Take an Euler step of 0.02 s from state [N, 4]; the episode ends beyond 2.4 m or 12 degrees."""
         _, velocity, angle, angular_velocity = state.unbind(-1)
         force = 20.0 * action.to(state.dtype) - 10.0
         cos, sin = angle.cos(), angle.sin()
@@ -69,7 +69,7 @@ class Pendulum(TensorEnv):
         return torch.stack([angle.cos(), angle.sin(), velocity], -1)
 
     def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a step of 0.05 s."""
+        """Take a step of 0.05 s from state [N, 2]."""
         angle, velocity = state.unbind(-1)
         # gymnasium's angle grows with each turn, and float32 would lose digits.
         angle = _wrapped(angle)
@@ -98,7 +98,7 @@ class Acrobot(TensorEnv):
         return torch.stack([first.cos(), first.sin(), second.cos(), second.sin(), *velocities], -1)
 
     def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a Runge-Kutta step of 0.2 s; the episode ends with the tip one link above the upper joint."""
+        """Take a Runge-Kutta step of 0.2 s from state [N, 4]; the end is the tip one link above the upper joint."""
         # At high velocities one step enlarges rounding errors a thousandfold: float32 would be off by up to 1e-3.
         y, torque = state.double(), action - 1
         k1 = self._derivative(y, torque)
@@ -139,7 +139,7 @@ class MountainCar(TensorEnv):
         return torch.cat([0.2 * uniform - 0.6, torch.zeros_like(uniform)], -1)
 
     def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one step; the episode ends at the goal."""
+        """Take one step from state [N, 2]; the episode ends at the goal."""
         following, terminated = self._drive(state, 0.001 * (action.to(state.dtype) - 1.0))
         return following, torch.full_like(state[:, 0], -1.0), terminated
 
@@ -159,7 +159,7 @@ class MountainCarContinuous(MountainCar):
     goal = 0.45
 
     def transition(self, state: Tensor, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one step; the goal is worth 100, and ends the episode."""
+        """Take one step from state [N, 2]; the goal is worth 100, and ends the episode."""
         force = action[:, 0]
         following, terminated = self._drive(state, 0.0015 * force.clamp(-1.0, 1.0))
         return following, 100.0 * terminated.to(state.dtype) - 0.1 * force.square(), terminated

@@ -25,12 +25,16 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Observations become float32 without bounds, but bytes stay bytes.
 
     Args:
-        env: with `num_envs` and `single_action_space`, its own or those of the env that it wraps.
+        env: with `num_envs` and `single_action_space`, its own or of the env that it wraps.
         obs_groups: the name of a part of Dict observations, such as "policy", or several names, for a Dict; None: the
             only part, or all.
         final_obs: "info" where infos hold `final_obs` or `final_observation`. "last" takes an episode's last
             observation, the one that the policy acted on, for its final one, with a warning.
         action_space: of one env, instead of the env's own.
+
+    Raises:
+        ParamsError: an argument is of another kind, or `env` lacks an attribute.
+        SpaceError: `env` returns no tensors.
     """
 
     def __init__(
@@ -52,12 +56,12 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
-        """Reset all envs, with one seed."""
+        """Reset all envs, with one seed; return the observations [N, ...]."""
         self._obs = self._choose(self._reset(seed))
         return self._obs, {}
 
     def step(self, actions: Tensor) -> tuple[Tree, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step all envs; an `EnvError` if an episode ended and its final observation is missing."""
+        """Step all envs, each leaf [N, ...]; an `EnvError` if an episode ended and its final observation is missing."""
         obs, reward, *flags, info = self._step(actions)
         last, self._obs = self._obs, self._choose(obs)
         terminated, truncated = (torch.as_tensor(flag, device=self.device).bool() for flag in flags)

@@ -1,4 +1,4 @@
-"""Envs that are functions of JAX, gymnax's and Brax's: N of them are one program, whose arrays become tensors."""
+"""Envs that are functions of JAX, gymnax's and Brax's: N of them are one program; its arrays become tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ from rltrainer.validation.field_rules import PositiveInt, checked
 class JaxEnvs:
     """N envs as one compiled program on JAX's device; an env is reset in the step that ends its episode.
 
-    Of one env: `reset`: (key) -> (obs, state); `step`: (key, state, action) -> (obs, state, reward, terminated,
-    truncated).
+    Both functions are of one env: `reset`: (key) -> (obs, state); `step`: (key, state, action) -> (obs, state, reward,
+    terminated, truncated).
     """
 
     def __init__(self, reset: Callable[..., Any], step: Callable[..., Any], num_envs: int) -> None:
@@ -50,7 +50,7 @@ class JaxEnvs:
         return self.jax.tree.map(from_dlpack, obs), {}
 
     def step(self, actions: Tensor) -> Any:
-        """Step all envs."""
+        """Step all envs with actions [N, ...]; every leaf returned is [N, ...]."""
         action = self.jax.dlpack.from_dlpack(actions if actions.is_floating_point() else actions.int())
         result, self.state = self._step(self.state, action)
         return self.jax.tree.map(from_dlpack, result)
@@ -74,6 +74,7 @@ class GymnaxVectorEnv(JaxVectorEnv):
     """Steps N envs of gymnax: `rl.GymnaxVectorEnv(*gymnax.make("CartPole-v1"), num_envs=1024)`.
 
     The end of an episode at `params.max_steps_in_episode` is a truncation, not a termination as in gymnax before 1.0.
+    An env or params of another kind are a `ParamsError`.
     """
 
     def __init__(self, env: Any, params: Any, num_envs: int) -> None:
@@ -95,7 +96,7 @@ class BraxVectorEnv(JaxVectorEnv):
     """Steps N envs of Brax or MuJoCo Playground: `rl.BraxVectorEnv(brax.envs.get_environment("ant"), num_envs=1024)`.
 
     `env` is one env without wrappers, with actions in [-1, 1]. An episode is truncated after `episode_length` steps.
-    `obs_groups` are those of a `GymTensorVectorEnv`.
+    `obs_groups` are as in `GymTensorVectorEnv`. An argument of another kind is a `ParamsError`.
     """
 
     def __init__(self, env: Any, num_envs: int, episode_length: int = 1000, obs_groups: Groups = None) -> None:

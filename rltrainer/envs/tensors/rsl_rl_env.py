@@ -25,6 +25,9 @@ class RslRlVectorEnv(GymTensorVectorEnv):
             None: the only group, or all.
         final_obs: "last".
         clip_actions: the bound of each number of an action; None: there is none.
+
+    Raises:
+        ParamsError: `final_obs` is not "last", or an argument is of another kind.
     """
 
     def __init__(

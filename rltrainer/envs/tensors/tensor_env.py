@@ -36,14 +36,14 @@ class TensorEnv(ABC):
     """
 
     observation_space: gym.Space[object]
-    """Of one env, as `action_space`."""
+    """The space of one env; so is `action_space`."""
     action_space: gym.Space[object]
     max_episode_steps: int | None = None
     """The number of steps after which an episode is truncated; the rules do not count them."""
     num_first_uniforms: int
-    """How many uniform random numbers in [0, 1) the first state of an episode takes."""
+    """Number of uniform random numbers in [0, 1) that the first state of an episode takes."""
     num_step_uniforms: int = 0
-    """How many uniform random numbers in [0, 1) a transition takes."""
+    """Number of uniform random numbers in [0, 1) that a transition takes."""
 
     @abstractmethod
     def first_state(self, uniform: Tensor) -> Tree:

@@ -1,4 +1,4 @@
-"""A vector env of tensors: it steps all copies of an env at once by pure functions, and resets those that ended."""
+"""A vector env of tensors: it steps all copies of an env at once by pure functions, and resets the ended ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checke
 
 @dataclass(slots=True)
 class TensorEnvState:
-    """Where N envs are: `state` of the rules, a tree [N, ...], and the steps of the running episodes [N] int32."""
+    """The place of N envs: `state` of the rules, a tree [N, ...], and the steps of the running episodes [N] int32."""
 
     state: Tree
     num_steps: Tensor
@@ -60,10 +60,14 @@ class SavedTensorEnvs:
 class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorEnvs]):
     """Steps N copies of an env, given as a `TensorEnv`, on a device; `make_vec(..., backend="tensor")` makes one.
 
-    `step` takes and returns tensors on the device, in autoreset mode SAME_STEP: an env whose episode ended returns the
+    `step` takes and returns tensors on the device, in autoreset mode SAME_STEP: an env that ends an episode returns the
     first observation of the next one, and `info["final_obs"]` [N, ...] holds the true successors of all envs.
 
     `advance` is the same as a pure function, of states and random numbers, which can be compiled or recorded.
+
+    Raises:
+        ParamsError: an argument is of another kind, or the env lacks an attribute.
+        SpaceError: the action space is a Dict or Tuple, or the rules do not fit the spaces.
     """
 
     state_class, state_name = SavedTensorEnvs, "adapter.envs"
@@ -130,7 +134,10 @@ class TensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any], Stateful[SavedTensorE
 
     @torch.no_grad()
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
-        """Begin an episode in every env; a seed is of the generator. `options` are a `ParamsError`."""
+        """Start an episode in every env; return observations [N, ...]. `options` are a `ParamsError`.
+
+        A seed is the generator's; one that is no integer is a `ParamsError`, too.
+        """
         name = type(self).__name__
         if options:
             raise ParamsError.about(f"{name}.reset", "options", "envs of tensors take none", options)

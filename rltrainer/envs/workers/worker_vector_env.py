@@ -63,7 +63,7 @@ class WorkerEnvs:
         return spaces, first.metadata, first.render_mode, HERE, made.are_saveable
 
     def attach(self, layout: Tree) -> None:
-        """Map the arrays whose descriptor comes with the call."""
+        """Map the arrays [N, ...]; their descriptor comes with the call."""
         arrays = SharedArrays(layout, self._link.receive_file()).arrays
         rows = slice(self._first, self._first + self.envs.num_envs)
         own = {name: map_tree(lambda array: array[rows], tree) for name, tree in arrays.items()}
@@ -75,7 +75,7 @@ class WorkerEnvs:
         actions = map_tree(np.copy, self._action)  # envs keep the last action they were given
         self.envs.park(np.flatnonzero(self._skipped))
         _, rewards, self._terminated[:], self._truncated[:], infos = self.envs.step(actions)
-        if rewards.ndim > 1:  # [n, A] of several agents, whose number is not known in advance
+        if rewards.ndim > 1:  # [n, A] of several agents: A is not known in advance
             return infos, rewards
         self._reward[:] = rewards
         return (infos, None) if infos else None
@@ -95,7 +95,7 @@ class WorkerEnvs:
 
 
 class EnvWorker(Worker):
-    """A process that steps some of the envs: those of the indices `envs`, a range, and `rows`, a slice."""
+    """A process that steps some of the envs: the indices `envs`, a range, and the same as `rows`, a slice."""
 
     start_hint = START_HINT
 
@@ -120,7 +120,7 @@ class EnvWorker(Worker):
         return super()._death_text() + (f", in env {current}" if len(self.envs) > 1 and current >= 0 else "")
 
     def _start_text(self, error: Exception) -> str:
-        # By its name, as nothing here imports pickle: what cannot be sent raises one of the three.
+        # Compared by name, because this package does not import pickle: what cannot be sent raises one of the three.
         if type(error).__name__ == "PicklingError" or isinstance(error, AttributeError | TypeError):
             text = f"{self.name}: the factory cannot travel to a worker process ({type(error).__name__}: {error})"
             hint = "Define it, and its wrappers, as functions or classes at the top level of a module"
@@ -145,9 +145,9 @@ class WorkerVectorEnv(MaskedVectorEnv):
     An env that raises, takes longer than `step_timeout` for its making, a step or a reset, or dies with its process,
     raises an `EnvError`; after the latter two all workers are ended. With `on_env_error="restart"` its process is
     started again instead, with all the envs in it: the step is no transition (`infos["rltrainer_no_transition"]`), and
-    the next episodes begin as after any other end, with the next seeds of these envs.
+    the next episodes start as after any other end, with the next seeds of these envs.
 
-    `factories` are one per env; each returns a new env, all with equal spaces. For `seed` see `MaskedVectorEnv`;
+    `factories` are one per env; each returns a new env, all with equal spaces. `seed` is as in `MaskedVectorEnv`;
     `options` are the fields of `WorkerOptions`, which `make_vec` explains.
 
     Raises:
@@ -155,7 +155,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         SpaceError: an env's spaces differ from the first one's, or are not supported.
     """
 
-    _numbers: ClassVar = itertools.count()  # of those without a seed, whose streams must differ
+    _numbers: ClassVar = itertools.count()  # of envs without a seed: their streams must differ
 
     def __init__(self, factories: Sequence[Callable[[], Env]], seed: int | None = None, **options: Any) -> None:
         super().__init__(len(factories), seed)
@@ -177,7 +177,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         except BaseException:
             self.group.end(grace=0.5)
             raise
-        # Envs whose episode was cut outside of a step, when another env of their process failed in its reset: the next
+        # Envs with an episode cut outside of a step, when another env of their process failed in its reset: the next
         # step reports it, as a truncation without a transition.
         self._cut: set[int] = set()
         self._reward_shape: tuple[int, ...] | None = None  # of several agents, once it was seen
@@ -202,7 +202,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         return obs, infos
 
     def step(self, actions: Any) -> StepOutcome:
-        """Step every env that is not parked; see `MaskedVectorEnv.step`."""
+        """Step every env that is not parked; other actions are a `ParamsError`. See `MaskedVectorEnv.step`."""
         self._begin_step()
         arrays = self.arrays.arrays
 
@@ -315,7 +315,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
 
 
 def _merge_infos(infos: dict[str, Any], part: dict[str, Any], rows: slice, num_envs: int) -> None:
-    """Put the infos of some envs, gathered as gymnasium does, among those of all."""
+    """Put the infos of some envs, gathered as gymnasium does, among the infos of all."""
     for key, value in part.items():
         if isinstance(value, dict):
             _merge_infos(infos.setdefault(key, {}), value, rows, num_envs)
