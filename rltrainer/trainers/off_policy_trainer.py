@@ -18,7 +18,7 @@ from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, Posi
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OffPolicyTrainerParams(OnlineTrainerParams):
-    """Settings of the off-policy trainer."""
+    """Settings of the off-policy trainer; a `ParamsError` if the training collector has no `ReplayBuffer`."""
 
     batch_size: PositiveInt = 64
     """Transitions per gradient step."""
@@ -74,7 +74,7 @@ class OffPolicyRunState(RunState):
 
     @classmethod
     def new(cls, runtime: RuntimeParams, **own: Any) -> Self:
-        """Return the state of a run that begins."""
+        """Return the state of a run that starts."""
         return super().new(runtime, num_samples=0, num_steps_taken=0, **own)
 
 
@@ -92,7 +92,7 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         return self.params.buffer
 
     def _fit_collectors(self) -> None:
-        """Let a copy of the policy act, which begins with the present weights, or the policy itself."""
+        """Let the policy act, or a copy of it, which starts with the present weights."""
         if isinstance(self.params.training_collector, Collector):
             self.params.training_collector.overlap(self.params.runtime.overlap)
 

@@ -22,7 +22,7 @@ _HOW_TO_READ = "Read one by rl.ReplayBuffer.load(path), or from other files by r
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OfflineTrainerParams(TrainerParams):
-    """Settings of the offline trainer."""
+    """Settings of the offline trainer; a `ParamsError` for a buffer without data, and for intervals in env steps."""
 
     buffer: Annotated[ReplayBuffer, instance_of(ReplayBuffer, hint=_HOW_TO_READ)] = dataclasses.field(compare=False)
     """The data."""

@@ -19,7 +19,7 @@ MIN_NUM_ROWS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OnPolicyTrainerParams(OnlineTrainerParams):
-    """Settings of the on-policy trainer."""
+    """Settings of the on-policy trainer; a `ParamsError` if the training collector has another buffer."""
 
     batch_size: PositiveInt | None = 64
     """Env steps per gradient step, at most as many as the rollout has; None takes the whole rollout."""
@@ -34,19 +34,19 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
             self.raise_invalid("training_collector", rule, "Leave out Collector's buffer.")
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check the size of minibatches too."""
+        """Check the size of minibatches too; a `ParamsError` if it does not fit the rollout."""
         super().check_fits(algorithm)
         num_steps = None if self.varies_in_length else self.collection_step_num_env_steps
         num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         if isinstance(algorithm, OnPolicyAlgorithm):
             algorithm.check_batch_size(self.batch_size, num_rows, self.num_envs)
             own_size, own_num_envs = self.own_batch_size, self.training_collector.num_envs
-            if algorithm.trains_recurrent:  # whose minibatches are whole envs
+            if algorithm.trains_recurrent:  # its minibatches are whole envs
                 algorithm.check_batch_size(own_size, num_rows, own_num_envs)
 
     @property
     def own_batch_size(self) -> int | None:
-        """Env steps of a gradient step that come from the collector's own envs, if those are a part of the run's."""
+        """Env steps of a gradient step that come from the collector's own envs, if these are a part of the run's."""
         return self.batch_size and self.batch_size * self.training_collector.num_envs // self.num_envs
 
     @property

@@ -19,7 +19,7 @@ from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class OnlineTrainerParams(TrainerParams):
-    """Settings of trainers with a training collector."""
+    """Settings of trainers with a training collector; a `ParamsError` if fields contradict each other."""
 
     training_collector: AnyCollector = dataclasses.field(compare=False)
     """Collects the training data."""
@@ -30,8 +30,8 @@ class OnlineTrainerParams(TrainerParams):
     test_in_training: Flag = False
     """If the data of a collection step satisfies `stop_fn`, test at once, and stop if the test step does too."""
     initial_statistics_num_env_steps: NonNegativeInt = 1000
-    """Env steps with random actions from which normalisers that have seen nothing take their first statistics, before
-    the first collection; rounded down to a multiple of the number of envs, counted apart from the run's. 0 lets the
+    """Env steps with random actions before the first collection. Normalisers that have seen nothing take their first
+    statistics from them. Rounded down to a multiple of the number of envs, counted apart from the run's. 0 lets the
     first update go without."""
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class OnlineTrainerParams(TrainerParams):
         return {"training_collector": self.training_collector, **super().collectors()}
 
     def check_fits(self, algorithm: Algorithm) -> None:
-        """Check the columns of the buffer too."""
+        """Check the columns of the buffer too; a `ParamsError` if one is missing."""
         super().check_fits(algorithm)
         source = self.training_collector
         if source.buffer is not None:

@@ -50,7 +50,10 @@ def run_parts(
     ranks: Ranks,
     state_of: Callable[[Any], State] = live_state,
 ) -> dict[str, State]:
-    """Return the state of each part of a run, as `state_of` returns it, and the state of the run itself."""
+    """Return the state of each part of a run, as `state_of` returns it, and the state of the run itself.
+
+    A `RanksDifferError` if networks differ between ranks.
+    """
     algorithm.require_equal_ranks()
     state.params = settings_of(params, algorithm)
     # The first shard saves the streams of its process. A process that takes over a later shard keeps its own streams.
@@ -105,7 +108,7 @@ def settings_of(trainer_params: TrainerParams, algorithm: Algorithm) -> State:
         values: dict[str, Any] = params.to_plain()["fields"]
         for name in {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER):
             value = getattr(params, name)
-            # A schedule: of a user's, JSON has only the name, but its numbers matter too.
+            # A schedule: JSON has only the name of a user's own, but its numbers matter too.
             is_schedule = dataclasses.is_dataclass(value) and not isinstance(value, Params)
             setting = without_addresses(repr(value)) if is_schedule else values[name]
             settings[f"{type(params).__name__}.{name}"] = setting
@@ -182,7 +185,10 @@ class RunCheckpoints:
         return self._opened.__exit__(*exception) if self.is_on and self._num_entered == 0 else None
 
     def resume(self, restore: Callable[[Checkpoint], None]) -> None:
-        """Restore the checkpoint that the params name, if there is one, with the global random numbers."""
+        """Restore the checkpoint that the params name, if any; a `CheckpointError` if it cannot be used.
+
+        The global random numbers are restored with it.
+        """
         checkpoint: Checkpoint | None = None
         match self._params.resume:
             case "auto":
@@ -251,7 +257,7 @@ class RunCheckpoints:
             self._save(score)
 
     def agree(self) -> None:
-        """Act from now on on the signals and on the hooks' requests to stop that have reached any rank."""
+        """Act on signals, and on hooks' requests to stop, that have reached any rank, from now on."""
         signals, state = self._signals, self._state
         own, signals.wants_save = [signals.stopped_by, signals.wants_save, state.stop_request is not None], False
         stopped_by, wants_save, is_requested = self._ranks.largest(own)
@@ -330,8 +336,8 @@ class RunSignals:
         self.wants_save, self._process = False, os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in (*STOPS, *([] if SAVE is None else [SAVE])):
-                # None is a handler of C code, which could not be restored. A program that ignores a signal, as nohup
-                # and shells make those in the background, keeps ignoring it.
+                # None is a handler of C code, which could not be restored. A program that ignores a signal keeps
+                # ignoring it: nohup, and shells in the background, start programs so.
                 if signal.getsignal(number) not in (None, signal.SIG_IGN):
                     self._before[number] = signal.signal(number, self._handle)
         return self

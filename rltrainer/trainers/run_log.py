@@ -147,7 +147,7 @@ class RunLog:
             self._bar.show(floats(shown))
 
     def tested(self, state: RunState, stats: CollectStats, score: float, more: Values, shown: Values) -> None:
-        """Take in a test step, with the hooks' numbers: all, and those for the bar."""
+        """Take in a test step, with the hooks' numbers: all, and the ones for the bar."""
         self._own_names["test"].update(stats.infos)
         self._check_names("test", more)
         self._bar.show({"score": score, "best": state.best.score, **floats(shown)})

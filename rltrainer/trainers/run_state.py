@@ -217,7 +217,7 @@ class RunState:
     score: float | None = None
     """The score of the last test step."""
     training_step: NonNegativeInt = 0
-    """The training steps that have begun."""
+    """The training steps that have started."""
     stop_request: str | None = None
     """The stop reason of a hook that has asked for the end."""
     global_random: GlobalRandom | None = None
@@ -238,7 +238,7 @@ class RunState:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether a first epoch has; up to the initial test step a run continues by beginning."""
+        """Return whether a first epoch has started; before that a run continues by starting again."""
         return self.counters.epoch > 0
 
     @property

@@ -32,7 +32,7 @@ from rltrainer.trainers.trainer_params import TrainerParams
 TParams = TypeVar("TParams", bound=TrainerParams)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # lazy ones become one of these
 SHARED_OUT = ("collection_step_num_episodes", "batch_size")
-"""Fields with counts of which each shard takes an equal part."""
+"""Fields with counts; each shard takes an equal part of them."""
 OF_FIRST: Any = {
     "logger": None, "verbose": False, "show_progress": False, "save_best_fn": None, "save_checkpoint_fn": None,
 }  # fmt: skip
@@ -40,9 +40,10 @@ OF_FIRST: Any = {
 
 
 def meeting_of(algorithm: Algorithm, params: TrainerParams, known: KnownFiles) -> Meeting | None:
-    """Return the meeting of this process's shards: as many as the params say, or as the run has that they resume.
+    """Return where this process's shards exchange tensors; None if the whole run has one shard.
 
-    None if the whole run has one shard. The first process notes in `known` the checkpoint files that it reads.
+    Their number comes from the params, or from the checkpoint to resume. The first process notes in `known` the
+    checkpoint files that it reads.
 
     Raises:
         CheckpointError: the checkpoint that the params name cannot be read.

@@ -141,7 +141,7 @@ class RunProfiler:
         from torch.profiler import profile, schedule  # tenths of a second, which most runs need not take
 
         steps = schedule(wait=0, warmup=self._params.warmup, active=self._params.active, repeat=1)
-        # One cycle, whose events are kept either way; without `acc_events` PyTorch 2.11 warns that it clears them.
+        # One cycle; its events are kept either way. Without `acc_events` PyTorch 2.11 warns that it clears them.
         self._profile, self._num_steps = profile(schedule=steps, acc_events=True), 0
         self._profile.start()
 

@@ -100,7 +100,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
 
     @property
     def epoch(self) -> int:
-        """The epochs that have begun."""
+        """The epochs that have started."""
         return self.state.counters.epoch
 
     @property
@@ -119,13 +119,19 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         return self.state.counters.gradient_step
 
     def run(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> InfoStats:
-        """Train from the beginning, or continue after `restore`, or where `CheckpointParams.resume` says.
+        """Train from the start, or continue after `restore`, or where `CheckpointParams.resume` says.
 
         A restored run that was already finished returns its statistics at once.
 
         Args:
             reset_collectors: reset the envs first.
             reset_collector_buffers: then also empty their buffers.
+
+        Raises:
+            CheckpointError: a checkpoint cannot be written, or the one to continue from cannot be used.
+            EnvError: an env failed.
+            NonFiniteError: an observation, a reward, a loss or a gradient is not finite.
+            RanksDifferError, RankLostError: networks differ between ranks; another rank is gone.
         """
         closers = [*(collector.close for collector in self.params.collectors().values()), self._log.close]
         all_shards = self._on_all_shards(Trainer.run, reset_collectors, reset_collector_buffers)
@@ -133,7 +139,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
             with self._checkpoints, at_the_end(self._hooks.close), own_global_random(self.ranks, self.params.seed):
                 if self.state.phase != "restored":
                     self._begin(reset_collectors, reset_collector_buffers)
-                self.state.phase = "begun"  # another `run` begins another run
+                self.state.phase = "begun"  # another `run` starts another run
                 self._log.open_bar(self.state)
                 while not self.state.is_finished(self.params.max_epochs):
                     self.execute_epoch()
@@ -141,13 +147,16 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         return self.state.info(self.algorithm.num_skipped_steps)
 
     def reset(self, reset_collectors: bool = True, reset_collector_buffers: bool = False) -> None:
-        """Begin a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`."""
+        """Start a run: counters at 0, random streams from the seed, the initial test step; arguments as in `run`.
+
+        It is a `CheckpointError` if the run's folder has checkpoints.
+        """
         with self._on_all_shards(Trainer.reset, reset_collectors, reset_collector_buffers):
             self._checkpoints.require_empty()
             self._reset(reset_collectors, reset_collector_buffers)
 
     def _begin(self, reset_collectors: bool = True, reset_buffers: bool = False) -> None:
-        """Continue from a checkpoint, if the params say so and it had begun, or begin a run."""
+        """Continue from a checkpoint, if the params say so and its run had started, or start a run."""
         self._checkpoints.resume(self._restore)
         if self.state.phase != "restored":
             self._reset(reset_collectors, reset_buffers)
@@ -160,14 +169,17 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         self._set_up()
         self.algorithm.take_from_first_rank()
         self._log.begin(is_new=True)
-        self._hooks.open()  # whose numbers are of this log
+        self._hooks.open()  # their numbers are of this log
         self._start_collecting(reset_collectors, reset_buffers)
         self.state.phase = "begun"
         if self.params.test_collector is not None and self.params.initial_test:
             self._test(self.params.test_collector)
 
     def execute_epoch(self) -> EpochStats:
-        """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics."""
+        """Run one epoch, or the rest of a restored one: training steps, then a test step; return its statistics.
+
+        Errors are as in `run`.
+        """
         with self._on_all_shards(Trainer.execute_epoch), self._checkpoints:
             if self.state.phase == "new":
                 self._begin()
@@ -220,6 +232,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
 
         Raises:
             CheckpointError: it could not be written, or exists, and is no checkpoint that `overwrite` replaces.
+            ParamsError: an argument is of another kind.
         """
         owner = f"{type(self).__name__}.save"
         path, overwrite = checked(owner, "path", path, AnyPath), checked(owner, "overwrite", overwrite, Flag)
@@ -238,6 +251,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
 
         Raises:
             CheckpointError: it is damaged, or was saved by a run with other settings; the text names the field.
+            ParamsError: `path` is no path.
         """
         path = checked(f"{type(self).__name__}.restore", "path", path, AnyPath)
         with self._on_all_shards(Trainer.restore, path):

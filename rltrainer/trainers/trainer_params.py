@@ -58,9 +58,9 @@ def live(default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TrainerParams(Params):
-    """Settings of every trainer.
+    """Settings of every trainer; a `ParamsError` if fields contradict each other.
 
-    Counts and sizes are of the whole run: where it has several shards, each takes its part of them.
+    Counts and sizes are of the whole run: if it has several shards, each takes its part of them.
     """
 
     max_epochs: PositiveInt = 100
@@ -72,9 +72,9 @@ class TrainerParams(Params):
     test_step_num_episodes: PositiveInt = 1
     """Episodes of a test step."""
     training_fn: StepFn | None = live(None)
-    """Called at the beginning of each training step."""
+    """Called at the start of each training step."""
     test_fn: StepFn | None = live(None)
-    """Called at the beginning of each test step."""
+    """Called at the start of each test step."""
     stop_fn: StopFn | None = live(None)
     """Given the score of a test step, decides whether training ends."""
     compute_score_fn: ScoreFn | None = live(None)
@@ -157,7 +157,7 @@ class TrainerParams(Params):
             raise
 
     def score(self, stats: CollectStats) -> float:
-        """Return the score of a collection: by `compute_score_fn`, or its mean return."""
+        """Return the score of a collection: its mean return, or by `compute_score_fn`; a `ParamsError` if no number."""
         if self.compute_score_fn is None:
             return float(stats.returns.mean())
         score = as_number(self.call("compute_score_fn", lent(stats)))
@@ -166,7 +166,7 @@ class TrainerParams(Params):
         raise self._wrong_return("compute_score_fn", "must return a number", score, "Return a float.")
 
     def wants_to_stop(self, score: float) -> bool:
-        """Return whether `stop_fn` ends the run at a score; without one, no score does."""
+        """Return whether `stop_fn` ends the run at a score; without one, none does. No bool is a `ParamsError`."""
         if self.stop_fn is None:
             return False
         answer = as_number(self.call("stop_fn", score))
@@ -241,8 +241,8 @@ class TrainerParams(Params):
 
     def share_done(self, num_epochs: int, num_steps: int = 0) -> float:
         """Return progress in [0, 1] after so many epochs, and steps of the next."""
-        # By epochs: collections by episodes may take more steps than planned, and a schedule to 0 must not reach it
-        # before the last update.
+        # Counted by epochs: collections by episodes may take more steps than planned, and a schedule to 0 must not
+        # reach it before the last update.
         planned = self.planned_num_steps
         per_epoch = planned / self.max_epochs
         return min((num_epochs * per_epoch + min(num_steps, per_epoch)) / planned, 1.0)
