@@ -17,7 +17,7 @@ from rltrainer.processes.channel import AWAKE, yield_core
 from rltrainer.processes.shared_arrays import ALIGNMENT, SharedArrays
 
 NBYTES = 2**20
-"""Of a rank's part of a tensor that is exchanged at once."""
+"""The bytes of a rank's part of a tensor that is exchanged at once."""
 TICK = 0.02
 """Seconds between two looks for ranks that have failed."""
 IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
@@ -58,7 +58,7 @@ class Board:
             out.copy_(parts)
 
     def sum(self, total: Tensor, x: Tensor) -> None:
-        """Write the sum of all ranks' tensors into `total`, in the order of ranks; both contiguous."""
+        """Write the sum of all ranks' tensors [...] into `total` [...], in the order of ranks; both contiguous."""
         for (first, second, *others), out in self._exchanged(x, total.view(-1)):
             torch.add(first, second, out=out)
             for each in others:
@@ -68,7 +68,7 @@ class Board:
         size = NBYTES // x.element_size()
         for own, out in zip(torch.split(x.view(-1), size), torch.split(result, size, -1), strict=True):
             self._count += 1
-            # Two halves in turn: who writes again into one has met all others since, who had read it before.
+            # Two halves in turn: a rank that writes into one again has met all others since, so they have read it.
             parts = self._halves[self._count % 2, :, : own.nbytes].view(x.dtype)
             parts[self._rank].copy_(own)
             sizes = self._counts[:, 1 + self._count % 2]

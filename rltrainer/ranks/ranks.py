@@ -64,7 +64,7 @@ class Ranks(ABC):
         """Return the tensors of all ranks; see `gather`."""
 
     def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of a tensor over ranks, where it has one shape."""
+        """Return the sum of a tensor [...] over ranks, where it has one shape."""
         return _sum_in_graph(x) if torch.compiler.is_dynamo_compiling() else self._sum(x)
 
     def _sum(self, x: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Ranks(ABC):
         return total
 
     def mean(self, x: Tensor) -> Tensor:
-        """Return the mean of a tensor over ranks, where it has one shape."""
+        """Return the mean of a tensor [...] over ranks, where it has one shape."""
         return self.sum(x).div_(self.world)
 
     def means(self, named: dict[str, Any], device: torch.device) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Ranks(ABC):
         return {name: average[name] for name in named}
 
     def max(self, x: Tensor) -> Tensor:
-        """Return the largest of each number over ranks, where the tensor has one shape."""
+        """Return the largest of each number over ranks, where the tensor [...] has one shape."""
         return torch.stack(self.gather(x, is_equal=True)).amax(0)
 
     def largest(self, own: Sequence[int]) -> Sequence[int]:
@@ -117,7 +117,7 @@ class Ranks(ABC):
 
     @torch.no_grad()
     def make_equal(self, named: Callable[[], Mapping[Tensor, str]], machine: Callable[[], str] | None = None) -> None:
-        """Give all ranks the first one's numbers in some tensors; equal ones cost checksums and one exchange.
+        """Give all ranks the first one's numbers in tensors of any shape; equal ones cost checksums and one exchange.
 
         With a `machine`, on which rounding depends, a difference is an error, unless machines differ and it is small.
 
@@ -238,13 +238,13 @@ class Alone(Ranks):
         self.stream, self.prefix = (), ""
 
     def gather(self, x: Tensor, is_equal: bool = False) -> list[Tensor]:
-        """Return its own tensor."""
+        """Return its own tensor [...] in a list."""
         return [x]
 
     _gather = gather
 
     def sum(self, x: Tensor) -> Tensor:
-        """Return its argument."""
+        """Return its argument [...]."""
         return x
 
     mean = max = sum
@@ -262,7 +262,7 @@ class Alone(Ranks):
         return moments(x, weight)
 
     def merged(self, count: int, mean: Tensor, deviations: Tensor) -> tuple[int, Tensor, Tensor]:
-        """Return its arguments."""
+        """Return its arguments, tensors [...]."""
         return count, mean, deviations
 
     def standardized(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -270,10 +270,10 @@ class Alone(Ranks):
         return standardize(x, weight)
 
     def make_equal(self, named: Callable[[], Mapping[Tensor, str]], machine: Callable[[], str] | None = None) -> None:
-        """Do nothing."""
+        """Leave tensors of any shape as they are."""
 
     def attempt(self, act: Callable[[], Any], failure: type[Exception]) -> list[Any]:
-        """Call a function, whose errors are raised as they are."""
+        """Call a function; its errors are raised as they are."""
         return [act()]
 
     def from_all(self, value: Any) -> list[Any]:
@@ -331,7 +331,7 @@ class Meeting:
         self._barrier = threading.Barrier(num, self._exchange)
 
     def meet(self, lane: int, x: Tensor, is_equal: bool) -> list[Tensor]:
-        """Return what all threads brought, once all have come; the same everywhere: whether it is of one shape."""
+        """Return what all threads brought [...], once all have come. `is_equal`, one shape, is the same everywhere."""
         self._brought[lane], self._is_equal = x, is_equal
         self._barrier.wait()
         return self._found  # the next exchange, which makes another list, needs this thread too

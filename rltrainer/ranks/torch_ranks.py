@@ -1,4 +1,4 @@
-"""Ranks that are processes, which `torchrun`, or a launcher that sets the same variables, has started.
+"""Ranks that are processes, started by `torchrun` or by a launcher that sets the same variables.
 
 A rank that fails, dies or hangs is named on all others: the first one that knows the cause writes it to the store that
 all processes share, and closes its connections, which ends the collective operations of the others.
@@ -38,15 +38,15 @@ from rltrainer.ranks.ranks import Alone, Ranks
 T = TypeVar("T")
 dist: Any = torch.distributed  # not all names of its documentation are typed, and some builds have none
 SECONDS_TO_JOIN = 120.0
-"""For all processes to be started, as their imports take the time that they take."""
+"""Time for all processes to be started: their imports may be slow."""
 SECONDS_TO_ANSWER = 5.0
-"""For the process that holds the store to answer, beyond the time limit of a call. PyTorch waits for it for ever."""
+"""Time for the process that holds the store to answer, beyond the limit of a call. PyTorch waits for it for ever."""
 SECONDS_TO_NAME = 1.0
-"""For ranks to agree on the one that is lost."""
+"""Time for ranks to agree on the one that is lost."""
 SECONDS_FOR_OTHERS = 2.0
-"""For ranks on a busy machine to say that they have noticed a failure, while more than one is silent."""
+"""Time for ranks on a busy machine to say that they have noticed a failure, while more than one is silent."""
 SECONDS_TO_END = 20.0
-"""For a rank that fails to print its error; `torchrun` kills the others after 30 seconds."""
+"""Time for a rank that fails to print its error; `torchrun` kills the others after 30 seconds."""
 
 STORE = "RLTRAINER_STORE"
 """The variable with the file in which ranks of one machine meet, so that no port is open; unset under `torchrun`."""
@@ -54,7 +54,7 @@ ENDED = "ended by SIGTERM"
 
 
 def torchrun_place() -> tuple[int, int] | None:
-    """Return the rank of this process and the number of processes, where a launcher has started more than one.
+    """Return the rank of this process and the number of processes, if a launcher has started more than one.
 
     From then on "cuda" is the GPU of its local rank.
 
@@ -89,7 +89,7 @@ def _number(name: str, rule: str, is_valid: Callable[[int], bool]) -> int:
 
 
 def process_ranks(timeout: float = 60.0, is_exact: bool = False) -> Ranks:
-    """Return the place of this process among those that a launcher has started; `Alone` without one.
+    """Return the place of this process among the processes that a launcher has started; `Alone` without one.
 
     Args:
         timeout: seconds after which a rank that does not come to a collective operation is taken for lost.
@@ -115,7 +115,7 @@ def _answered(limit: float, call: Callable[..., T], *args: Any) -> T:
     threading.Thread(target=work, daemon=True).start()
     try:
         return future.result(limit + SECONDS_TO_ANSWER)
-    except TimeoutError:  # not of PyTorch, whose errors are of other classes
+    except TimeoutError:  # not of PyTorch: its errors are of other classes
         raise RankLostError(_store_text("does not answer")) from None
 
 
@@ -153,7 +153,11 @@ class Connections:
 
 
 class Team:
-    """The processes of a program: who they are, the store that they share, and their connections."""
+    """The processes of a program: who they are, the store that they share, and their connections.
+
+    Raises:
+        RLTrainerError: this PyTorch has no `torch.distributed`.
+    """
 
     def __init__(self, rank: int, world: int) -> None:
         if not dist.is_available():
@@ -183,7 +187,7 @@ class Team:
         self._num_made = 0
 
     def connect(self, timeout: float) -> Connections:
-        """Return connections with a time limit in seconds: those that are there, or new ones after a failure."""
+        """Return connections with a time limit in seconds: the ones that are there, or new ones after a failure."""
         there = self._connections.get(timeout)
         if there is None or there.group is None:
             self._num_made += 1
@@ -217,11 +221,11 @@ class Team:
         return "; ".join(f"rank {rank} of {self.world} (pid {pid} on host {node}) {fault}" for rank, pid, node in names)
 
     def dead(self) -> list[int]:
-        """Return the ranks whose processes have ended, as far as they are of this host."""
+        """Return the ranks on this host with a process that has ended."""
         return [rank for rank, (pid, _, host, _) in enumerate(self._members) if host == self._host and _has_ended(pid)]
 
     def _leave(self) -> None:
-        # At exit. Of several ranks that end, torchrun would kill the later ones, whose exit status is then lost.
+        # At exit. If several ranks end, torchrun would kill the later ones, and their exit status would be lost.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._connections.clear()  # PyTorch would warn of groups that are left
         with suppress(Exception):  # of a user who has done so
@@ -256,7 +260,7 @@ class TorchRanks(Ranks):
             else:
                 self._call(partial(dist.all_gather, group=self._connections.group), list(found), x)
             return list(found)
-        # Where they may differ in length, their lengths come first.
+        # If they may differ in length, their lengths come first.
         lengths = [int(n) for n in self.gather(torch.tensor([len(x)]), is_equal=True)]
         longest = max(lengths)
         padded = x if len(x) == longest else pad(x, (0, 0) * (x.ndim - 1) + (0, longest - len(x)))
@@ -298,7 +302,7 @@ class TorchRanks(Ranks):
         """Return the text that names the rank that has failed; None if within a second none has.
 
         Args:
-            fault: of those that then have not come to an operation that failed here; none without it.
+            fault: of the ranks that have not come to an operation that failed here; none without it.
         """
         until, team = time.monotonic() + SECONDS_TO_NAME, self._team
         try:
@@ -330,7 +334,7 @@ class TorchRanks(Ranks):
             raise RankLostError(cause) from error
 
     def _missing(self) -> list[int]:
-        # Those in which no operation has failed.
+        # The ranks in which no operation has failed.
         check = self._connections.notes.check
         return [rank for rank in range(self.world) if not _answered(0.0, check, [f"waits {rank}"])]
 
