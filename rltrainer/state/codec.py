@@ -1,7 +1,7 @@
 """The codec of a part's state, a dataclass, by its fields' types.
 
-No value is taken from a file that the type and rule of its field do not allow. All of a state is read before any of it
-is assigned.
+A value in a file is taken only if the type and rule of its field allow it. All of a state is read before any of it is
+assigned.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ def from_state(cls: type[T], state: object, name: str) -> T:
 
 
 def check_like(name: str, own: Tensor, saved: Any, hint: str, least: float | None = None) -> None:
-    """Raise a `CheckpointError` unless a saved tensor can replace one: of its shape and dtype, and at least `least`."""
+    """Raise a `CheckpointError` unless a saved tensor [...] can replace one: its shape, dtype, at least `least`."""
     if not isinstance(saved, Tensor):
         raise CheckpointError(f"{name}: expected a tensor, found {readable(saved)}")
     if own.shape != saved.shape:
@@ -71,7 +71,7 @@ def check_like(name: str, own: Tensor, saved: Any, hint: str, least: float | Non
 
 
 def read(hint: Any, value: Any, name: str) -> Any:
-    """Return a value that was saved, if a type allows it; `from_state` does so for each field of a dataclass."""
+    """Return a saved value; a `CheckpointError` unless its type allows it. `from_state` does so for each field."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -136,7 +136,7 @@ def _require(condition: bool, name: str, expected: str, found: object) -> None:
 
 
 _PLAIN: dict[Any, tuple[str, Any]] = {
-    # By `type`, not `isinstance`: True is an int. Sums of two saved integers must fit into 64 bits.
+    # Compared by `type`, not `isinstance`: True is an int. Sums of two saved integers must fit into 64 bits.
     int: ("an integer", lambda v: type(v) is int and abs(v) < LARGEST_INT),
     float: ("a number", lambda v: type(v) is float or (type(v) is int and abs(v) < LARGEST_INT)),
     bool: ("True or False", lambda v: type(v) is bool),

@@ -73,7 +73,10 @@ class Params(ToStringMixin, metaclass=_ParamsClass):
 
     @classmethod
     def from_plain(cls, fields: Mapping[str, Any], reader: PlainReader, live: dict[str, Any] | None = None) -> Self:
-        """Rebuild params from the fields of `to_plain`, or from `live` where that has them."""
+        """Rebuild params from `to_plain`'s fields, or from `live` where that has them.
+
+        A `ParamsError` if a field is unknown or missing.
+        """
         live, known = live or {}, [field.name for field in dataclasses.fields(cls)]
         for name in [*fields, *live]:
             if name not in known:

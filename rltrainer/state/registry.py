@@ -46,7 +46,7 @@ def register(item: T) -> T:
 
 
 def users_names(named: Named) -> dict[str, Any]:
-    """Return a user's objects by name: registered ones, and those that were passed."""
+    """Return a user's objects by name: registered and passed ones; a `ParamsError` if `named` is of another kind."""
     if not isinstance(named, Mapping | list | tuple | set | frozenset):
         raise ParamsError.about("load", "classes", "must be classes and functions, or a dict from their names", named)
     if isinstance(named, Mapping):

@@ -25,7 +25,7 @@ from rltrainer.types import State
 
 # 4: the rows of a replay buffer are numbered. No release wrote 1 to 3, and they are refused.
 FORMAT_VERSION = 4
-# Name of the checksum among the tensors, and its bytes; other tensors' names begin with the file's kind.
+# Name of the checksum among the tensors, and its bytes; other tensors' names start with the file's kind.
 CHECKSUM, CHECKSUM_SIZE = "sha256", hashlib.sha256().digest_size
 # Bytes that are read, or copied from a device, at once.
 CHUNK_SIZE = 1 << 24
@@ -59,7 +59,7 @@ class PackedState:
     metadata: dict[str, str]
 
     def write(self, file: BinaryIO) -> str:
-        """Write the file, and return its SHA-256 in hex."""
+        """Write the file, and return its SHA-256 in hex; an `OSError` if the plain values are too large to be read."""
         # Straight from the tensors' memory: the writer of safetensors would copy all into bytes first, a buffer's too.
         items = sorted(self.tensors.items(), key=lambda item: -item[1].element_size())  # which aligns them all
         header: dict[str, Any] = {"__metadata__": self.metadata}
