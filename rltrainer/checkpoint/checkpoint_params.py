@@ -41,12 +41,12 @@ class CheckpointParams(Params):
     """Interval of saves, after the training step in which a multiple was crossed; an int counts training steps. At the
     end of an epoch the test step comes first. The end of the run is always saved."""
     keep_last: PositiveInt | None = 3
-    """Number of the newest that stay; None keeps all."""
+    """Number of the newest checkpoints that stay; None keeps all."""
     keep_best: NonNegativeInt = 1
-    """Number of those with the highest scores of test steps that stay too. The best test step of the run so far is
+    """Number of checkpoints with the highest test scores that stay too. The best test step of the run so far is
     saved though no save is due; not with 0. NaN is never best."""
     resume: Resume = "auto"
-    """Beginning of `run` and `execute_epoch`. "auto" takes the newest intact checkpoint in `folder`, with a warning of
+    """Start of `run` and `execute_epoch`. "auto" takes the newest intact checkpoint in `folder`, with a warning of
     each damaged one that is newer; it is an error if all are damaged, and a new run if there are none. A path takes
     that checkpoint and no other. "never" starts a new run, as `Trainer.reset` does; both are an error if `folder` has
     checkpoints."""
@@ -59,8 +59,8 @@ class CheckpointParams(Params):
     continues with a warning and tries again when the next save is due."""
     record_episodes: Flag = False
     """Record seed and actions of each training episode in `folder/episodes`, a few bytes for each env step, so that
-    `rl.replay_episode(folder, env, episode, make_env)` steps through it again. It needs envs whose episodes follow
-    from these, such as envs of `make_vec(..., backend="sync")`."""
+    `rl.replay_episode(folder, env, episode, make_env)` steps through it again. It needs envs with episodes that
+    follow from these, such as envs of `make_vec(..., backend="sync")`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -404,7 +404,7 @@ def _checksum(plain: dict[str, Any]) -> str:
 
 
 def _check_replaceable(path: Path, overwrite: bool) -> None:
-    """Raise a `CheckpointError` if a save would replace anything but a checkpoint, or that without being asked to."""
+    """Raise a `CheckpointError` if a save would replace anything but a checkpoint, or one without being asked to."""
     if not overwrite:
         raise CheckpointError(f"{path}: exists, and is not replaced. Save to another path, or with overwrite=True.")
     problem = "is a symbolic link" if path.is_symlink() else "" if path.is_dir() else "is no folder"

@@ -28,8 +28,8 @@ _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 class FolderLock:
     """The lock of a folder: `flock` on its file `lock`, which names the process that holds it."""
 
-    # Where a file system has no locks, the contents decide: a lock is free if they name no process, or one of this
-    # machine that is dead.
+    # If a file system has no locks, the contents decide: a lock is free if they name no process, or a dead one of
+    # this machine.
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "lock"
@@ -98,7 +98,7 @@ _locks: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    # Of a forked child: a worker that outlives a killed run must not hold its lock.
+    # In a forked child: a worker that outlives a killed run must not hold its lock.
     for lock in list(_locks):
         descriptor, lock._descriptor = lock._descriptor, None
         if descriptor is not None:

@@ -5,8 +5,8 @@
 #     lock                                               the process that writes here
 #
 # `save` writes the rows that are new, then the parts under a hidden name, and renames that into place. Then it removes
-# the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more. Of several
-# ranks each writes its parts and rows; all else is the first one's, and an error of one is raised on all.
+# the checkpoints that `keep_last` and `keep_best` let go, and the rows that no checkpoint lists any more. If there are
+# several ranks, each writes its parts and rows; all else is the first one's, and an error of one is raised on all.
 
 import contextlib
 import logging
@@ -65,7 +65,7 @@ class CheckpointStore:
     Args:
         folder: made if it is not there.
         keep_last: number of the newest that stay; None keeps all.
-        keep_best: number of those with the highest scores that stay too; None keeps all that have one.
+        keep_best: number of checkpoints with the highest scores that stay too; None keeps all with a score.
         ranks: of the run, each with a store; all make the same calls.
         known: what this rank has read already.
     """
@@ -267,7 +267,7 @@ class CheckpointStore:
 
 
 def checkpoints_in(folder: Path, known: KnownFiles | None = None) -> list[Found]:
-    """Return the checkpoints of a run, the newest first; those without a readable manifest come before all others."""
+    """Return the checkpoints of a run, the newest first; any without a readable manifest come before all others."""
     found, known = [], known or KnownFiles()
     for match in filter(None, map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else [])):
         path, manifest, problem = folder / match[0], None, ""
@@ -284,7 +284,7 @@ def checkpoints_in(folder: Path, known: KnownFiles | None = None) -> list[Found]
 
 
 def num_shards_to_resume(params: CheckpointParams, known: KnownFiles) -> int | None:
-    """Return how many shards the checkpoint has that a run continues; None if there is none with a readable manifest.
+    """Return the number of shards of the checkpoint to continue; None if there is none with a readable manifest.
 
     Raises:
         CheckpointError: there is no such checkpoint, if the params name one, or its manifest is damaged.
@@ -305,7 +305,7 @@ def live_state(part: Any) -> State:
 
 
 def kept(saved: Collection[tuple[Path, Manifest]], keep_last: int | None, keep_best: int | None) -> set[Path]:
-    """Return the checkpoints that stay: the newest, and those with the highest scores, of equal ones the oldest."""
+    """Return the checkpoints that stay: the newest, and the ones with the highest scores, of equal ones the oldest."""
     newest = sorted(saved, key=lambda each: -each[1].serial)[:keep_last]
     scored = [(manifest.score, -manifest.serial, path) for path, manifest in saved if manifest.score is not None]
     return {path for path, _ in newest} | {path for *_, path in sorted(scored, reverse=True)[:keep_best]}
