@@ -83,7 +83,7 @@ class Channel:
         return self._pickles.recv_bytes()
 
     def receive_file(self) -> int:
-        """Return the file descriptor that belongs to the last byte."""
+        """Return the file descriptor that belongs to the last byte; an `EOFError` if none came."""
         _, files, _, _ = socket.recv_fds(self._socket, 1, 1)
         if not files:
             raise EOFError

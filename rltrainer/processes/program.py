@@ -23,10 +23,10 @@ from rltrainer.processes.channel import DONE, FAILED, REPORT, RESULT, STEP, Chan
 from rltrainer.processes.shared_arrays import SharedArrays
 
 STARTING, IDLE = -2, -1
-"""The pulse of a process that imports, which takes the time that it takes, and of one between two calls."""
+"""Pulse values: importing (no time limit), and idle between two calls."""
 PULSE_LAYOUT = np.dtype((np.int64, (1,)))
 SECONDS_TO_CLOSE = 2.0
-"""For the program to close what it holds when the parent is gone."""
+"""Time for the program to close what it holds when the parent is gone."""
 FOR_THE_PARENT = [signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
 """Signals that `timeout`, schedulers and service managers send to all processes of a run."""
 
@@ -38,7 +38,7 @@ class Failure:
     type_name: str
     message: str
     traceback: str
-    is_ours: bool  # of `rltrainer.errors`, whose message says everything
+    is_ours: bool  # of `rltrainer.errors`: its message says everything
 
     @classmethod
     def of(cls, error: BaseException) -> Self:

@@ -49,7 +49,7 @@ class Report:
 
 
 def make_context(start_method: str | None, owner: str) -> BaseContext:
-    """Return how processes start: by a fork server where there is one, unless `start_method` says otherwise."""
+    """Return how processes start: by `start_method`, or by a fork server if there is one; else a `ParamsError`."""
     methods = multiprocessing.get_all_start_methods()
     method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
     if method not in methods:
@@ -89,7 +89,10 @@ def num_cores() -> int:
 
 
 class Worker:
-    """A process that makes an object, `program(link, *arguments)`, and serves one call to it after the other."""
+    """A process that makes an object, `program(link, *arguments)`, and serves one call to it after the other.
+
+    An `EnvError` if it cannot start.
+    """
 
     start_hint: ClassVar[str] = ""  # for a process that exits before its first answer, most often in an import
 
@@ -325,10 +328,10 @@ class WorkerGroup(Generic[W]):
         return self.gather(self.workers)
 
     def gather(self, workers: Sequence[W], lost: Callable[[W, EnvError], Any] | None = None) -> list[Any]:
-        """Wait for the results of busy workers, one after the other."""
+        """Wait for the results of busy workers, one after the other; raise their first error."""
         # Without `lost` the first error is raised: of a lost worker at once, and then all workers end; of a call once
         # all have answered. `lost` is called with each worker and its `EnvError` instead, and returns a result for it.
-        # Where workers are restarted, each one's turn comes; else a death must not wait for a slower worker's answer.
+        # If workers are restarted, each one's turn comes; else a death must not wait for a slower worker's answer.
         watch = partial(check_busy, workers) if lost is None else lambda: None
         results: list[Any] = []
         failures: list[RLTrainerError] = []
