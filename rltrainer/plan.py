@@ -39,7 +39,7 @@ class ProfilerParams(Params):
     wait: NonNegativeInt = 10
     """Training steps before, which cost nothing; compilation takes place in them."""
     warmup: PositiveInt = 1
-    """Training steps after those in which the profiler runs and keeps nothing: its first ones are slower."""
+    """Training steps after these, in which the profiler runs and keeps nothing: its first ones are slower."""
     active: PositiveInt = 3
     """Training steps that are recorded."""
 
@@ -49,11 +49,11 @@ class ParallelParams(Params):
     """The way a run is spread over processes that `torchrun` has started.
 
     A run consists of shards, each with its envs, its part of the buffer and its random streams, by the global index of
-    the env. Each process trains as many of them as there are shards for each process.
+    the env. Each process trains an equal number of them.
     """
 
     num_shards: PositiveInt | None = None
-    """Number of shards; None takes one for each process, or as many as the checkpoint has that is resumed."""
+    """Number of shards; None takes one for each process, or as many as the resumed checkpoint has."""
     exact: Flag = False
     """Sum the shards' gradients in their order, so that any number of processes gives the same bits: each process
     receives the gradients of all."""
@@ -63,7 +63,10 @@ class ParallelParams(Params):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RuntimeParams(Params):
-    """The way updates are run: their speed, not their results (but for rounding)."""
+    """The way updates are run: their speed, not their results (but for rounding).
+
+    A `ParamsError` if fields contradict each other.
+    """
 
     compile: Literal["auto"] | Flag = "auto"
     """Run each gradient step as one compiled graph. "auto" does so where the run is long enough to earn the time that
@@ -79,9 +82,9 @@ class RuntimeParams(Params):
     ones to 1e-6 in the first update."""
     overlap: Flag = False
     """Off policy, step the envs while the last update runs: a copy of the policy acts, with weights that are always one
-    update old. For a `Collector` whose policy acts on CUDA: there an update is only launched, and no action waits for
-    it. On the CPU an update ends before the next line of Python runs, and a thread for it would run beside your envs'
-    code."""
+    update old. It is for a `Collector` with its policy on CUDA: there an update is only launched, and no action
+    waits for it. On the CPU an update ends before the next line of Python runs, and a thread for it would run beside
+    your envs' code."""
     num_threads: Literal["auto"] | PositiveInt | None = "auto"
     """Threads of PyTorch on the CPU while the trainer runs. "auto" decides by the work of a gradient step, and never
     takes more than are set (`torch.set_num_threads`, OMP_NUM_THREADS); None leaves the setting as it is."""
@@ -115,7 +118,7 @@ NormType = Annotated[
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class UpdateParams(Params):
-    """The way from a gradient to a step, for each optimizer by itself.
+    """The way from a gradient to a step, for each optimizer by itself; a `ParamsError` if fields contradict each other.
 
     With a limit or `balance_grad_norms` here, metrics hold each gradient's norm before it is clipped: `grad_norm`, or
     `critic_grad_norm` and so on of several optimizers. A limit that nothing reaches only logs them.
@@ -157,12 +160,12 @@ class UpdateParams(Params):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PrecisionParams(Params):
-    """The number formats of an update."""
+    """The number formats of an update; a `ParamsError` if fields contradict each other."""
 
     amp: Literal["bf16", "fp16"] | None = None
     """Format of matrix products; weights, optimizers and everything else stay as they are. A processor without bf16
     instructions is 1.7 times slower with it, more so compiled; so nothing chooses it but you. With "fp16" each loss is
-    scaled; a step whose gradient is not finite at that scale is left out and counted, and lowers the scale."""
+    scaled; a step with a gradient that is not finite then is left out and counted, and lowers the scale."""
     initial_loss_scale: PositiveFloat = 65536.0
     """The first factor of losses in "fp16", so that small gradients do not vanish, until the scale moves."""
     loss_scale_growth: Annotated[float, Rule("a number of at least 1", lambda v: is_finite(v) and v >= 1)] = 2.0
@@ -172,7 +175,7 @@ class PrecisionParams(Params):
     loss_scale_backoff: Annotated[float, Rule("a number in (0, 1)", lambda v: is_finite(v) and 0 < v < 1)] = 0.5
     """The scale is multiplied with this when a gradient is not finite."""
     min_loss_scale: PositiveFloat = 1.0
-    """A run whose scale falls below this ends with the stop reason "min_loss_scale"."""
+    """A run ends with the stop reason "min_loss_scale" if its scale falls below this."""
 
     weights: Literal["float32", "float64"] = "float32"
     """Format of networks, their statistics, optimizers, targets and losses: an algorithm is brought to it, in place,
@@ -181,7 +184,7 @@ class PrecisionParams(Params):
 
     tf32: Flag | None = None
     """Let a GPU take products and convolutions of float32 in TF32, with 10 bits of mantissa instead of 23, while the
-    trainer runs, or forbid it; None leaves the setting as it is. By itself PyTorch takes TF32 for convolutions only."""
+    trainer runs, or forbid it; None leaves the setting as it is. PyTorch's default is TF32 for convolutions only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,12 +220,12 @@ class UpdateCallbacks:
     loss instead. `step(loss)` takes the optimizer's step at once, uncompiled; else it is taken afterwards. Not called
     for a step that is known to be left out: by `PPOParams.target_kl`, or for a loss that is not finite."""
     after: Callable[[Any, UpdateResult], None] | None = None
-    """Given the batch and the result of each gradient step of which no optimizer left its step out."""
+    """Given the batch and the result of each gradient step in which no optimizer left its step out."""
     replaces: bool = True
     """False if `before` never returns another batch, so that ranks need no exchange after it."""
 
     def replace_batch(self, batch: Any) -> Any:
-        """Call `before`, and return the batch of the gradient step; a `TypeError` if it is of another class."""
+        """Call `before`, and return the batch of the gradient step; a `ReturnedError` if it is of another class."""
         found = None if self.before is None else self.before(batch)
         if found is not None and type(found) is not type(batch):
             rule = f"must return a {type(batch).__name__} or None"
@@ -230,7 +233,7 @@ class UpdateCallbacks:
         return batch if found is None else found
 
     def notify(self, name: str, loss: Tensor, step: Callable[[Tensor], None]) -> Tensor | None:
-        """Call `on_loss`, and return the loss whose step is to be taken; None if the callback has taken it."""
+        """Call `on_loss`; return the loss [] to step on, None if it took the step; a `ReturnedError` if no loss."""
         if self.on_loss is None:
             return loss
         taken: list[Tensor] = []
@@ -260,10 +263,10 @@ class UpdatePlan:
     """True if rollouts differ in size, as collections by episodes do."""
     callbacks: UpdateCallbacks = UpdateCallbacks()
     ranks: Ranks = ALONE
-    """This rank among those that train one algorithm together."""
+    """This rank among the ranks that train one algorithm together."""
     all_reduce: Callable[[Tensor], Tensor] | None = None
-    """From an optimizer's flat gradient, followed by its loss, to their average over ranks, before it is checked and
-    clipped, so that all ranks decide alike; None takes the average over `ranks`."""
+    """Returns the mean over ranks of an optimizer's flat gradient and then its loss [P + 1], before it is checked
+    and clipped, so that all ranks decide alike; None takes the average over `ranks`."""
 
     @property
     def is_shared(self) -> bool:
@@ -276,7 +279,7 @@ class UpdatePlan:
         return self.callbacks.on_loss is not None or self.all_reduce is not None
 
     def mean(self, x: Tensor) -> Tensor:
-        """Return the mean of a tensor over ranks."""
+        """Return the mean of a tensor [...] over ranks; a `ReturnedError` if `all_reduce` returns another shape."""
         if self.all_reduce is None:
             return self.ranks.mean(x)
         result: Any = self.all_reduce(x)

@@ -60,7 +60,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def packed_like(tree: Tree, device: torch.device | str, pin_memory: bool = False) -> tuple[Tensor, Tree]:
-    """Return one tensor of bytes for a tree of tensors, to be copied as a whole, and the tree of its views; all are 0.
+    """Return a tensor of bytes [M] for a tree of tensors, to be copied at once, and the tree of its views; all are 0.
 
     Only shapes and dtypes of the given tensors are read.
     """
@@ -76,7 +76,7 @@ def is_on_host(*trees: Tree) -> bool:
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Return a tensor's values on the host; arrays, and all that NumPy understands, stay as they are."""
+    """Return a tensor's values on the host, in its shape [...]; all else that NumPy understands stays as it is."""
     if type(value) is np.ndarray:
         return value
     return value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)

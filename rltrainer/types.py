@@ -114,8 +114,8 @@ class Rollout:
             quota of episodes, or took fewer steps than others: then it holds still, at its last observation.
         last_obs: tree [N, ...], the successor of the last row.
         final_obs: tree [K, ...], the successors of the K steps that end an episode or its trajectory.
-        final_index: [K] int64, those steps as t * N + n.
-        starts: [N] bool, the envs whose first row does not continue the rollout before.
+        final_index: [K] int64, these steps as t * N + n.
+        starts: [N] bool, True where an env's first row does not continue the rollout before.
         extra: further tensors [T, N, ...] declared by the buffer.
     """
 
@@ -148,7 +148,7 @@ class Rollout:
 
     @property
     def begins(self) -> Tensor:
-        """Return where a policy's memory starts again [T, N], below the first row, whose memory is in `extra`."""
+        """Return where a policy's memory starts again [T, N], below the first row; that row's memory is in `extra`."""
         begins = torch.zeros_like(self.terminated)
         begins[1:] = (self.done | ~self.valid)[:-1]
         return begins
@@ -240,7 +240,7 @@ class DenseRollout(Rollout):
         return self._with_finals(torch.cat([index, index.new_zeros(num_steps // 16 - len(index))]))
 
     def plain(self) -> Rollout:
-        """Return it as any other rollout, for code that may change it."""
+        """Return it as any other rollout [T, N], for code that may change it."""
         whole = self._with_finals(self.done.flatten().nonzero().squeeze(1))
         return Rollout(**{field.name: getattr(whole, field.name) for field in dataclasses.fields(Rollout)})
 
