@@ -25,9 +25,10 @@ class BadGradients:
         self._sizes = list(sizes)
         self._delayed = DeviceFlag(self.num, start_on_cuda) if device.type == "cuda" else None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy without the plan: the copy is another algorithm's."""
-        return vars(self) | {"are_skipped": False}
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the copy's state without the plan: the copy is another algorithm's."""
+        vars(self).update(state)
+        self.follow(skips=False)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -122,7 +123,7 @@ class UnusedParameters:
         self._last = [i for i, parameter in enumerate(self._trained) if parameter in found]
 
     def report(self, owner: str) -> None:
-        """Warn of those that are new.
+        """Warn of new ones.
 
         Raises:
             ParamsError: one is no longer in the modules, so that another one in its place would not be trained; or the

@@ -1,5 +1,6 @@
 """Gradients that are not finite where the plan says "skip": left out, counted, told, and kept in the state."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def test_the_count_is_kept_in_files_and_not_by_a_later_plan_that_raises(tmp_path
     plain = make("bc")
     plain.load(tmp_path / "bc.safetensors")
     plain.check_faults()  # nothing is told that was counted
+    copy.deepcopy(algorithm).check_faults()
     algorithm.attach(rl.UpdatePlan())
     update(algorithm)
     with pytest.raises(NonFiniteError):
