@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -48,11 +48,11 @@ class OnPolicyBatch:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-class Minibatches:
+class Minibatches(Iterator[OnPolicyBatch]):
     """The steps of a flattened batch [M] in random order, several times, as K minibatches [B] for each order.
 
     Each of `orders` has an index [K, B], and which of its places are real [K, B]: the others pad a minibatch; None if
-    all are real. Iterating gathers all minibatches of an order at once; compiled code gathers one by `at`.
+    all are real. Iterating, once, gathers all minibatches of an order together; compiled code gathers one by `at`.
     """
 
     def __init__(self, flat: OnPolicyBatch, split: Split, generator: torch.Generator, repeat: int) -> None:
@@ -61,19 +61,16 @@ class Minibatches:
         if split.num_steps not in (0, len(flat.weight)):
             counted = flat.weight.nonzero().squeeze(1)
             self.orders = [(counted[index], is_real) for index, is_real in self.orders]
+        self._rest = _gathered(flat, self.orders)
 
     def __len__(self) -> int:
         return sum(len(index) for index, _ in self.orders)
 
     def __iter__(self) -> Iterator[OnPolicyBatch]:
-        kind = type(self.flat)
-        for index, is_real in self.orders:
-            columns = {name: _split(value, index) for name, value in self.flat.fields().items()}
-            for k, each in enumerate(zip(*columns.values(), strict=True)):
-                batch = kind(**dict(zip(columns, each, strict=True)))
-                if is_real is not None:
-                    batch.weight = batch.weight * is_real[k]
-                yield batch
+        return self._rest  # directly, which saves a call for each minibatch
+
+    def __next__(self) -> OnPolicyBatch:
+        return next(self._rest)
 
     def rows(self) -> tuple[Tensor, Tensor]:
         """Return the indexes of all orders, and weights, with as many rows as there may ever be [most, B]."""
@@ -94,11 +91,21 @@ class Minibatches:
         return batch, *(x.index_select(0, k).squeeze(0) for x in more)
 
 
-def minibatches(flat: OnPolicyBatch, split: Split, generator: torch.Generator, repeat: int) -> Iterable[OnPolicyBatch]:
+def minibatches(flat: OnPolicyBatch, split: Split, generator: torch.Generator, repeat: int) -> Iterator[OnPolicyBatch]:
     """Return the steps of [M] that have a weight in random order, as minibatches; or all of them as they are."""
     if split.num_batches == 1 and len(flat.weight) == split.size:  # a mean over everything needs no order, no padding
         return itertools.repeat(flat, repeat)
     return Minibatches(flat, split, generator, repeat)
+
+
+def _gathered(flat: OnPolicyBatch, orders: list[tuple[Tensor, Tensor | None]]) -> Iterator[OnPolicyBatch]:
+    for index, is_real in orders:
+        columns = {name: _split(value, index) for name, value in flat.fields().items()}
+        for k, each in enumerate(zip(*columns.values(), strict=True)):
+            batch = type(flat)(**dict(zip(columns, each, strict=True)))
+            if is_real is not None:
+                batch.weight = batch.weight * is_real[k]
+            yield batch
 
 
 def shuffled(split: Split, generator: torch.Generator, repeat: int) -> list[tuple[Tensor, Tensor | None]]:

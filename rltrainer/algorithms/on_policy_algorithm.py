@@ -86,7 +86,7 @@ class OnPolicyAlgorithm(Algorithm):
         """Return whether the advantages of each minibatch are standardised, which needs more than one step."""
         return self.standardized_by is not None and bool(getattr(self.params, self.standardized_by))
 
-    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterable[OnPolicyBatch]:
+    def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Return the batch of each gradient step from the result of `process`: minibatches of steps in random order.
 
         Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.

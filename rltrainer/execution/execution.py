@@ -300,9 +300,9 @@ class Execution:
             steps = self._with_callbacks(steps, results)
         steps = self._in_weight_dtype(steps)
         if self._fingerprint is None:
-            step = self._eager if self._is_planned else self._owner.step_as_written()
-            for args in steps:
-                results.append(step(*args))  # no comprehension: it would be one more frame to read through
+            for args in steps:  # no comprehension: it would be one more frame to read through
+                step = self._eager if self._is_planned else self._owner.step_as_written()  # a callback may replace it
+                results.append(step(*args))
             return results
         # The compiler and the graphs keep what they make by this name.
         state = self._whole_state or self._fingerprint()

@@ -92,3 +92,17 @@ def test_an_algorithm_makes_its_own_batches() -> None:
     result = algorithm.update(collected(algorithm.policy, envs, 5), 4, 2)
     assert algorithm.sizes == [(5, 5)] * 6
     assert result.floats() == {"loss": 3.5, "cells": 15.0}
+
+
+def test_minibatches_are_asked_for_one_by_one_and_a_step_that_is_replaced_in_an_update_is_seen() -> None:
+    class Replaces(NotesSizes):
+        def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Any:
+            found = super().batches(samples, batch_size, repeat)
+            yield next(found)
+            self.gradient_step = lambda batch: rl.UpdateResult({"loss": 0.0})  # type: ignore[method-assign]
+            yield from found
+
+    envs = counting_envs(3)
+    algorithm = Replaces(tiny_actor_critic(envs))
+    assert algorithm.update(collected(algorithm.policy, envs, 5), 5, 2).num_gradient_steps == 6
+    assert algorithm.sizes == [(5, 5)]
