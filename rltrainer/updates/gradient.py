@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rltrainer.functional.scalars import computed_once
+
 Parts = tuple[Tensor, ...] | list[Tensor]
 
 
@@ -58,7 +60,7 @@ class Gradient:
         if self.vector is None:
             self.parts = torch._foreach_mul(self.parts, factor)
         else:
-            self.vector = self.vector * factor
+            self.vector = self.vector * computed_once(factor)
 
     def leave_out_zeros(self) -> None:
         """Train no doubtful parameter whose gradient is 0."""

@@ -102,6 +102,7 @@ class Optimizer:
         # A limit of each number takes the place of any limit of the norm.
         norm = None if update.max_grad_value is not None else update.max_grad_norm or self._own_limit
         self.limit = Limit(norm, update.grad_norm_type, update.max_grad_value)
+        self._logs_norms = update.logs_norms
         # A gradient that is no longer than this is applied as it is: the largest of the lengths that are finite.
         largest = torch.finfo(self._bad.gradient.dtype).max
         check = Check(self._bad, self._scale, -1.0 if is_asked else largest if norm is None else norm - 1e-6)
@@ -338,7 +339,7 @@ class Optimizer:
             if (found := transform(gradient)) is None:
                 return
             gradient = found
-        if self._update.logs_norms and self.grad_norm is None:  # else it was kept before it was balanced
+        if self._logs_norms and self.grad_norm is None:  # else it was kept before it was balanced
             self.grad_norm = gradient.norm
         if gradient.vector is None:
             self.method.step(gradient.trained, gradient.parts)

@@ -149,7 +149,7 @@ class Limit:
         if self.max_value is not None:
             gradient.put(gradient.joined().clamp(-self.max_value, self.max_value))
         elif self.max_norm is not None:
-            gradient.scale(computed_once((self.max_norm / (gradient.norm + 1e-6)).clamp(max=1.0)))
+            gradient.scale((self.max_norm / (gradient.norm + 1e-6)).clamp_(max=1.0))
         return gradient
 
     def norm(self, vector: Tensor, length: Tensor) -> Tensor:
