@@ -16,8 +16,6 @@ from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.minibatches import Minibatches, OnPolicyBatch, Split, minibatches, power_of_two
 from rltrainer.errors import ParamsError
 from rltrainer.execution.execution import IndexedSteps
-from rltrainer.functional.losses import standardize
-from rltrainer.functional.moments import moments, pooled, standardized
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
 from rltrainer.types import DenseRollout, Rollout, UpdateResult
@@ -99,7 +97,7 @@ class OnPolicyAlgorithm(Algorithm):
         num_steps = samples.weight.numel() if all_count else int(samples.weight.count_nonzero())
         if self.standardizes():
             of_all = None if batch_size is None else batch_size * self.num_ranks
-            self.check_batch_size(of_all, self._num_in_all(samples.weight) if self.num_ranks > 1 else num_steps)
+            self.check_batch_size(of_all, self._num_in_all(torch.tensor(num_steps)))
         size = num_rows = samples.weight.numel()  # no matter how many of them are valid
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
@@ -117,25 +115,17 @@ class OnPolicyAlgorithm(Algorithm):
         needed = math.ceil(int(of_all[:, 0].max()) / max(num_batches, 1))
         return Split(num_steps, size if needed <= size else power_of_two(needed), num_batches, most_batches)
 
-    def _num_in_all(self, weight: Tensor) -> int:
-        """Return the number of valid steps in the data of all ranks."""
-        return int(self.plan.ranks.sum(weight.count_nonzero().view(1)))
-
-    def _moments_of_all(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the moments [3, ...] of the numbers `x` [..., B] of all ranks; see `moments`."""
-        return pooled(torch.stack(self.plan.ranks.gather(moments(x, weight), is_equal=True)))
-
-    def _standardized(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Shift and scale `x` [B], with the numbers of all ranks, to mean 0 and standard deviation 1."""
-        return standardize(x, weight) if self.num_ranks == 1 else standardized(x, self._moments_of_all(x, weight))
+    def _num_in_all(self, num_steps: Tensor) -> int:
+        """Return the number of valid steps in the data of all ranks, given this one's number []."""
+        return int(self.plan.ranks.sum(num_steps.view(1)))
 
     def in_all(self, batch: OnPolicyBatch, of_all: Tensor) -> OnPolicyBatch:
-        """Return a minibatch as a part of those of all ranks, given the moments [3] of their advantages."""
+        """Return a minibatch as a part of all ranks' minibatches, given the moments [3] of their advantages."""
         return batch
 
     def _parts_in_all(self, advantage: Tensor, weight: Tensor) -> Tensor:
         """Return [K, 4] of minibatches [K, B], or [4] of one: the share in means over ranks, and the moments of all."""
-        of_all = self._moments_of_all(advantage, weight)
+        of_all = self.plan.ranks.moments(advantage, weight)
         share = weight.double().sum(-1) * self.num_ranks / of_all[0]
         return torch.stack([share, *of_all], -1)
 

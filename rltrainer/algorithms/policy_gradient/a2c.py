@@ -136,7 +136,7 @@ class A2C(OnPolicyAlgorithm):
         """Return the share [] of the returns' variance that the critic explained before this update."""
         value, return_, weight = (x.flatten() for x in (samples.value, samples.return_, samples.weight))
         if self.num_ranks > 1:
-            unexplained, total = self._moments_of_all(torch.stack([return_ - value, return_]), weight)[2]
+            unexplained, total = self.plan.ranks.moments(torch.stack([return_ - value, return_]), weight)[2]
             return {"explained_variance": (1 - unexplained / total).masked_fill(total == 0, 0.0)}
         return {"explained_variance": explained_variance(value, return_, weight)}
 

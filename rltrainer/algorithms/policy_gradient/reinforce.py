@@ -60,7 +60,7 @@ class REINFORCE(OnPolicyAlgorithm):
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
         """Return G_t = r_t + gamma G_t+1 up to the end of each trajectory, as returns and as advantages."""
-        self.check_batch_size(None, self._num_in_all(rollout.valid))
+        self.check_batch_size(None, self._num_in_all(rollout.valid.count_nonzero()))
         weight = rollout.valid.to(rollout.reward.dtype)
         reward = self.policy.scale_reward(rollout.reward)
         ends = rollout.ends
@@ -71,7 +71,7 @@ class REINFORCE(OnPolicyAlgorithm):
         return_ = backward_recurrence(reward, self.gamma * (~ends).to(reward.dtype))
         advantage = return_
         if self.params.standardize_return:
-            advantage = self._standardized(return_.flatten(), weight.flatten()).view_as(return_)
+            advantage = self.plan.ranks.standardized(return_.flatten(), weight.flatten()).view_as(return_)
         obs, nothing = self.policy.normalize(rollout.obs), torch.zeros_like(return_)
         return OnPolicyBatch(obs, rollout.action, advantage, return_, nothing, nothing, weight, rollout.extra)
 

@@ -82,7 +82,7 @@ class TRPO(A2C):
 
     def before_batches(self, samples: OnPolicyBatch) -> dict[str, Tensor]:
         """Take the policy's step on the whole rollout, and return its metrics []."""
-        self.check_batch_size(None, self._num_in_all(samples.weight))
+        self.check_batch_size(None, self._num_in_all(samples.weight.count_nonzero()))
         # In eval mode: two masks of dropout differ by more than the bound allows, and no step would be taken.
         return {**super().before_batches(samples), **self.improve_policy(samples.flatten())}
 
@@ -100,7 +100,7 @@ class TRPO(A2C):
         old, share = self.policy.distribution(batch.obs), batch.weight / self.reduce.mean(batch.weight.sum())
         old_log_prob, advantage = old.log_prob(batch.action).detach(), batch.advantage
         if self.params.normalize_advantage:
-            advantage = self._standardized(advantage, batch.weight)
+            advantage = self.plan.ranks.standardized(advantage, batch.weight)
 
         def loss_of(policy: Distribution) -> Tensor:
             return -((policy.log_prob(batch.action) - old_log_prob).exp() * advantage) @ share
