@@ -427,7 +427,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         self.check_faults(wait=False)
 
     def _average_metrics(self, result: UpdateResult) -> UpdateResult:
-        """Return a result whose metrics are averaged over ranks; `td_error` stays that of this rank's batch."""
+        """Average the metrics of a result over ranks; `td_error` stays of this rank's batch alone."""
         result.metrics = self.plan.ranks.means(result.metrics, self.device)
         return result
 

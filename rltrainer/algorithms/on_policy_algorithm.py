@@ -242,7 +242,7 @@ class OnPolicyAlgorithm(Algorithm):
         return math.ceil(size / min(batch_size or size, size)) * repeat <= STEPS_PER_UPDATE_GRAPH
 
     def _merged(self, results: list[UpdateResult], measured: Mapping[str, Tensor]) -> UpdateResult:
-        """Return the result of an update from those of its steps and of `before_batches`."""
+        """Return the result of an update, given the results of its steps and of `before_batches`."""
         self._check_results(results)
         self._measure(results)
         result = self._average_metrics(UpdateResult.mean(results))

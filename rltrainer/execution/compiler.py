@@ -14,7 +14,7 @@ from rltrainer.execution.fingerprint import names_its_state
 TESTED = ("2.11.", "2.12.", "2.13.", "2.14.")
 """Versions of torch whose guards this file knows; with another one, a graph looks at everything again at each call."""
 OPTIONS: dict[str, Any] = {
-    # The sizes of arguments are guarded, and `Execution.attach` looks at those of the algorithm's own tensors.
+    # The sizes of arguments are guarded, and `Execution.attach` looks at the sizes of the algorithm's own tensors.
     "size_asserts": False,
     # By one exponential: a quarter of the time of the library's function, with an absolute error below 2e-7.
     "cpp.use_decompose_tanh": True,
@@ -84,7 +84,7 @@ def tracing_gradients() -> contextlib.AbstractContextManager[Any]:
 def with_code_of_its_own(step: Callable[..., Any]) -> Callable[..., Any]:
     """Return the same function as one that the compiler has not seen."""
     # It keeps its graphs by code object, and few of them: the ninth algorithm of a process would run uncompiled. It
-    # remembers sizes by the name of a function: those of an earlier algorithm would make it expect others here.
+    # remembers sizes by the name of a function: an earlier algorithm's sizes would make it expect others here.
 
     def compiled_step(state: str, *args: Any) -> Any:
         return step(*args) if state else None  # a graph that looks at the state is compiled again for another one

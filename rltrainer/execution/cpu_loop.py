@@ -14,7 +14,7 @@ from rltrainer.execution.compiler import OPTIONS, compilers_reason, with_code_of
 SPAN = torch.int16
 """Number format of the span [2] of steps, the first one and the end, by which a graph's input is known."""
 LOOPS_TESTED = ("2.13.", "2.14.")
-"""Versions of torch whose loops were tested; with another one, there are only those that are checked first."""
+"""Versions of torch whose loops were tested; with another one, there are only loops that are checked first."""
 STEPS_PER_CALL = 256
 """Largest number of steps of a loop in one call: the process is deaf to Ctrl-C for so long."""
 _OF_CPU = {**OPTIONS, "cpp_wrapper": True}
@@ -168,7 +168,7 @@ def _loop_over(step: fx.GraphModule) -> fx.GraphModule:
 
 
 def _add_inputs(graph: fx.Graph, known: dict[fx.Node, fx.Node], *nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """Add an input for each node; note those of inputs, and return those of other nodes."""
+    """Add an input for each node; note the inputs of inputs, and return the inputs of other nodes."""
     others = []
     for node in (node for some in nodes for node in some):
         name = node.name if node.op == "placeholder" else f"total_{node.name}"

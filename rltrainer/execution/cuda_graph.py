@@ -109,10 +109,9 @@ class CudaGraphs:
     """Calls a function that changes some tensors in place, by replaying its kernels."""
 
     # Arguments and result are tensors, numbers, texts and None, in dataclasses, dicts, lists and tuples. A graph is
-    # recorded for each combination of shapes, dtypes and values that are no tensors. The results are those of the
-    # function itself, bit for bit. Its Python code runs only while it is recorded, so it has no branch on a tensor's
-    # value and samples random numbers from `generators` only. `state` returns all tensors that it may change, except
-    # those that it makes.
+    # recorded for each combination of shapes, dtypes and values that are no tensors. The results equal the function's
+    # own, bit for bit. Its Python code runs only while it is recorded, so it has no branch on a tensor's value and
+    # samples random numbers from `generators` only. `state` returns all tensors that it may change, except new ones.
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How an algorithm's updates run: as written or compiled, step by step, as a loop of the CPU, or as CUDA graphs."""
+"""Run an algorithm's updates: as written or compiled, step by step, as a loop of the CPU, or as CUDA graphs."""
 
 import contextlib
 import dataclasses
@@ -45,7 +45,7 @@ Step = Callable[..., Any]
 
 
 class Scope(enum.IntEnum):
-    """How much of an update one graph may hold."""
+    """The largest part of an update that one graph may hold."""
 
     NONE = 0
     """Less than a gradient step: a user's optimizer or function is called between its operations."""
@@ -317,7 +317,7 @@ class Execution:
     def _with_callbacks(self, steps: Iterable[tuple[Any, ...]], results: list[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of each step; call back before it, and after it if no optimizer left it out.
 
-        `results` has the result of the last step when the arguments of the next one are asked for.
+        `results` has the result of the last step when it asks for the arguments of another one.
         """
         callbacks, skips = self._callbacks, self._owner.plan.skips_steps
         may_leave_out = [o for o in self._owner.optimizers_by_loss().values() if skips or o.can_stop]

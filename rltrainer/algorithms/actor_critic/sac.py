@@ -21,7 +21,7 @@ class SACParams(OffPolicyParams):
     """Hyperparameters of SAC."""
 
     critic_lr: PositiveFloat | Scheduled = 1e-3
-    """Learning rate of the critics; `lr` is that of actor and temperature."""
+    """Learning rate of the critics; `lr` is for actor and temperature."""
     tau: UnitFloat = 0.005
     """Step of the target critics towards the online ones."""
     temperature: PositiveFloat = 1.0
