@@ -1,7 +1,6 @@
 """Who listens inside an update: what they are given, what they may change, and that listening alone changes no bit."""
 
 import copy
-import types
 from typing import Any
 
 import pytest
@@ -9,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.execution.execution import Execution
 from rltrainer.plan import UpdateCallbacks
 from rltrainer.updates.optimizer import Optimizer
 from tests.compile.test_compiled_updates import MAKERS, make, transitions, update
 from tests.contract.test_all_algorithms import assert_same_state
-from tests.unit.execution.test_cuda_graph import OnCuda, Rerun, with_graph
+from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 LOSSES = {
     "sac": ["critic", "actor", "temperature"], "td3": ["critic"], "iql": ["value", "actor", "critic"], "bc": ["loss"]
@@ -182,11 +180,3 @@ def test_what_is_given_back_is_checked() -> None:
     ):
         with pytest.raises(TypeError, match=text):
             update(attached("dqn", **callbacks), seed=0)
-
-
-def test_true_for_cuda_graphs_is_refused_where_someone_listens_to_losses() -> None:
-    plan = rl.UpdatePlan(
-        runtime=rl.RuntimeParams(cuda_graph=True), callbacks=UpdateCallbacks(on_loss=lambda name, loss, step: None)
-    )
-    with pytest.raises(rl.errors.ParamsError, match='cuda_graph: must be "auto" or False with callbacks of losses'):
-        Execution(types.SimpleNamespace(policy=OnCuda(), _step=None)).check_plan(plan, is_ours=True)
