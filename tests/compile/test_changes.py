@@ -172,19 +172,6 @@ def test_a_recorded_step_sees_the_plain_attributes_of_its_algorithm(name: str) -
     assert recorder.num_captures == 2
 
 
-def test_a_limit_of_the_norm_is_seen_by_a_recorded_step_and_a_learning_rate_records_nothing_anew() -> None:
-    algorithm, recorder = make(), Rerun()
-    algorithm.attach(rl.UpdatePlan())
-    with_graph(algorithm, recorder)
-    total(algorithm)
-    algorithm.optimizer.schedule = 1e-2
-    total(algorithm)
-    assert recorder.num_captures == 1
-    algorithm.optimizer.max_grad_norm = 1e-3
-    total(algorithm)
-    assert recorder.num_captures == 2
-
-
 @pytest.mark.parametrize("is_attached_again", [False, True])
 def test_a_layer_that_is_frozen_stays_and_is_trained_when_it_is_no_longer_frozen(is_attached_again: bool) -> None:
     algorithm, eager = make(rl.BC), make(rl.BC)
@@ -207,26 +194,6 @@ def test_a_layer_that_is_frozen_stays_and_is_trained_when_it_is_no_longer_frozen
     assert not eager.is_compiled
     assert sorted(algorithm.optimizer.method.num_missed.unique().tolist()) == [0.0, 2.0]
     assert_same_weights(algorithm, eager)  # one count for both would make the layer's next step 0.6 of what it is
-
-
-def test_hooks_that_are_added_and_removed_later_are_called_and_no_longer_called() -> None:
-    algorithm = make(rl.BC)
-    layer = algorithm.policy.actor[1].layers[0]
-
-    def loss() -> float:
-        return float(algorithm.update(transitions(algorithm, seed=0)).floats()["loss"])
-
-    plain = make(rl.BC)
-    expected = [float(plain.update(transitions(plain, seed=0)).floats()["loss"]) for _ in range(2)]
-    assert loss() == pytest.approx(expected[0])
-    weights = [p.detach().clone() for p in algorithm.policy.parameters()]
-    hook = layer.register_forward_hook(lambda module, args, output: output + 7.0)
-    assert loss() != pytest.approx(expected[1])
-    hook.remove()
-    with torch.no_grad():
-        for p, value in zip(algorithm.policy.parameters(), weights, strict=True):
-            p.copy_(value)
-    assert loss() == pytest.approx(expected[1])
 
 
 def test_a_gradient_hook_of_a_parameter_that_is_added_later_is_called() -> None:

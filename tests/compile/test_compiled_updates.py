@@ -21,7 +21,6 @@ from rltrainer.execution.compiler import with_code_of_its_own
 from tests import batches
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import build, digest
-from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -194,19 +193,6 @@ def test_the_ratio_is_one_before_the_first_compiled_step_in_bf16() -> None:
     data.action = sample.unflatten(0, data.reward.shape)
     assert algorithm.update(data, batch_size=None, repeat=1).floats()["log_ratio"] < 0.05
     assert algorithm.is_compiled
-
-
-def test_compiled_steps_in_a_graph_are_the_compiled_steps() -> None:
-    # What stands in for CUDA runs the steps again, so it is exact; tests/gpu has the real thing.
-    plain, graphed = make("td3"), make("td3")
-    for algorithm in (plain, graphed):
-        algorithm.attach(COMPILED)
-    with_graph(graphed, Rerun())
-    for i in range(4):
-        assert update(graphed, seed=i).floats() == update(plain, seed=i).floats()
-    assert graphed.is_compiled
-    assert graphed.has_cuda_graph
-    assert all(torch.equal(value, parameters(plain)[key]) for key, value in parameters(graphed).items())
 
 
 def test_a_bad_gradient_is_left_out_of_a_compiled_step_and_named() -> None:

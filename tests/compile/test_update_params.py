@@ -10,8 +10,6 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, transitions, update
-from tests.contract.test_all_algorithms import assert_same_state
-from tests.unit.execution.test_cuda_graph import Rerun, with_graph
 
 __all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
 
@@ -91,18 +89,6 @@ def test_a_bad_step_is_left_out_and_counted() -> None:
         assert algorithm.num_skipped_steps == 1
         assert algorithm.optimizer.method.num_steps == 2
     assert_equal_updates(plain, compiled)
-
-
-def test_graphs_keep_gathering_and_applying_apart() -> None:
-    """CUDA graphs, by a stand-in that repeats what was recorded."""
-    plain, graphed, recorder = make("sac"), make("sac"), Rerun()
-    for algorithm in (plain, graphed):
-        algorithm.attach(rl.UpdatePlan(update=rl.UpdateParams(accumulate=2, max_grad_norm=0.01)))
-    with_graph(graphed, recorder)
-    for seed in range(5):
-        assert update(plain, seed).floats() == update(graphed, seed).floats()
-    assert_same_state(plain, graphed)
-    assert recorder.num_replays == 5
 
 
 def test_a_scaled_loss_is_part_of_the_graph() -> None:

@@ -312,15 +312,3 @@ def test_a_recorder_records_after_all_of_its_graphs_are_gone() -> None:
     for _ in range(2):
         recorder.capture(lambda: x.add_(1))()
     assert x.tolist() == [2.0]
-
-
-def test_a_rollout_of_arrays_goes_up_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[Any] = []
-    trainer = made("ppo", "cuda", runtime=AUTO)
-    trainer.execute_epoch()
-    assert trainer.params.training_collector.buffer.device.type == "cpu"
-    wait = second_device.wait
-    monkeypatch.setattr(second_device, "wait", lambda *clock: (waits.append(clock), wait(*clock)))
-    batch = trainer._batch()
-    assert not waits
-    assert {batch.obs.device.type, batch.action.device.type, batch.starts.device.type} == {"cuda"}

@@ -73,18 +73,6 @@ def test_a_run_of_graphs_gives_the_same_bits(name: str) -> None:
     assert_same_state(trainer.algorithm, run(name, "cuda", max_epochs=2).algorithm)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo", "td3", "dqn_prioritized", "offline_iql"])
-def test_a_run_of_graphs_is_resumed(name: str, tmp_path: Path) -> None:
-    stopped, resumed = (made(name, "cuda", max_epochs=2, runtime=GRAPH) for _ in range(2))
-    stopped.execute_epoch()
-    stopped.save(tmp_path / "checkpoint")
-    resumed.restore(tmp_path / "checkpoint")
-    resumed.run()
-    assert resumed.algorithm.has_cuda_graph
-    assert_same_state(resumed.algorithm, run(name, "cuda", max_epochs=2, runtime=GRAPH).algorithm)
-
-
 @pytest.mark.parametrize(("device", "buffer_device"), [("cuda", "cpu"), ("cpu", "cuda")])
 @pytest.mark.parametrize("name", ["dqn", "dqn_prioritized"])
 def test_buffer_and_policy_lie_apart(name: str, device: str, buffer_device: str) -> None:

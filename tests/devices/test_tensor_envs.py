@@ -1,7 +1,5 @@
 """Envs of tensors on the second device: no operation mixes devices, nothing waits, and the numbers are the CPU's."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -37,19 +35,6 @@ def test_advance_is_that_of_the_cpu_and_does_not_wait(env_id: str) -> None:
             assert one.device.type == "cuda"
             torch.testing.assert_close(one.cpu(), other)
     assert (table.device.type, after.num_steps.device.type) == ("cuda", "cuda")
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", pytest.param("MinAtar/Breakout-v1", marks=pytest.mark.full)])
-def test_a_collector_on_the_device(env_id: str) -> None:
-    envs: Any = made(env_id, "cuda")
-    net = rl.NetParams(encoder=rl.SmallConvEncoder) if "MinAtar" in env_id else None
-    policy = rl.ActorCritic.for_envs(envs, net, hidden_sizes=(8,)).to("cuda")
-    spaces = envs.single_observation_space, envs.single_action_space
-    collector = rl.Collector(policy, envs, rl.RolloutBuffer(60, N, *spaces, device="cuda"))
-    assert collector.collect(num_steps=60 * N).num_collected_episodes > 0
-    assert collector.rollout().obs.device.type == "cuda"
-    assert collector.rollout().valid.all()
-    assert collector.collect(num_episodes=N).num_collected_episodes == N
 
 
 @pytest.mark.parametrize(("first", "second"), [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])

@@ -245,6 +245,7 @@ ARGUMENTS: list[Row] = [
         ("num_actors=0", f"num_actors: {COUNT}; got 0"), ("max_version_lag=-1", f"max_version_lag: {NOT_NEGATIVE} or None; got -1"),
         ("num_cpus=-1.0", "num_cpus: must be a non-negative finite number; got -1.0"), ("num_gpus='one'", "num_gpus: must be a non-negative finite number; got 'one'"),
         ("call_timeout=0.0", "call_timeout: must be a positive finite number or None; got 0.0"), ("max_restarts=1.5", f"max_restarts: {NOT_NEGATIVE}; got 1.5"),
+        ("max_ahead=-1", f"max_ahead: {NOT_NEGATIVE} or None; got -1"),
     ),
     ("rl.Collector(policy, envs, max_episode_steps=2.5)", ParamsError, f"Collector.max_episode_steps: {COUNT} or None; got 2.5"),
     # buffers

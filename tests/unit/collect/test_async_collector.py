@@ -1,5 +1,6 @@
 """Collection by workers: the data of a collector's, in any portions; versions of weights; bounds on being ahead."""
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -44,15 +45,8 @@ Make = Callable[..., rl.AsyncCollector]
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Return what makes collectors that are closed in the end."""
-    made: list[rl.AsyncCollector] = []
-
-    def collector(*args: Any, **options: Any) -> rl.AsyncCollector:
-        made.append(rl.AsyncCollector(*args, **options))
-        return made[-1]
-
-    yield collector
-    for one in made:
-        one.close()
+    with contextlib.ExitStack() as made:
+        yield lambda *args, **options: made.enter_context(contextlib.closing(rl.AsyncCollector(*args, **options)))
 
 
 def masked(num_envs: int = 2) -> Any:
@@ -94,6 +88,25 @@ def assert_same(one: rl.Rollout, other: rl.Rollout) -> None:
         assert torch.equal(a, b)
 
 
+def assert_collects_as_collectors(
+    collector: Any, make_envs: Any, buffer: Any, rows: tuple[int, ...] = (1, 5, 2, 20, 1, 1, 7)
+) -> list[rl.Collector]:
+    """Check that rows are those of a collector for each worker, and return these."""
+    num_workers = collector.num_envs // 2
+    collector.seed(7)
+    plain = [rl.Collector(collector.policy, make_envs(), buffer(2)) for _ in range(num_workers)]
+    for number, one in enumerate(plain):
+        one.seed(derive_seed(7, "worker", number))
+    for num_rows in rows:
+        stats = collector.collect(num_steps=num_rows * 2 * num_workers)
+        expected = [one.collect(num_steps=2 * num_rows) for one in plain]
+        assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
+        assert stats.num_env_steps == stats.num_collected_steps == num_rows * 2 * num_workers
+        assert stats.returns.tolist() == [r for each in expected for r in each.returns.tolist()]
+        assert stats.lengths.tolist() == [r for each in expected for r in each.lengths.tolist()]
+    return plain
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("num_workers", "max_ahead", "dtype"), [(1, 0, "float64"), (2, None, "float32"), (2, 3, "float32")]
@@ -101,22 +114,12 @@ def assert_same(one: rl.Rollout, other: rl.Rollout) -> None:
 def test_workers_collect_what_collectors_do(
     make: Make, kind: str, num_workers: int, max_ahead: int | None, dtype: str
 ) -> None:
-    """Rows come in other portions than they were made in, and are those of a collector for each worker."""
+    """Rows come in other portions than they were made in."""
     make_envs, policy, buffer = parts_of(kind, num_workers)
     collector = make(policy, make_envs, num_workers, buffer(2 * num_workers), max_ahead=max_ahead)
     policy.set_weight_dtype(getattr(torch, dtype))
-    collector.seed(7)
-    plain = [rl.Collector(policy, make_envs(), buffer(2)) for _ in range(num_workers)]
-    for number, one in enumerate(plain):
-        one.seed(derive_seed(7, "worker", number))
-    for num_rows in (1, 5, 2, 20, 1, 1, 7):
-        stats = collector.collect(num_steps=num_rows * 2 * num_workers)
-        expected = [one.collect(num_steps=2 * num_rows) for one in plain]
-        assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
-        assert collector.rollout().reward.dtype == torch.float32
-        assert stats.num_env_steps == stats.num_collected_steps == num_rows * 2 * num_workers
-        assert stats.returns.tolist() == [r for each in expected for r in each.returns.tolist()]
-        assert stats.lengths.tolist() == [r for each in expected for r in each.lengths.tolist()]
+    plain = assert_collects_as_collectors(collector, make_envs, buffer)
+    assert collector.rollout().reward.dtype == torch.float32
     if num_workers == 1 and isinstance(collector.buffer, rl.ReplayBuffer):
         assert isinstance(plain[0].buffer, rl.ReplayBuffer)
         mine, other = collector.buffer.state_dict(), plain[0].buffer.state_dict()

@@ -108,16 +108,6 @@ def test_random_actions_do_not_ask_the_policy(monkeypatch: pytest.MonkeyPatch) -
     assert len(one.buffer) == 10
 
 
-def test_seed_makes_collections_repeat() -> None:
-    rl.seed(3)
-    found = [collector(stores=rollouts_of), collector(stores=rollouts_of)]
-    found[1].policy.load_state_dict(found[0].policy.state_dict())
-    for one in found:
-        one.seed(5)
-        one.collect(num_steps=40)
-    assert torch.equal(found[0].rollout().action, found[1].rollout().action)
-
-
 class TwoAgents(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
     """Rewards two agents, the second one twice as much."""
 
@@ -133,26 +123,6 @@ def test_rewards_of_several_agents_are_counted_but_not_stored() -> None:
     assert stats.returns.tolist() == [[3.0, 6.0], [3.0, 6.0]]
     with pytest.raises(SpaceError, match=r"rewards of shape \(2, 2\) are several agents'"):
         rl.Collector(policy, envs, replay_of(envs)).collect(num_steps=2)
-
-
-def test_an_exception_in_an_env_leaves_the_collector_usable() -> None:
-    class Fails(CountingEnv):
-        fails = False
-
-        def step(self, action: Any) -> Any:
-            if Fails.fails:
-                raise RuntimeError("broken")
-            return super().step(action)
-
-    envs = rl.make_vec(Fails, 2, backend="sync", seed=1)
-    one = rl.Collector(tiny_actor_critic(envs), envs, replay_of(envs))
-    one.collect(num_steps=6)
-    Fails.fails = True
-    with pytest.raises(rl.errors.EnvError, match="broken"):
-        one.collect(num_steps=6)
-    Fails.fails = False
-    one.collect(num_steps=6)
-    assert len(one.buffer) == 12
 
 
 def test_native_envs_lose_the_cell_of_a_reset() -> None:

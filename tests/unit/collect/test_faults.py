@@ -314,17 +314,6 @@ def test_what_a_policy_must_not_choose(
         assert len(one.buffer) == (4 if num_steps == 2 else 0)  # type: ignore[arg-type]  # a buffer
 
 
-def test_samples_beyond_a_box_are_kept_in_rollouts_only() -> None:
-    envs: Any = rl.make_vec(lambda: CountingEnv(length=50, action_space=BOX), 2, backend="sync", seed=1)
-    policy = FixedPolicy.for_envs(envs, hidden_sizes=(4,))
-    policy.action = lambda good: good + 3.0
-    for stores, kept in (("rollouts", 3.0), ("replay", 1.0)):
-        one = collector(envs, stores, policy)
-        one.collect(num_steps=6)
-        assert one.rollout().action.flatten().tolist() == [0.0] * 4 + [kept] * 2
-    collector(envs, "nothing", policy).collect(num_steps=6)
-
-
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
 def test_integer_boxes_store_what_the_env_received(dtype: Any, stores: str) -> None:
@@ -352,20 +341,6 @@ def test_bounds_of_observations_are_not_looked_at() -> None:
     envs: Any = rl.make_vec(CountingEnv, 2, backend="sync")
     policy = rl.ActorCritic.for_spaces(wide, envs.single_action_space)
     rl.Collector(policy, envs, rl.ReplayBuffer(10, wide, envs.single_action_space, num_envs=2)).collect(num_steps=4)
-
-
-def test_a_nan_in_one_env_does_not_hide_behind_the_others_actions() -> None:
-    # A policy that mixes envs makes every action NaN: still it was the observation of env 1.
-    class Mixing(FixedPolicy):
-        def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
-            return rl.Decision(torch.zeros(len(obs), 1) + obs.mean())
-
-    envs = faulty_envs(Faulty("obs", 3, length=9, action_space=BOX), length=9, action_space=BOX)
-    for stores in ("replay", "rollouts"):
-        envs.envs[1].taken = 0
-        one = collector(envs, stores, Mixing.for_envs(envs, hidden_sizes=(4,)))
-        with pytest.raises(NonFiniteError, match="^env 1, step 3: obs = nan"):
-            one.collect(num_steps=12)
 
 
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])

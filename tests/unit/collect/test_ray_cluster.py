@@ -15,10 +15,8 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.collect.async_rows import from_arrays, join_envs, to_arrays
-from rltrainer.seeding import derive_seed
 from tests.unit.collect.async_parts import pendulums
-from tests.unit.collect.test_async_collector import assert_same, parts_of
+from tests.unit.collect.test_async_collector import assert_collects_as_collectors, parts_of
 
 ray: Any = pytest.importorskip("ray")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
@@ -62,35 +60,23 @@ def cluster(folder: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def collectors(cluster: None) -> Iterator[list[Any]]:
-    """Collectors that are closed in the end."""
-    made: list[Any] = []
-    yield made
-    for one in made:
-        one.close()
+def make(cluster: None) -> Iterator[Any]:
+    """Return what makes collectors that are closed in the end."""
+    with contextlib.ExitStack() as made:
+        yield lambda *args, **options: made.enter_context(contextlib.closing(rl.RayCollector(*args, **options)))
 
 
-def test_actors_collect_what_collectors_do(collectors: list[Any]) -> None:
+def test_actors_collect_what_collectors_do(make: Any) -> None:
     for kind in ("dict_and_mask", "columns"):
         make_envs, policy, buffer = parts_of(kind, 2)
-        collector = rl.RayCollector(policy, make_envs, 2, buffer(4))
-        collectors.append(collector)
-        collector.seed(7)
-        plain = [rl.Collector(policy, make_envs(), buffer(2)) for _ in range(2)]
-        for number, one in enumerate(plain):
-            one.seed(derive_seed(7, "worker", number))
-        for num_rows in (1, 5, 20):
-            collector.collect(num_steps=num_rows * 4)
-            for one in plain:
-                one.collect(num_steps=2 * num_rows)
-            assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
+        collector = make(policy, make_envs, 2, buffer(4))
+        assert_collects_as_collectors(collector, make_envs, buffer, (1, 5, 20))
         collector.close()
 
 
-def test_a_killed_actor_is_replaced_and_counted(collectors: list[Any]) -> None:
+def test_a_killed_actor_is_replaced_and_counted(make: Any) -> None:
     _, policy, buffer = parts_of("actor_critic", 2)
-    collector = rl.RayCollector(policy, partial(pendulums, 2), 2, buffer(4))
-    collectors.append(collector)
+    collector = make(policy, partial(pendulums, 2), 2, buffer(4))
     collector.collect(num_steps=40)
     ray.kill(collector._team.workers[1].actor)
     for _ in range(3):
@@ -102,7 +88,7 @@ def test_a_killed_actor_is_replaced_and_counted(collectors: list[Any]) -> None:
     assert collector.num_env_restarts == 2
 
 
-def train(kind: str, collectors: list[Any]) -> rl.InfoStats:
+def train(kind: str, make: Any) -> rl.InfoStats:
     """Train a few steps with two actors."""
     discrete = kind == "dqn"
     make_envs = partial(rl.make_vec, "CartPole-v1" if discrete else "Pendulum-v1", num_envs=2)
@@ -112,7 +98,7 @@ def train(kind: str, collectors: list[Any]) -> rl.InfoStats:
     if kind in ("ppo", "impala"):
         policy: Any = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
         algorithm: Any = rl.PPO(policy, rl.PPOParams()) if kind == "ppo" else rl.IMPALA(policy, rl.IMPALAParams())
-        collector = rl.RayCollector(policy, make_envs, 2)
+        collector = make(policy, make_envs, 2)
         params: Any = rl.OnPolicyTrainerParams(
             training_collector=collector, max_epochs=1, epoch_num_steps=192, collection_step_num_env_steps=64,
             batch_size=32, seed=1, **QUIET,
@@ -121,25 +107,23 @@ def train(kind: str, collectors: list[Any]) -> rl.InfoStats:
         policy = rl.QNetwork.for_envs(envs) if discrete else rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,))
         algorithm = rl.DQN(policy, rl.DQNParams()) if discrete else rl.SAC(policy, rl.SACParams())
         buffer = rl.ReplayBuffer(1000, *spaces, num_envs=4)
-        collector = rl.RayCollector(policy, make_envs, 2, buffer, max_version_lag=16)
+        collector = make(policy, make_envs, 2, buffer, max_version_lag=16)
         params = rl.OffPolicyTrainerParams(
             training_collector=collector, max_epochs=1, epoch_num_steps=80, collection_step_num_env_steps=4,
             warmup_num_env_steps=40, batch_size=8, seed=1, **QUIET,
         )  # fmt: skip
-    collectors.append(collector)
     before = [p.clone() for p in policy.parameters()]
     info = algorithm.run_training(params)
     assert any(not torch.equal(p, old) for p, old in zip(policy.parameters(), before, strict=True))
     settings = collector.settings()
     assert settings["policy_version"] > 0
     assert settings["refused_env_steps"] == settings["actor_restarts"] == 0
-    collector.close()
     return info
 
 
 @pytest.mark.parametrize("kind", ["ppo", "impala", "sac", "dqn"])
-def test_algorithms_train_on_actors(collectors: list[Any], kind: str) -> None:
-    info = train(kind, collectors)
+def test_algorithms_train_on_actors(make: Any, kind: str) -> None:
+    info = train(kind, make)
     assert info.gradient_step > 0
     assert info.env_step == (192 if kind in ("ppo", "impala") else 80)
 

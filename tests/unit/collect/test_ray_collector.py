@@ -1,5 +1,6 @@
 """Collection by actors: which data is too old, what is on its way, what becomes of those that are lost."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -15,13 +16,12 @@ import torch
 
 import rltrainer as rl
 from rltrainer.collect import CollectStats, ray_collector
-from rltrainer.collect.async_rows import RowQueue, Rows, from_arrays, join_envs, to_arrays
+from rltrainer.collect.async_rows import RowQueue, Rows
 from rltrainer.errors import EnvError, MissingExtraError, ParamsError
 from rltrainer.processes.ray_cluster import connected_ray
-from rltrainer.seeding import derive_seed
 from tests.unit.collect.async_parts import Constant, pendulums, seven_training_steps, wide
 from tests.unit.collect.fake_ray import FakeRay
-from tests.unit.collect.test_async_collector import VERSION, assert_same, parts_of
+from tests.unit.collect.test_async_collector import VERSION, assert_collects_as_collectors, parts_of
 
 Make = Callable[..., Any]
 
@@ -37,26 +37,15 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 @pytest.fixture
 def make(ray: FakeRay) -> Iterator[Make]:
     """Return what makes collectors that are closed in the end."""
-    made: list[rl.RayCollector] = []
-
-    def collector(*args: Any, **options: Any) -> rl.RayCollector:
-        made.append(rl.RayCollector(*args, **options))
-        return made[-1]
-
-    yield collector
-    for one in made:
-        one.close()
+    with contextlib.ExitStack() as made:
+        yield lambda *args, **options: made.enter_context(contextlib.closing(rl.RayCollector(*args, **options)))
 
 
-def constant(num_envs: int = 2, buffer_class: Any = rl.RolloutBuffer) -> tuple[Constant, Any]:
+def constant(num_envs: int = 2) -> tuple[Constant, Any]:
     """Return a policy that acts by its weights, and a buffer with the versions."""
     envs = wide()
     spaces = envs.single_observation_space, envs.single_action_space
-    size = () if buffer_class is rl.RolloutBuffer else (400,)
-    extra = {**VERSION}
-    if buffer_class is rl.RolloutBuffer:
-        return Constant(*spaces), rl.RolloutBuffer(1, num_envs, *spaces, extra=extra)
-    return Constant(*spaces), rl.ReplayBuffer(*size, *spaces, num_envs=num_envs, extra=extra)
+    return Constant(*spaces), rl.RolloutBuffer(1, num_envs, *spaces, extra=VERSION)
 
 
 def versions(collector: rl.RayCollector) -> list[list[int]]:
@@ -68,16 +57,8 @@ def versions(collector: rl.RayCollector) -> list[list[int]]:
 def test_actors_collect_what_collectors_do(make: Make, kind: str, max_ahead: int | None) -> None:
     make_envs, policy, buffer = parts_of(kind, 2)
     collector = make(policy, make_envs, 2, buffer(4), max_ahead=max_ahead)
-    collector.seed(7)
-    plain = [rl.Collector(policy, make_envs(), buffer(2)) for _ in range(2)]
-    for number, one in enumerate(plain):
-        one.seed(derive_seed(7, "worker", number))
-    for num_rows in (1, 5, 20, 1, 7):
-        stats = collector.collect(num_steps=num_rows * 4)
-        expected = [one.collect(num_steps=2 * num_rows) for one in plain]
-        assert_same(collector.rollout(), from_arrays(join_envs([to_arrays(one.rollout()) for one in plain])))
-        assert stats.returns.tolist() == [value for each in expected for value in each.returns.tolist()]
     assert collector.num_envs == 4
+    assert_collects_as_collectors(collector, make_envs, buffer, (1, 5, 20, 1, 7))
     assert collector.has_stale_data == (max_ahead != 0)
 
 
@@ -190,10 +171,11 @@ def test_a_lost_actor_is_replaced_and_counted(make: Make, ray: FakeRay) -> None:
     assert collector.num_env_restarts == 4
 
 
-def test_the_next_actor_has_other_seeds_and_the_same_settings(make: Make, ray: FakeRay) -> None:
-    make_envs, policy, _ = parts_of("actor_critic", 1)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_the_next_actor_has_other_seeds_and_the_same_settings(make: Make, ray: FakeRay, seed: int | None) -> None:
+    _, policy, _ = parts_of("actor_critic", 1)
     buffer = rl.RolloutBuffer(1, 2, policy.observation_space, policy.action_space, extra=VERSION)
-    collector = make(policy, make_envs, 1, buffer, max_ahead=0)
+    collector = make(policy, partial(pendulums, 2, seed=seed), 1, buffer, max_ahead=0)
     collector.seed(7)
     first = []
     for _ in range(3):
@@ -205,17 +187,6 @@ def test_the_next_actor_has_other_seeds_and_the_same_settings(make: Make, ray: F
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[1], first[2])
     assert versions(collector) == [[2, 2]] * 5  # the newest weights, and the buffer's column
-
-
-def test_all_that_was_on_its_way_comes_from_the_next_actor(make: Make, ray: FakeRay) -> None:
-    policy, buffer = constant()
-    collector = make(policy, wide, 2, buffer, max_ahead=8)
-    collector.collect(num_steps=8)
-    assert len(collector._team.workers[0].calls) == 2
-    ray.actors[0].is_dead = True
-    assert collector.collect(num_steps=16).num_env_steps == 16
-    assert collector.rollout().valid.all()
-    assert collector.rollout().starts.tolist() == [True, False]
 
 
 def test_episodes_states_and_random_actions_survive_a_loss(make: Make, ray: FakeRay) -> None:
@@ -283,11 +254,6 @@ def test_errors_of_envs_are_those_of_other_workers(make: Make) -> None:
         make(policy, wide, 1, buffer)
 
 
-def test_no_rows_less_than_none_can_be_ahead(make: Make) -> None:
-    with pytest.raises(ParamsError, match=r"^RayCollector\.max_ahead: must be a non-negative integer or None; got -1"):
-        make(constant()[0], wide, max_ahead=-1)
-
-
 def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     policy, _ = constant()
@@ -331,30 +297,22 @@ def test_closing_lets_the_actors_close_their_envs(make: Make, ray: FakeRay) -> N
     assert not ray.actors[-1].is_dead
 
 
-def test_no_trajectory_continues_over_a_loss(make: Make, ray: FakeRay) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_a_lost_actor_had_begun_comes_from_the_next_one(make: Make, ray: FakeRay, waits: bool) -> None:
     """Rows of the lost actor that wait are dropped, as they do not belong before those of the next one."""
     policy, buffer = constant()
     collector = make(policy, wide, 2, buffer, max_ahead=8)
     collector.collect(num_steps=4)
-    collector._team.settle(keeps=True)
-    assert [worker.queue.num_rows for worker in collector._team.workers] == [6, 6]
+    assert len(collector._team.workers[0].calls) == 2
+    if waits:
+        collector._team.settle(keeps=True)
+        assert [worker.queue.num_rows for worker in collector._team.workers] == [6, 6]
     ray.actors[0].is_dead = True
-    collector.collect(num_steps=24)
+    assert collector.collect(num_steps=24).num_env_steps == 24
+    assert collector.rollout().valid.all()
     obs = collector.rollout().obs[..., 0]
     assert collector.rollout().starts.tolist() == [True, False]
     assert (obs == obs[0]).all()  # the episode's own number: rows of two episodes would differ
-
-
-def test_seeds_of_the_makers_are_not_taken_again(make: Make, ray: FakeRay) -> None:
-    _, policy, _ = parts_of("actor_critic", 1)
-    buffer = rl.RolloutBuffer(1, 2, policy.observation_space, policy.action_space)
-    collector = make(policy, partial(pendulums, 2, seed=3), 1, buffer, max_ahead=0)
-    first = []
-    for _ in range(2):
-        collector.collect(num_steps=2)
-        first.append(collector.rollout().obs.clone())
-        ray.actors[-1].is_dead = True
-    assert not torch.equal(*first)
 
 
 def test_rows_that_are_left_of_a_portion_are_refused(make: Make) -> None:

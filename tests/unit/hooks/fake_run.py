@@ -10,6 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.ranks.ranks import ALONE
+from tests import batches
 from tests.resume.runs import _feed, build
 
 
@@ -75,27 +76,18 @@ def episodes(*returns: float, seconds: float = 0.0) -> rl.CollectStats:
 def rollout(reward: list[list[float]], **fields: Any) -> rl.Rollout:
     """Return a rollout of time rows of rewards; observation and action of each cell are its number t * N + n."""
     rewards = torch.tensor(reward)
-    shape = rewards.shape
-    cell = torch.arange(shape.numel()).view(shape).float()
-    none = torch.zeros(shape, dtype=torch.bool)
-    values: dict[str, Any] = {
-        "obs": cell.unsqueeze(-1), "action": cell.long(), "reward": rewards, "terminated": none, "truncated": none,
-        "valid": ~none, "last_obs": torch.full((shape[1], 1), -1.0), "final_obs": torch.zeros(0, 1),
-        "final_index": torch.zeros(0, dtype=torch.int64), "starts": torch.ones(shape[1], dtype=torch.bool),
-    }  # fmt: skip
-    return rl.Rollout(**(values | fields))
+    cell = torch.arange(rewards.numel()).view(rewards.shape).float()
+    values = {"obs": cell.unsqueeze(-1), "action": cell.long(), "starts": torch.ones(len(rewards[0]), dtype=torch.bool)}
+    return batches.rollout(**(values | {"reward": rewards} | fields))
 
 
 def transitions(reward: list[float], **fields: Any) -> rl.Transitions:
     """Return transitions with these rewards; observation i is i."""
     rewards = torch.tensor(reward)
     index = torch.arange(len(rewards))
-    obs, ones, none = index.float().unsqueeze(-1), torch.ones(len(rewards)), torch.zeros(len(rewards), dtype=torch.bool)
-    values = {
-        "obs": obs, "action": index, "reward": rewards, "next_obs": obs + 1, "terminated": none, "truncated": none,
-        "discount": ones, "index": index, "weight": ones,
-    }  # fmt: skip
-    return rl.Transitions(**(values | fields))
+    obs = index.float().unsqueeze(-1)
+    values = {"obs": obs, "action": index, "reward": rewards, "next_obs": obs + 1, "index": index}
+    return batches.transitions(**(values | fields))
 
 
 def with_hooks(run: str, *hooks: rl.TrainerHook, n_step: int | None = None, **changes: Any) -> Any:
