@@ -290,24 +290,21 @@ def small_house(**sources: str) -> Modules:
     return modules | {"rltrainer." + name.replace("__", ".", 1): source for name, source in sources.items()}
 
 
-@pytest.mark.parametrize(
-    ("statement", "imported"),
-    [
-        ("import rltrainer", "rltrainer.__init__"),
-        ("import rltrainer.data.replay", "rltrainer.data.replay"),
-        ("import rltrainer.errors as e", "rltrainer.errors"),
-        ("from rltrainer import errors", "rltrainer.errors"),
-        ("from rltrainer import seed", "rltrainer.__init__"),
-        ("from rltrainer.errors import ParamsError", "rltrainer.errors"),
-        ("from rltrainer.data import ReplayBuffer", "rltrainer.data.__init__"),
-        ("from rltrainer.data import replay", "rltrainer.data.replay"),
-        ("from ..data import replay", "rltrainer.data.replay"),
-        ("from ..data.replay import ReplayBuffer", "rltrainer.data.replay"),
-        ("from .. import errors", "rltrainer.errors"),
-        ("def f():\n    from rltrainer import errors", "rltrainer.errors"),
-        ("if TYPE_CHECKING:\n    import rltrainer.errors", "rltrainer.errors"),
-    ],
-)
+@pytest.mark.parametrize(("statement", "imported"), [
+    ("import rltrainer", "rltrainer.__init__"),
+    ("import rltrainer.data.replay", "rltrainer.data.replay"),
+    ("import rltrainer.errors as e", "rltrainer.errors"),
+    ("from rltrainer import errors", "rltrainer.errors"),
+    ("from rltrainer import seed", "rltrainer.__init__"),
+    ("from rltrainer.errors import ParamsError", "rltrainer.errors"),
+    ("from rltrainer.data import ReplayBuffer", "rltrainer.data.__init__"),
+    ("from rltrainer.data import replay", "rltrainer.data.replay"),
+    ("from ..data import replay", "rltrainer.data.replay"),
+    ("from ..data.replay import ReplayBuffer", "rltrainer.data.replay"),
+    ("from .. import errors", "rltrainer.errors"),
+    ("def f():\n    from rltrainer import errors", "rltrainer.errors"),
+    ("if TYPE_CHECKING:\n    import rltrainer.errors", "rltrainer.errors"),
+])  # fmt: skip
 def test_every_way_to_import_is_seen(statement: str, imported: str) -> None:
     modules = small_house(collect__collector=statement)
     assert imports("rltrainer.collect.collector", modules) == {imported}
@@ -318,18 +315,15 @@ def test_foreign_imports_are_not_the_packages() -> None:
     assert imports("rltrainer.collect.collector", modules) == set()
 
 
-@pytest.mark.parametrize(
-    ("importer", "statement"),
-    [
-        ("data__replay", "from rltrainer.collect import Collector"),  # up
-        ("errors", "import rltrainer.data.replay"),  # up from the ground
-        ("functional__losses", "from rltrainer.data import replay"),
-        ("data__replay", "from rltrainer.nets.heads import Head"),  # beside
-        ("collect__collector", "from rltrainer.algorithms.ppo import PPO"),
-        ("data__replay", "from rltrainer import ReplayBuffer"),  # the roof
-        ("hooks__hook", "def f():\n    from rltrainer.checkpoint import save"),
-    ],
-)
+@pytest.mark.parametrize(("importer", "statement"), [
+    ("data__replay", "from rltrainer.collect import Collector"),  # up
+    ("errors", "import rltrainer.data.replay"),  # up from the ground
+    ("functional__losses", "from rltrainer.data import replay"),
+    ("data__replay", "from rltrainer.nets.heads import Head"),  # beside
+    ("collect__collector", "from rltrainer.algorithms.ppo import PPO"),
+    ("data__replay", "from rltrainer import ReplayBuffer"),  # the roof
+    ("hooks__hook", "def f():\n    from rltrainer.checkpoint import save"),
+])  # fmt: skip
 def test_an_import_up_or_beside_is_found(importer: str, statement: str) -> None:
     others = {"collect____init__": "", "nets__heads": "", "algorithms__ppo": "", "checkpoint____init__": ""}
     complaints = list(imports_that_do_not_point_down(small_house(**others | {importer: statement})))
@@ -337,17 +331,14 @@ def test_an_import_up_or_beside_is_found(importer: str, statement: str) -> None:
     assert "rltrainer." + importer.replace("__", ".", 1) in complaints[0]
 
 
-@pytest.mark.parametrize(
-    ("importer", "statement"),
-    [
-        ("data__replay", "from rltrainer.errors import ParamsError"),
-        ("data__replay", "from rltrainer.data.rollout import RolloutBuffer"),
-        ("trainers__trainer", "from rltrainer.data import ReplayBuffer"),
-        ("errors", "import rltrainer.functional.losses"),
-        ("functional__losses", "import rltrainer.errors"),
-        ("__init__", "from rltrainer.data import ReplayBuffer"),
-    ],
-)
+@pytest.mark.parametrize(("importer", "statement"), [
+    ("data__replay", "from rltrainer.errors import ParamsError"),
+    ("data__replay", "from rltrainer.data.rollout import RolloutBuffer"),
+    ("trainers__trainer", "from rltrainer.data import ReplayBuffer"),
+    ("errors", "import rltrainer.functional.losses"),
+    ("functional__losses", "import rltrainer.errors"),
+    ("__init__", "from rltrainer.data import ReplayBuffer"),
+])  # fmt: skip
 def test_an_import_down_or_within_a_room_is_allowed(importer: str, statement: str) -> None:
     modules = small_house(data__rollout="", functional__losses="")
     modules["rltrainer." + (importer if importer == "__init__" else importer.replace("__", ".", 1))] = statement

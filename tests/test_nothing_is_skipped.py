@@ -51,13 +51,10 @@ def run(folder: Path, **environment: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize(
-    ("environment", "summary"),
-    [
-        ({}, "1 passed, 5 skipped, 1 xfailed"),
-        ({"REQUIRE_ALL_TESTS": "1"}, "1 failed, 1 passed, 1 skipped, 1 xfailed, 3 errors"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "summary"), [
+    ({}, "1 passed, 5 skipped, 1 xfailed"),
+    ({"REQUIRE_ALL_TESTS": "1"}, "1 failed, 1 passed, 1 skipped, 1 xfailed, 3 errors"),
+])  # fmt: skip
 def test_skips_are_failures_where_all_tests_are_required(
     environment: dict[str, str], summary: str, tmp_path: Path
 ) -> None:

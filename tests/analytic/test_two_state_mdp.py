@@ -174,20 +174,17 @@ def test_targets_with_time_limits_as_ends_are_not(chain: Chain, limit: int, n_st
         assert (wrong == cells.only_truncated[batch.index]).all()
 
 
-@pytest.mark.parametrize(
-    ("chain", "limit", "n_step", "reward", "discount", "next_state", "wrong"),
-    [
-        (CYCLE, 1, 1, 3.0, 0.5, 1, 3.0),  # 3 + 2 / 2
-        (CYCLE, 1, 3, 3.0, 0.5, 1, 3.0),  # the limit ends the window: as above
-        (CYCLE, 2, 3, 3.0, 0.25, 0, 3.0),  # 3 + 0 / 2, + 4 / 4
-        (CYCLE, 5, 3, 3.75, 0.125, 1, 4.0),  # 3 + 0 / 2 + 3 / 4, + 2 / 8; the limit is out of sight
-        (CYCLE, 5, 7, 3.9375, 0.03125, 1, 3.9375),  # 3 + 3 / 4 + 3 / 16, + 2 / 32
-        (ENDING, 1, 3, 3.0, 0.5, 1, 3.0),  # 3 + 2 / 2
-        (ENDING, 2, 3, 4.0, 0.0, 0, 4.0),  # 3 + 2 / 2; ended and out of time at once: it ended
-        (ENDING, 5, 1, 3.0, 0.5, 1, 4.0),  # 3 + 2 / 2
-        (ENDING, 5, 3, 4.0, 0.0, 0, 4.0),  # 3 + 2 / 2
-    ],
-)
+@pytest.mark.parametrize(("chain", "limit", "n_step", "reward", "discount", "next_state", "wrong"), [
+    (CYCLE, 1, 1, 3.0, 0.5, 1, 3.0),  # 3 + 2 / 2
+    (CYCLE, 1, 3, 3.0, 0.5, 1, 3.0),  # the limit ends the window: as above
+    (CYCLE, 2, 3, 3.0, 0.25, 0, 3.0),  # 3 + 0 / 2, + 4 / 4
+    (CYCLE, 5, 3, 3.75, 0.125, 1, 4.0),  # 3 + 0 / 2 + 3 / 4, + 2 / 8; the limit is out of sight
+    (CYCLE, 5, 7, 3.9375, 0.03125, 1, 3.9375),  # 3 + 3 / 4 + 3 / 16, + 2 / 32
+    (ENDING, 1, 3, 3.0, 0.5, 1, 3.0),  # 3 + 2 / 2
+    (ENDING, 2, 3, 4.0, 0.0, 0, 4.0),  # 3 + 2 / 2; ended and out of time at once: it ended
+    (ENDING, 5, 1, 3.0, 0.5, 1, 4.0),  # 3 + 2 / 2
+    (ENDING, 5, 3, 4.0, 0.0, 0, 4.0),  # 3 + 2 / 2
+])  # fmt: skip
 def test_the_first_cell_by_hand(
     chain: Chain, limit: int, n_step: int, reward: float, discount: float, next_state: int, wrong: float
 ) -> None:

@@ -141,15 +141,12 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "net"),
-    [
-        ("sac", {"activation": torch.nn.PReLU}),
-        ("ppo", {"activation": torch.nn.BatchNorm1d}),
-        # The same units are dropped. A mask is so much integer arithmetic that a second layer takes half a minute.
-        ("ddpg", {"norm": "layer", "dropout": 0.2, "hidden_sizes": (16,)}),
-    ],
-)
+@pytest.mark.parametrize(("name", "net"), [
+    ("sac", {"activation": torch.nn.PReLU}),
+    ("ppo", {"activation": torch.nn.BatchNorm1d}),
+    # The same units are dropped. A mask is so much integer arithmetic that a second layer takes half a minute.
+    ("ddpg", {"norm": "layer", "dropout": 0.2, "hidden_sizes": (16,)}),
+])  # fmt: skip
 def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[str, Any]) -> None:
     algorithm, policy, action_space, params = MAKERS[name]
     made = []

@@ -135,14 +135,11 @@ def refuses(action: Any, space: Any, progress: float, generator: Any) -> Any:
     return torch.zeros_like(action)
 
 
-@pytest.mark.parametrize(
-    ("cls", "options", "reason"),
-    [
-        (Looks, {}, "_local_scalar_dense: the host would wait for the device"),
-        (Counts, {}, "choosing an action changes its attributes"),
-        (rl.ActorCritic, {"exploration": refuses}, "the exploration function is not of rltrainer"),
-    ],
-)
+@pytest.mark.parametrize(("cls", "options", "reason"), [
+    (Looks, {}, "_local_scalar_dense: the host would wait for the device"),
+    (Counts, {}, "choosing an action changes its attributes"),
+    (rl.ActorCritic, {"exploration": refuses}, "the exploration function is not of rltrainer"),
+])  # fmt: skip
 def test_a_policy_that_cannot_be_recorded_acts_without_a_graph(
     cls: Any, options: Any, reason: str, replays: list[ActingGraph], caplog: pytest.LogCaptureFixture
 ) -> None:

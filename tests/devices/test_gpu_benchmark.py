@@ -18,15 +18,12 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "overlap"),
-    [
-        ("dqn", False),
-        ("dqn", True),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in [("sac", True), ("dqn-images", False)]),
-        *(pytest.param(name, False, marks=pytest.mark.full) for name in ("ppo-images", "ppo-256x4")),
-    ],
-)
+@pytest.mark.parametrize(("name", "overlap"), [
+    ("dqn", False),
+    ("dqn", True),
+    *(pytest.param(*case, marks=pytest.mark.full) for case in [("sac", True), ("dqn-images", False)]),
+    *(pytest.param(name, False, marks=pytest.mark.full) for name in ("ppo-images", "ppo-256x4")),
+])  # fmt: skip
 def test_a_run_on_a_gpu(name: str, overlap: bool) -> None:
     backend, changes = RUNS[name]
     work = dataclasses.replace(ours.task.WORKS[name], **changes)

@@ -137,19 +137,16 @@ def test_compiled_steps_have_the_numbers_of_the_function_as_written(
     assert compiled.algorithm.is_compiled
 
 
-@pytest.mark.parametrize(
-    ("changes", "plan", "scope", "reason"),
-    [
-        ({}, {}, Scope.UPDATE, ""),
-        ({}, {"update": rl.UpdateParams(max_grad_norm=0.1)}, Scope.UPDATE, ""),
-        ({"target_kl": 0.01}, {}, Scope.STEPS, "target_kl may end it"),
-        ({}, {"update": rl.UpdateParams(accumulate=2)}, Scope.STEPS, "gradients are accumulated"),
-        ({}, {"callbacks": UpdateCallbacks(after=lambda batch, result: None)}, Scope.STEP, "a callback is given its"),
-        ({}, {"callbacks": UpdateCallbacks(on_loss=lambda name, loss, step: None)}, Scope.NONE, "a function of yours"),
-        ({}, {"all_reduce": lambda gradient: gradient}, Scope.NONE, "a function of yours"),
-        ({"optimizer": torch.optim.Adam}, {}, Scope.NONE, "a function of yours"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "plan", "scope", "reason"), [
+    ({}, {}, Scope.UPDATE, ""),
+    ({}, {"update": rl.UpdateParams(max_grad_norm=0.1)}, Scope.UPDATE, ""),
+    ({"target_kl": 0.01}, {}, Scope.STEPS, "target_kl may end it"),
+    ({}, {"update": rl.UpdateParams(accumulate=2)}, Scope.STEPS, "gradients are accumulated"),
+    ({}, {"callbacks": UpdateCallbacks(after=lambda batch, result: None)}, Scope.STEP, "a callback is given its"),
+    ({}, {"callbacks": UpdateCallbacks(on_loss=lambda name, loss, step: None)}, Scope.NONE, "a function of yours"),
+    ({}, {"all_reduce": lambda gradient: gradient}, Scope.NONE, "a function of yours"),
+    ({"optimizer": torch.optim.Adam}, {}, Scope.NONE, "a function of yours"),
+])  # fmt: skip
 def test_how_much_one_graph_may_hold(changes: Any, plan: Any, scope: Scope, reason: str) -> None:
     algorithm = make("ppo", **changes)
     algorithm.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=True), **plan))

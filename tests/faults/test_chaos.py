@@ -104,19 +104,16 @@ def problems(run: Run, notes: list[str], stderr: str = "", status: int = 143) ->
 GOOD = ["step 2 20 b", "stop 0"]
 
 
-@pytest.mark.parametrize(
-    ("notes", "stderr", "expected"),
-    [
-        (["step 2 20 x"], "", "training step 2 is not that of the undisturbed run"),
-        (["step 1 0 a"], "", "checkpoint-000000000001 is the newest that is whole, but the run went on from step 0"),
-        ([*GOOD, "step 3 40 c", "done end other 0 0"], "", "the end is not that of the undisturbed run"),
-        ([*GOOD, "step 3 40 c", "done end rows 0 7"], "", "['7'] transitions in the buffer are not what the env does"),
-        (GOOD, "x.py:3: UserWarning: envs [0] start a new episode\n", "a warning that nothing explains: envs [0]"),
-        (GOOD, "Exception ignored in: <function>\n", "an exception had nowhere to go"),
-        (GOOD, "Traceback (most recent call last):\n", "a traceback of nothing that ended the run"),
-        (GOOD, "Timeout (0:00:40)!\n", "the life did not end"),
-    ],
-)
+@pytest.mark.parametrize(("notes", "stderr", "expected"), [
+    (["step 2 20 x"], "", "training step 2 is not that of the undisturbed run"),
+    (["step 1 0 a"], "", "checkpoint-000000000001 is the newest that is whole, but the run went on from step 0"),
+    ([*GOOD, "step 3 40 c", "done end other 0 0"], "", "the end is not that of the undisturbed run"),
+    ([*GOOD, "step 3 40 c", "done end rows 0 7"], "", "['7'] transitions in the buffer are not what the env does"),
+    (GOOD, "x.py:3: UserWarning: envs [0] start a new episode\n", "a warning that nothing explains: envs [0]"),
+    (GOOD, "Exception ignored in: <function>\n", "an exception had nowhere to go"),
+    (GOOD, "Traceback (most recent call last):\n", "a traceback of nothing that ended the run"),
+    (GOOD, "Timeout (0:00:40)!\n", "the life did not end"),
+])  # fmt: skip
 def test_what_a_life_may_not_do_is_seen(notes: list[str], stderr: str, expected: str, run: Run) -> None:
     write_checkpoint(run.saved, 2, b"of the buffer")
     found = problems(run, notes, stderr)

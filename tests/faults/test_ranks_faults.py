@@ -18,17 +18,14 @@ PROGRAM = Path(__file__).with_name("ranks_at_work.py")
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun ends processes by POSIX signals")
-@pytest.mark.parametrize(
-    ("fault", "num_ranks", "cause"),
-    [
-        ("kill", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) is gone"),
-        ("kill", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
-        ("elsewhere", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
-        ("raise", 2, r"rank 1 of 2: Traceback \(most recent call last\):\n.*\nValueError: of rank 1\n"),
-        ("hang", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) did not come to a collective operation within 3 s"),
-        ("term", 2, r"rank 1 of 2: ended by SIGTERM"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "num_ranks", "cause"), [
+    ("kill", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) is gone"),
+    ("kill", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
+    ("elsewhere", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
+    ("raise", 2, r"rank 1 of 2: Traceback \(most recent call last\):\n.*\nValueError: of rank 1\n"),
+    ("hang", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) did not come to a collective operation within 3 s"),
+    ("term", 2, r"rank 1 of 2: ended by SIGTERM"),
+])  # fmt: skip
 def test_the_others_name_the_rank(fault: str, num_ranks: int, cause: str, tmp_path: Path) -> None:
     errors = end(run := start(PROGRAM, str(tmp_path), fault, num_ranks=num_ranks), str(tmp_path))
     assert run.returncode == 1

@@ -273,14 +273,11 @@ DeclaredReward = type("DeclaredReward", (NormalizeReward,), {"supports_masked_re
 TOGETHER = r"envs \[0, 1\] cannot be reset one by one, and do not save where they are \(SaveableEnv\)"
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: DeclaredReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), r"envs \[0, 1\] did not come back"),
-        (lambda: NormalizeReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), TOGETHER),
-        (lambda: NormalizeReward(rl.make_vec("CartPole-v1", 2, backend="native")), TOGETHER),
-    ],
-)
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: DeclaredReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), r"envs \[0, 1\] did not come back"),
+    (lambda: NormalizeReward(of_gymnasium(2, AutoresetMode.NEXT_STEP)), TOGETHER),
+    (lambda: NormalizeReward(rl.make_vec("CartPole-v1", 2, backend="native")), TOGETHER),
+])  # fmt: skip
 def test_a_wrapper_that_remembers_more_than_an_episode(make: MakeEnvs, text: str, tmp_path: Path) -> None:
     with collector_in(make) as one, collector_in(make) as other:
         rows(one, [80])

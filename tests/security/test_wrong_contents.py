@@ -78,18 +78,15 @@ def test_algorithms(name: str, path: str, value: Any, text: str) -> None:
     assert digest(trainer) == before
 
 
-@pytest.mark.parametrize(
-    ("make", "path", "value", "text"),
-    [
-        (torch.optim.AdamW, "state/0/step", torch.tensor(-1.0), "state.0.step: is negative"),
-        (torch.optim.AdamW, "state/0/exp_avg_sq", first(-1.0), "state.0.exp_avg_sq: is negative"),
-        (torch.optim.RMSprop, "state/0/square_avg", first(-1.0), "state.0.square_avg: is negative"),
-        (torch.optim.Adagrad, "state/0/sum", first(-1.0), "state.0.sum: is negative"),
-        (torch.optim.SGD, "groups/0/lr", -1.0, "groups.0.lr: is negative"),
-        (torch.optim.SGD, "group_sizes", [torch.zeros(2)], r"group_sizes.0: expected an integer, found tensor"),
-        (torch.optim.SGD, "groups/0/momentum", NAN, "groups.0.momentum: expected a value like 0, found nan"),
-    ],
-)
+@pytest.mark.parametrize(("make", "path", "value", "text"), [
+    (torch.optim.AdamW, "state/0/step", torch.tensor(-1.0), "state.0.step: is negative"),
+    (torch.optim.AdamW, "state/0/exp_avg_sq", first(-1.0), "state.0.exp_avg_sq: is negative"),
+    (torch.optim.RMSprop, "state/0/square_avg", first(-1.0), "state.0.square_avg: is negative"),
+    (torch.optim.Adagrad, "state/0/sum", first(-1.0), "state.0.sum: is negative"),
+    (torch.optim.SGD, "groups/0/lr", -1.0, "groups.0.lr: is negative"),
+    (torch.optim.SGD, "group_sizes", [torch.zeros(2)], r"group_sizes.0: expected an integer, found tensor"),
+    (torch.optim.SGD, "groups/0/momentum", NAN, "groups.0.momentum: expected a value like 0, found nan"),
+])  # fmt: skip
 def test_optimizers_of_torch(make: Any, path: str, value: Any, text: str) -> None:
     rl.seed(1)
     policy = rl.Actor(gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2), hidden_sizes=(3,))
@@ -180,16 +177,13 @@ STOPPING = EarlyStopping().state_dict()
 OTHER, WRONG = {"values": {"x": 1.0}, "weight": 1}, {"values": {"value": torch.tensor(3)}}
 
 
-@pytest.mark.parametrize(
-    ("hook", "state", "text"),
-    [
-        (RewardNormalizer(), {"moments": torch.tensor([-1.0, 0.0, 0.0]).double()}, "moments: expected a count, a mean"),
-        (RewardNormalizer(), {"moments": torch.tensor([1.0, 0.0, -1.0]).double()}, "moments: expected a count, a mean"),
-        (LogScalar("reward"), {"summary": SUMMARY, "num_misses": 0}, "sum_of_squares: is negative"),
-        (EarlyStopping("loss"), STOPPING | {"gathered": [OTHER]}, "gathered: expected parts of one 'value'"),
-        (EarlyStopping("loss"), STOPPING | {"gathered": [WRONG]}, "gathered.0.values.value: expected a scalar tensor"),
-    ],
-)
+@pytest.mark.parametrize(("hook", "state", "text"), [
+    (RewardNormalizer(), {"moments": torch.tensor([-1.0, 0.0, 0.0]).double()}, "moments: expected a count, a mean"),
+    (RewardNormalizer(), {"moments": torch.tensor([1.0, 0.0, -1.0]).double()}, "moments: expected a count, a mean"),
+    (LogScalar("reward"), {"summary": SUMMARY, "num_misses": 0}, "sum_of_squares: is negative"),
+    (EarlyStopping("loss"), STOPPING | {"gathered": [OTHER]}, "gathered: expected parts of one 'value'"),
+    (EarlyStopping("loss"), STOPPING | {"gathered": [WRONG]}, "gathered.0.values.value: expected a scalar tensor"),
+])  # fmt: skip
 def test_hooks(hook: Any, state: State, text: str) -> None:
     before = copy.deepcopy(hook.state_dict())
     with pytest.raises(CheckpointError, match=text):

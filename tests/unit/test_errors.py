@@ -24,24 +24,21 @@ class Broken:
 def named() -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ([-1, "x", None], "[-1, 'x', None]"),
-        (rl.PPOParams, "<class 'rltrainer.algorithms.policy_gradient.ppo.PPOParams'>"),
-        (named, "<function named>"),
-        (Plain(), "<tests.unit.test_errors.Plain object>"),
-        (Plain().method, "<bound method Plain.method of <tests.unit.test_errors.Plain object>>"),
-        ([named], "[<function named>]"),
-        (functools.partial(named), "functools.partial(<function named>)"),
-        (Broken(), "<Broken>"),
-        (np.zeros((200, 3)), "<ndarray of shape (200, 3)>"),
-        (torch.nn.Sequential(*[torch.nn.ReLU()] * 20), "<Sequential>"),
-        (rl.GaussianNoise(0.5), "GaussianNoise[std=0.5]"),
-        ("x" * 200, "'" + "x" * (errors.MAX_LENGTH - 1) + "..."),
-        ([10**5000], "<list>"),  # too large to be written
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    ([-1, "x", None], "[-1, 'x', None]"),
+    (rl.PPOParams, "<class 'rltrainer.algorithms.policy_gradient.ppo.PPOParams'>"),
+    (named, "<function named>"),
+    (Plain(), "<tests.unit.test_errors.Plain object>"),
+    (Plain().method, "<bound method Plain.method of <tests.unit.test_errors.Plain object>>"),
+    ([named], "[<function named>]"),
+    (functools.partial(named), "functools.partial(<function named>)"),
+    (Broken(), "<Broken>"),
+    (np.zeros((200, 3)), "<ndarray of shape (200, 3)>"),
+    (torch.nn.Sequential(*[torch.nn.ReLU()] * 20), "<Sequential>"),
+    (rl.GaussianNoise(0.5), "GaussianNoise[std=0.5]"),
+    ("x" * 200, "'" + "x" * (errors.MAX_LENGTH - 1) + "..."),
+    ([10**5000], "<list>"),  # too large to be written
+])  # fmt: skip
 def test_values_are_readable(value: object, text: str) -> None:
     assert errors.readable(value).replace(__name__, "tests.unit.test_errors") == text
 
@@ -53,16 +50,13 @@ def test_the_form_of_an_error() -> None:
     assert str(errors.ParamsError.about("A", "b", "must be 1", int)) == "A.b: must be 1; got <class 'int'> (type)"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain text, é and 日本語", "plain text, é and 日本語"),
-        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
-        ("a\rb\x08c\x7f\x9b1m", r"a\rb\x08c\x7f\x9b1m"),
-        ("abc\u202etxt\u2028\udc80", r"abc\u202etxt\u2028\udc80"),
-        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), [
+    ("plain text, é and 日本語", "plain text, é and 日本語"),
+    ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+    ("a\rb\x08c\x7f\x9b1m", r"a\rb\x08c\x7f\x9b1m"),
+    ("abc\u202etxt\u2028\udc80", r"abc\u202etxt\u2028\udc80"),
+    ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+])  # fmt: skip
 @pytest.mark.parametrize("cls", [CheckpointError, ParamsError, MissingExtraError, EnvError])
 def test_an_error_is_shown_without_what_moves_a_terminals_cursor(
     cls: type[RLTrainerError], text: str, shown: str

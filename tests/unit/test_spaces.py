@@ -39,18 +39,15 @@ def test_unsupported_spaces_are_named(space: gym.Space[Any]) -> None:
         to_plain(space)
 
 
-@pytest.mark.parametrize(
-    ("space", "dtype", "as_numpy"),
-    [
-        (spaces.Box(-1, 1, (2,), np.float64), torch.float32, np.float32),
-        (spaces.Box(-1, 1, (2,), np.float16), torch.float32, np.float32),
-        (spaces.Box(0, 255, (2,), np.uint8), torch.uint8, np.uint8),
-        (spaces.Box(0, 9, (2,), np.int32), torch.int32, np.int32),
-        (spaces.Discrete(3), torch.int64, np.int64),
-        (spaces.MultiDiscrete([2, 3]), torch.int64, np.int64),
-        (spaces.MultiBinary(3), torch.int8, np.int8),
-    ],
-)
+@pytest.mark.parametrize(("space", "dtype", "as_numpy"), [
+    (spaces.Box(-1, 1, (2,), np.float64), torch.float32, np.float32),
+    (spaces.Box(-1, 1, (2,), np.float16), torch.float32, np.float32),
+    (spaces.Box(0, 255, (2,), np.uint8), torch.uint8, np.uint8),
+    (spaces.Box(0, 9, (2,), np.int32), torch.int32, np.int32),
+    (spaces.Discrete(3), torch.int64, np.int64),
+    (spaces.MultiDiscrete([2, 3]), torch.int64, np.int64),
+    (spaces.MultiBinary(3), torch.int8, np.int8),
+])  # fmt: skip
 def test_stored_dtypes(space: gym.Space[Any], dtype: torch.dtype, as_numpy: type) -> None:
     assert stored_dtype(space) == dtype
     assert numpy_dtype(space) == np.dtype(as_numpy)
@@ -142,19 +139,15 @@ def float32(value: float) -> Any:
     return np.array([value], np.float32)
 
 
-@pytest.mark.parametrize(
-    ("space", "inside", "outside"),
-    [
-        # Float32 keeps 24 bits: numbers next to 0.1 are 7.5e-9 apart, next to 1000 they are 6e-5 apart.
-        (TENTH, [0.1, -0.1, 0.10000003, np.nextafter(np.float32(0.1), 1)], [0.1000002]),
-        (spaces.Box(-1.0, 1000.0, (1,)), [1000.0001, -1.0001], [1000.01, -1.01, np.inf]),
-        (spaces.Box(-np.inf, 2.0, (1,)), [-1e30, -np.inf, 2.0], [2.1, np.inf, np.nan]),
-        (spaces.Box(0.0, 0.0, (1,)), [0.0], [1e-9]),
-        (spaces.Box(-np.inf, np.inf, (1,)), [np.inf, np.nan], []),
-        (spaces.Box(-1e39, 1e39, (1,), np.float64), [np.inf, np.nan], []),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("space", "inside", "outside"), [
+    # Float32 keeps 24 bits: numbers next to 0.1 are 7.5e-9 apart, next to 1000 they are 6e-5 apart.
+    (TENTH, [0.1, -0.1, 0.10000003, np.nextafter(np.float32(0.1), 1)], [0.1000002]),
+    (spaces.Box(-1.0, 1000.0, (1,)), [1000.0001, -1.0001], [1000.01, -1.01, np.inf]),
+    (spaces.Box(-np.inf, 2.0, (1,)), [-1e30, -np.inf, 2.0], [2.1, np.inf, np.nan]),
+    (spaces.Box(0.0, 0.0, (1,)), [0.0], [1e-9]),
+    (spaces.Box(-np.inf, np.inf, (1,)), [np.inf, np.nan], []),
+    (spaces.Box(-1e39, 1e39, (1,), np.float64), [np.inf, np.nan], []),
+], ids=str)  # fmt: skip
 def test_bounds_leave_room_for_rounding_only(space: Any, inside: list[float], outside: list[float]) -> None:
     values = ValueRange(space)
     assert [value for value in inside if not values.holds(float32(value))] == []
@@ -163,18 +156,14 @@ def test_bounds_leave_room_for_rounding_only(space: Any, inside: list[float], ou
     assert values.outside(both).flatten().tolist() == [False] * len(inside) + [True] * len(outside)
 
 
-@pytest.mark.parametrize(
-    ("space", "inside", "outside"),
-    [
-        (spaces.Discrete(3), [0, 1, 2], [-1, 3]),
-        (spaces.Discrete(3, start=5), [5, 7], [0, 4, 8]),
-        (spaces.MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, 3], [0, -1]]),
-        (spaces.MultiDiscrete([2, 3], start=[1, -1]), [[1, -1], [2, 1]], [[0, 0], [1, 2]]),
-        (spaces.MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]]),
-        (spaces.Box(-5, 5, (1,), np.int64), [[-5], [5]], [[6], [-6]]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("space", "inside", "outside"), [
+    (spaces.Discrete(3), [0, 1, 2], [-1, 3]),
+    (spaces.Discrete(3, start=5), [5, 7], [0, 4, 8]),
+    (spaces.MultiDiscrete([2, 3]), [[0, 0], [1, 2]], [[2, 0], [0, 3], [0, -1]]),
+    (spaces.MultiDiscrete([2, 3], start=[1, -1]), [[1, -1], [2, 1]], [[0, 0], [1, 2]]),
+    (spaces.MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]]),
+    (spaces.Box(-5, 5, (1,), np.int64), [[-5], [5]], [[6], [-6]]),
+], ids=str)  # fmt: skip
 def test_choices_that_exist(space: Any, inside: list[Any], outside: list[Any]) -> None:
     values, both = ValueRange(space), [*inside, *outside]
     assert [values.holds(np.array([value])) for value in both] == [True] * len(inside) + [False] * len(outside)

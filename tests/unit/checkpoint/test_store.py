@@ -369,15 +369,12 @@ def test_a_damaged_one_is_passed_over_with_a_warning(num: int, member: str, tmp_
         assert again.check(again.newest()) == 1
 
 
-@pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (lambda path: path.symlink_to("moved away"), "is a link that leads to no folder"),
-        (lambda path: path.symlink_to(path), "is a link that leads to no folder"),
-        (lambda path: path.symlink_to(path.parent), "is no checkpoint: it has no manifest"),
-        (lambda path: path.write_text(""), "is no folder"),
-    ],
-)
+@pytest.mark.parametrize(("make", "problem"), [
+    (lambda path: path.symlink_to("moved away"), "is a link that leads to no folder"),
+    (lambda path: path.symlink_to(path), "is a link that leads to no folder"),
+    (lambda path: path.symlink_to(path.parent), "is no checkpoint: it has no manifest"),
+    (lambda path: path.write_text(""), "is no folder"),
+])  # fmt: skip
 def test_what_has_a_checkpoints_name_is_never_passed_over_in_silence(
     make: Callable[[Path], object], problem: str, tmp_path: Path
 ) -> None:

@@ -176,14 +176,11 @@ def test_rewards_may_be_others_where_they_are_stored(stores: Any, num_steps: int
     assert torch.equal(changed.rollout().reward, plain.rollout().reward), "the next collection is as it is"
 
 
-@pytest.mark.parametrize(
-    ("process", "error", "text"),
-    [
-        (lambda rollout: None, TypeError, r"process: must return a Rollout of \(2, 2\); got None \(NoneType\)"),
-        (lambda r: dataclasses.replace(r, reward=r.reward[:1]), TypeError, r"a Rollout of \(2, 2\); got \(1, 2\)"),
-        (lambda r: dataclasses.replace(r, reward=r.reward / 0), NonFiniteError, "returned rewards that are not finite"),
-    ],
-)
+@pytest.mark.parametrize(("process", "error", "text"), [
+    (lambda rollout: None, TypeError, r"process: must return a Rollout of \(2, 2\); got None \(NoneType\)"),
+    (lambda r: dataclasses.replace(r, reward=r.reward[:1]), TypeError, r"a Rollout of \(2, 2\); got \(1, 2\)"),
+    (lambda r: dataclasses.replace(r, reward=r.reward / 0), NonFiniteError, "returned rewards that are not finite"),
+])  # fmt: skip
 def test_what_comes_back_is_checked_and_else_nothing_is_stored(process: Any, error: Any, text: str) -> None:
     one = collector(stores=replay_of)
     with pytest.raises(error, match=text):

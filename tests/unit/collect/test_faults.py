@@ -196,29 +196,26 @@ def small_rollout(**changes: Any) -> rl.Rollout:
     return rollout
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"obs": (0, 0, 1)}, "env 0, reset after 10 steps: obs"),
-        ({"obs": (1, 0, 0)}, "env 0, step 11: obs"),
-        ({"obs": (1, 1, 0)}, "env 1, reset after 11 steps: obs"),
-        ({"action": (1, 0, 0)}, "env 0, step 12: action"),
-        ({"reward": (2, 1)}, "env 1, step 13: reward"),
-        ({"last_obs": (1, 0)}, "env 1, step 13: obs"),
-        ({"final_obs": (0, 0)}, "env 1, step 11: obs"),
-        # The first in time, and what was acted on before the action, the action before the reward.
-        ({"obs": (2, 0), "reward": (1, 1)}, "env 1, step 12: reward"),
-        ({"obs": (2, 1), "reward": (1, 0), "action": (0, 0)}, "env 0, step 11: action"),
-        ({"obs": (1, 1), "action": (1, 0), "reward": (1, 0)}, "env 1, reset after 11 steps: obs"),
-        ({"action": (1, 1), "reward": (1, 0)}, "env 1, step 12: action"),
-        # A cell that is not valid: its observation follows a valid one in env 0, and nothing in env 1.
-        ({"valid": (1, 0), "obs": (1, 0)}, "env 0, step 11: obs"),
-        ({"valid": (1, 1), "obs": (1, 1)}, None),
-        ({"valid": (2, 0), "last_obs": 0}, None),
-        ({"valid": (0, 1), "final_obs": 0}, None),
-        ({"valid": (1, 0), "action": (1, 0), "reward": (1, 0)}, None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"obs": (0, 0, 1)}, "env 0, reset after 10 steps: obs"),
+    ({"obs": (1, 0, 0)}, "env 0, step 11: obs"),
+    ({"obs": (1, 1, 0)}, "env 1, reset after 11 steps: obs"),
+    ({"action": (1, 0, 0)}, "env 0, step 12: action"),
+    ({"reward": (2, 1)}, "env 1, step 13: reward"),
+    ({"last_obs": (1, 0)}, "env 1, step 13: obs"),
+    ({"final_obs": (0, 0)}, "env 1, step 11: obs"),
+    # The first in time, and what was acted on before the action, the action before the reward.
+    ({"obs": (2, 0), "reward": (1, 1)}, "env 1, step 12: reward"),
+    ({"obs": (2, 1), "reward": (1, 0), "action": (0, 0)}, "env 0, step 11: action"),
+    ({"obs": (1, 1), "action": (1, 0), "reward": (1, 0)}, "env 1, reset after 11 steps: obs"),
+    ({"action": (1, 1), "reward": (1, 0)}, "env 1, step 12: action"),
+    # A cell that is not valid: its observation follows a valid one in env 0, and nothing in env 1.
+    ({"valid": (1, 0), "obs": (1, 0)}, "env 0, step 11: obs"),
+    ({"valid": (1, 1), "obs": (1, 1)}, None),
+    ({"valid": (2, 0), "last_obs": 0}, None),
+    ({"valid": (0, 1), "final_obs": 0}, None),
+    ({"valid": (1, 0), "action": (1, 0), "reward": (1, 0)}, None),
+])  # fmt: skip
 def test_the_first_fault_of_a_rollout(changes: Any, text: str | None) -> None:
     rollout, actions = small_rollout(**changes), ValueRange(BOX)
     if text is None:
@@ -281,25 +278,22 @@ def put(value: Any) -> Any:
 
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
 @pytest.mark.parametrize("num_steps", [2, 8])
-@pytest.mark.parametrize(
-    ("space", "action", "error", "text"),
-    [
-        (gym.spaces.Discrete(3), put(5), SpaceError, r"env 1, step 3: action = 5, which must lie in Discrete\(3\)"),
-        (gym.spaces.Discrete(3), put(-1), SpaceError, "env 1, step 3: action = -1, which must lie in"),
-        (gym.spaces.Discrete(3, start=4), put(3), SpaceError, "env 1, step 3: action = 3, which must lie in"),
-        (gym.spaces.MultiDiscrete([2, 3]), put([0, 3]), SpaceError, r"env 1, step 3: action = \[0, 3\], which must"),
-        (gym.spaces.MultiBinary(2), put([0, 2]), SpaceError, r"env 1, step 3: action = \[0, 2\], which must lie in"),
-        (BOX, put([float("nan")]), NonFiniteError, "env 1, step 3: action = nan"),
-        (gym.spaces.Box(-np.inf, np.inf, (1,)), put([float("inf")]), NonFiniteError, "env 1, step 3: action = inf"),
-        (gym.spaces.Box(-2, 2, (1,), np.int32), lambda x: x * np.nan, NonFiniteError, r"env 0: .* chose \[nan\]"),
-        (gym.spaces.Discrete(3), lambda x: x.float(), SpaceError, r"a tensor int64 \(2,\), got a tensor float32"),
-        (gym.spaces.Discrete(3), lambda x: x[:, None], SpaceError, r"a tensor int64 \(2,\), got .*2, 1"),
-        (gym.spaces.Discrete(3), lambda x: x[:1], SpaceError, r"a tensor int64 \(2,\), got .*\(1,\)"),
-        (gym.spaces.Discrete(3), lambda x: x.numpy(), SpaceError, r"a tensor int64 \(2,\), got int64 \(2,\)"),
-        (gym.spaces.Discrete(3), lambda x: None, SpaceError, r"a tensor int64 \(2,\), got NoneType None"),
-        (BOX, lambda x: x[:, 0], SpaceError, r"a tensor float32 \(2, 1\), got a tensor float32 \(2,\)"),
-    ],
-)
+@pytest.mark.parametrize(("space", "action", "error", "text"), [
+    (gym.spaces.Discrete(3), put(5), SpaceError, r"env 1, step 3: action = 5, which must lie in Discrete\(3\)"),
+    (gym.spaces.Discrete(3), put(-1), SpaceError, "env 1, step 3: action = -1, which must lie in"),
+    (gym.spaces.Discrete(3, start=4), put(3), SpaceError, "env 1, step 3: action = 3, which must lie in"),
+    (gym.spaces.MultiDiscrete([2, 3]), put([0, 3]), SpaceError, r"env 1, step 3: action = \[0, 3\], which must"),
+    (gym.spaces.MultiBinary(2), put([0, 2]), SpaceError, r"env 1, step 3: action = \[0, 2\], which must lie in"),
+    (BOX, put([float("nan")]), NonFiniteError, "env 1, step 3: action = nan"),
+    (gym.spaces.Box(-np.inf, np.inf, (1,)), put([float("inf")]), NonFiniteError, "env 1, step 3: action = inf"),
+    (gym.spaces.Box(-2, 2, (1,), np.int32), lambda x: x * np.nan, NonFiniteError, r"env 0: .* chose \[nan\]"),
+    (gym.spaces.Discrete(3), lambda x: x.float(), SpaceError, r"a tensor int64 \(2,\), got a tensor float32"),
+    (gym.spaces.Discrete(3), lambda x: x[:, None], SpaceError, r"a tensor int64 \(2,\), got .*2, 1"),
+    (gym.spaces.Discrete(3), lambda x: x[:1], SpaceError, r"a tensor int64 \(2,\), got .*\(1,\)"),
+    (gym.spaces.Discrete(3), lambda x: x.numpy(), SpaceError, r"a tensor int64 \(2,\), got int64 \(2,\)"),
+    (gym.spaces.Discrete(3), lambda x: None, SpaceError, r"a tensor int64 \(2,\), got NoneType None"),
+    (BOX, lambda x: x[:, 0], SpaceError, r"a tensor float32 \(2, 1\), got a tensor float32 \(2,\)"),
+])  # fmt: skip
 def test_what_a_policy_must_not_choose(
     stores: str, num_steps: int, space: Any, action: Any, error: type[Exception], text: str
 ) -> None:

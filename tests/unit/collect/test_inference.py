@@ -19,19 +19,16 @@ def waiting(*times: float, **params: Any) -> EnvQueue:
 FOUR_TO_SIX = {"min_batch_size": 4, "max_batch_size": 6, "max_wait_time": 0.05}
 
 
-@pytest.mark.parametrize(
-    ("times", "starts"),
-    [
-        # Four of eight wait, the others sleep: 50 ms after the first of them.
-        ([10.0, 10.01, 10.02, 10.03], 10.05),
-        ([10.0, 10.0, 10.0, 10.0], 10.05),
-        # The minimum is reached later than that: at once then.
-        ([10.0, 10.0, 10.0, 10.2], 10.2),
-        # Five: no sooner. Six, the maximum: at once.
-        ([10.0, 10.0, 10.0, 10.0, 10.04], 10.05),
-        ([10.0, 10.0, 10.0, 10.0, 10.01, 10.02], 10.02),
-    ],
-)
+@pytest.mark.parametrize(("times", "starts"), [
+    # Four of eight wait, the others sleep: 50 ms after the first of them.
+    ([10.0, 10.01, 10.02, 10.03], 10.05),
+    ([10.0, 10.0, 10.0, 10.0], 10.05),
+    # The minimum is reached later than that: at once then.
+    ([10.0, 10.0, 10.0, 10.2], 10.2),
+    # Five: no sooner. Six, the maximum: at once.
+    ([10.0, 10.0, 10.0, 10.0, 10.04], 10.05),
+    ([10.0, 10.0, 10.0, 10.0, 10.01, 10.02], 10.02),
+])  # fmt: skip
 def test_four_to_six_of_eight_within_50_ms(times: list[float], starts: float) -> None:
     envs = EnvQueue(rl.InferenceParams(**FOUR_TO_SIX))
     for env, now in enumerate(times):
@@ -63,18 +60,15 @@ def test_never_above_the_maximum_and_those_left_wait_since_they_came() -> None:
     assert envs.take(11, 10.07) == [6, 7, 8, 9, 10]
 
 
-@pytest.mark.parametrize(
-    ("num_waiting", "options", "num_live", "takes"),
-    [
-        # Fewer than the minimum live: all of them are a batch.
-        (3, FOUR_TO_SIX, 3, [0, 1, 2]),
-        (3, FOUR_TO_SIX, 2, [0, 1]),
-        (3, FOUR_TO_SIX, 4, []),
-        # All that exist wait: another one will not come.
-        (5, FOUR_TO_SIX, 5, [0, 1, 2, 3, 4]),
-        (3, {"max_wait_time": 5.0}, 3, [0, 1, 2]),
-    ],
-)
+@pytest.mark.parametrize(("num_waiting", "options", "num_live", "takes"), [
+    # Fewer than the minimum live: all of them are a batch.
+    (3, FOUR_TO_SIX, 3, [0, 1, 2]),
+    (3, FOUR_TO_SIX, 2, [0, 1]),
+    (3, FOUR_TO_SIX, 4, []),
+    # All that exist wait: another one will not come.
+    (5, FOUR_TO_SIX, 5, [0, 1, 2, 3, 4]),
+    (3, {"max_wait_time": 5.0}, 3, [0, 1, 2]),
+])  # fmt: skip
 def test_envs_that_will_not_come_are_not_waited_for(
     num_waiting: int, options: Any, num_live: int, takes: list[int]
 ) -> None:

@@ -64,17 +64,14 @@ def test_random_actions_are_received_and_stored(name: str) -> None:
     assert received == stored
 
 
-@pytest.mark.parametrize(
-    ("space", "action", "expected"),
-    [
-        (gym.spaces.Discrete(3, start=LAST - 2), torch.tensor(LAST), LAST),
-        (gym.spaces.Box(0, LAST, (1,), np.int64), torch.tensor([LAST]), [LAST]),
-        (gym.spaces.Box(0, LAST, (1,), np.int64), torch.tensor([2.0**63]), [2**63 - 1024]),  # the last float64 below it
-        (gym.spaces.Box(-LAST - 1, LAST, (1,), np.int64), torch.tensor([-(2.0**70)]), [-LAST - 1]),
-        (gym.spaces.Box(0, 2**16 - 1, (1,), np.uint16), torch.tensor([65535.0]), [65535]),
-        (gym.spaces.MultiDiscrete([3, 2], dtype=np.uint64), torch.tensor([2, 1], dtype=torch.uint64), [2, 1]),
-    ],
-)
+@pytest.mark.parametrize(("space", "action", "expected"), [
+    (gym.spaces.Discrete(3, start=LAST - 2), torch.tensor(LAST), LAST),
+    (gym.spaces.Box(0, LAST, (1,), np.int64), torch.tensor([LAST]), [LAST]),
+    (gym.spaces.Box(0, LAST, (1,), np.int64), torch.tensor([2.0**63]), [2**63 - 1024]),  # the last float64 below it
+    (gym.spaces.Box(-LAST - 1, LAST, (1,), np.int64), torch.tensor([-(2.0**70)]), [-LAST - 1]),
+    (gym.spaces.Box(0, 2**16 - 1, (1,), np.uint16), torch.tensor([65535.0]), [65535]),
+    (gym.spaces.MultiDiscrete([3, 2], dtype=np.uint64), torch.tensor([2, 1], dtype=torch.uint64), [2, 1]),
+])  # fmt: skip
 def test_a_choice_at_the_end_is_received_and_stored(space: Any, action: Any, expected: Any) -> None:
     assert collected(space, action) == ([expected] * 3, [expected] * 3)
 

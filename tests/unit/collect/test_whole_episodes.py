@@ -40,15 +40,12 @@ def counts(envs: Any, name: str) -> list[int]:
     return list(envs.get_attr(name))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "num_episodes", "num_resets", "num_steps"),
-    [
-        ([5, 5, 5], 3, [1, 1, 1], [5, 5, 5]),
-        ([2, 9, 4], 3, [1, 1, 1], [2, 9, 4]),
-        ([2, 9], 5, [3, 2], [6, 18]),
-        ([2, 9], 1, [1, 1], [2, 2]),  # an env without a quota is reset and stepped with the others, and not counted
-    ],
-)
+@pytest.mark.parametrize(("lengths", "num_episodes", "num_resets", "num_steps"), [
+    ([5, 5, 5], 3, [1, 1, 1], [5, 5, 5]),
+    ([2, 9, 4], 3, [1, 1, 1], [2, 9, 4]),
+    ([2, 9], 5, [3, 2], [6, 18]),
+    ([2, 9], 1, [1, 1], [2, 2]),  # an env without a quota is reset and stepped with the others, and not counted
+])  # fmt: skip
 def test_one_reset_per_episode_and_no_step_after_the_last(
     lengths: list[int], num_episodes: int, num_resets: list[int], num_steps: list[int]
 ) -> None:

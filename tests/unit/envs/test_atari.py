@@ -42,14 +42,11 @@ def played(adapter: EnvAdapter, num_steps: int) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("game", "options"),
-    [
-        ("Breakout", {}),
-        ("Breakout", {"terminal_on_life_loss": False, "clip_reward": False, "frame_stack": 2}),
-        ("MsPacman", {"clip_reward": False, "frame_skip": 3, "screen_size": 42}),
-    ],
-)
+@pytest.mark.parametrize(("game", "options"), [
+    ("Breakout", {}),
+    ("Breakout", {"terminal_on_life_loss": False, "clip_reward": False, "frame_stack": 2}),
+    ("MsPacman", {"clip_reward": False, "frame_skip": 3, "screen_size": 42}),
+])  # fmt: skip
 def test_both_ways_to_play_are_the_same(game: str, options: dict[str, Any]) -> None:
     both = [played(EnvAdapter(make(2, backend, game, **CERTAIN, **options)), 400) for backend in ("native", "sync")]
     for native, single in zip(*both, strict=True):
@@ -168,15 +165,12 @@ def test_a_state_of_others_is_an_error(change: dict[str, Any], text: str) -> Non
     assert str(caught.value).startswith(text)
 
 
-@pytest.mark.parametrize(
-    ("env", "options", "kwargs", "backend"),
-    [
-        ("ALE/Pong-v5", {}, {}, "native"),
-        ("PongNoFrameskip-v4", {"clip_reward": False}, {"full_action_space": True}, "native"),
-        ("ALE/Pong-v5", {}, {"render_mode": "rgb_array"}, "sync"),
-        ("ALE/Pong-v5", {}, {"mode": 1}, "sync"),
-    ],
-)
+@pytest.mark.parametrize(("env", "options", "kwargs", "backend"), [
+    ("ALE/Pong-v5", {}, {}, "native"),
+    ("PongNoFrameskip-v4", {"clip_reward": False}, {"full_action_space": True}, "native"),
+    ("ALE/Pong-v5", {}, {"render_mode": "rgb_array"}, "sync"),
+    ("ALE/Pong-v5", {}, {"mode": 1}, "sync"),
+])  # fmt: skip
 def test_auto_takes_what_can_do_it(
     env: str, options: Any, kwargs: Any, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -83,16 +83,13 @@ def test_a_native_env(kind: str, mode: AutoresetMode, object_info: bool) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("mode", "shared_memory", "cell_is_lost"),
-    [
-        (AutoresetMode.NEXT_STEP, True, False),
-        # gymnasium's worker forgets to take back the autoreset that is due, but the data stays the same.
-        (AutoresetMode.NEXT_STEP, False, True),
-        (AutoresetMode.SAME_STEP, True, False),
-        (AutoresetMode.DISABLED, True, False),
-    ],
-)
+@pytest.mark.parametrize(("mode", "shared_memory", "cell_is_lost"), [
+    (AutoresetMode.NEXT_STEP, True, False),
+    # gymnasium's worker forgets to take back the autoreset that is due, but the data stays the same.
+    (AutoresetMode.NEXT_STEP, False, True),
+    (AutoresetMode.SAME_STEP, True, False),
+    (AutoresetMode.DISABLED, True, False),
+])  # fmt: skip
 def test_gymnasium_async(mode: AutoresetMode, shared_memory: bool, cell_is_lost: bool) -> None:
     options: dict[str, Any] = {"autoreset_mode": mode, "shared_memory": shared_memory, "copy": False}
     envs = gym.vector.AsyncVectorEnv([partial(ScriptedEnv, "dict")] * 2, **options)

@@ -27,18 +27,15 @@ def backend_of(envs: Any) -> str:
     return {SyncVectorEnv: "sync", NativeVectorEnv: "native"}[type(envs)]
 
 
-@pytest.mark.parametrize(
-    ("env", "num_envs", "options", "backend"),
-    [
-        ("CartPole-v1", 7, {}, "sync"),
-        ("CartPole-v1", 8, {}, "native"),
-        ("CartPole-v1", 8, {"max_episode_steps": 9, "sutton_barto_reward": True}, "native"),
-        ("CartPole-v1", 8, {"disable_env_checker": False}, "sync"),  # the native one does not know it
-        ("CartPole-v1", 8, {"wrappers": [gym.wrappers.TimeAwareObservation]}, "sync"),
-        ("Pendulum-v1", 8, {}, "sync"),
-        (ScriptedEnv, 8, {}, "sync"),
-    ],
-)
+@pytest.mark.parametrize(("env", "num_envs", "options", "backend"), [
+    ("CartPole-v1", 7, {}, "sync"),
+    ("CartPole-v1", 8, {}, "native"),
+    ("CartPole-v1", 8, {"max_episode_steps": 9, "sutton_barto_reward": True}, "native"),
+    ("CartPole-v1", 8, {"disable_env_checker": False}, "sync"),  # the native one does not know it
+    ("CartPole-v1", 8, {"wrappers": [gym.wrappers.TimeAwareObservation]}, "sync"),
+    ("Pendulum-v1", 8, {}, "sync"),
+    (ScriptedEnv, 8, {}, "sync"),
+])  # fmt: skip
 def test_auto(env: Any, num_envs: int, options: Any, backend: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "rltrainer"):
         envs = make_vec(env, num_envs, **options)

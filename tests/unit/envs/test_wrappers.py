@@ -64,16 +64,13 @@ def test_frames_as_they_are_rendered() -> None:
     assert small.render().shape == (40, 60, 3)  # type: ignore[attr-defined]  # for videos
 
 
-@pytest.mark.parametrize(
-    ("frame", "size", "expected"),
-    [
-        ([[10, 20, 30, 40], [30, 40, 50, 60]], (1, 2), [[25, 45]]),
-        # Each of two pixels covers one and a half of three: (0 + 90 / 2) / 1.5 = 30, (90 / 2 + 60) / 1.5 = 70.
-        ([[0, 90, 60]], (1, 2), [[30, 70]]),
-        ([[1, 2, 2]], (1, 1), [[2]]),  # 5 / 3
-        ([[0, 90]], (2, 4), [[0, 0, 90, 90], [0, 0, 90, 90]]),
-    ],
-)
+@pytest.mark.parametrize(("frame", "size", "expected"), [
+    ([[10, 20, 30, 40], [30, 40, 50, 60]], (1, 2), [[25, 45]]),
+    # Each of two pixels covers one and a half of three: (0 + 90 / 2) / 1.5 = 30, (90 / 2 + 60) / 1.5 = 70.
+    ([[0, 90, 60]], (1, 2), [[30, 70]]),
+    ([[1, 2, 2]], (1, 1), [[2]]),  # 5 / 3
+    ([[0, 90]], (2, 4), [[0, 0, 90, 90], [0, 0, 90, 90]]),
+])  # fmt: skip
 def test_a_pixel_is_the_mean_of_its_area(frame: Any, size: Any, expected: Any) -> None:
     assert rl.PixelObservation(fixed(frame), size=size).reset()[0][..., 0].tolist() == expected
 

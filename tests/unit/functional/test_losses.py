@@ -31,22 +31,19 @@ def test_standardize_is_torchs_mean_and_std_without_padding() -> None:
         assert losses.standardize(torch.tensor(without_spread), torch.ones(len(zeros))).tolist() == zeros
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient"),
-    [
-        # Inside 1 +- 0.2 the loss is -r A, and its gradient by log r too.
-        (1.1, 2.0, -2.2, -2.2),
-        (0.9, 2.0, -1.8, -1.8),
-        (1.1, -2.0, 2.2, 2.2),
-        (0.9, -2.0, 1.8, 1.8),
-        # Outside, where the step would go further in the direction it came: clipped, no gradient.
-        (1.5, 2.0, -2.4, 0.0),
-        (0.5, -2.0, 1.6, 0.0),
-        # Outside, where the step would come back: not clipped.
-        (0.5, 2.0, -1.0, -1.0),
-        (1.5, -2.0, 3.0, 3.0),
-    ],
-)
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "gradient"), [
+    # Inside 1 +- 0.2 the loss is -r A, and its gradient by log r too.
+    (1.1, 2.0, -2.2, -2.2),
+    (0.9, 2.0, -1.8, -1.8),
+    (1.1, -2.0, 2.2, 2.2),
+    (0.9, -2.0, 1.8, 1.8),
+    # Outside, where the step would go further in the direction it came: clipped, no gradient.
+    (1.5, 2.0, -2.4, 0.0),
+    (0.5, -2.0, 1.6, 0.0),
+    # Outside, where the step would come back: not clipped.
+    (0.5, 2.0, -1.0, -1.0),
+    (1.5, -2.0, 3.0, 3.0),
+])  # fmt: skip
 def test_clipped_surrogate_by_hand(ratio: float, advantage: float, loss: float, gradient: float) -> None:
     log_ratio = torch.tensor([math.log(ratio)], requires_grad=True)
     result = clipped_surrogate(log_ratio, torch.tensor([advantage]), 0.2)
@@ -93,18 +90,15 @@ SUPPORT = torch.arange(-2.0, 3.0)
 PROBABILITY = torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])
 
 
-@pytest.mark.parametrize(
-    ("reward", "discount", "expected"),
-    [
-        # Atoms move to -1.3, -0.4, 0.5, 1.4, 2.3 (clipped to 2). -1 gets 0.7 * 0.1 + 0.4 * 0.2 = 0.15, and so on.
-        (0.5, 0.9, [0.03, 0.15, 0.32, 0.32, 0.18]),
-        (0.0, 1.0, [0.1, 0.2, 0.4, 0.2, 0.1]),  # each atom lands on itself
-        (1.0, 1.0, [0.0, 0.1, 0.2, 0.4, 0.3]),  # each on the next, the last is clipped
-        (1.0, 0.0, [0.0, 0.0, 0.0, 1.0, 0.0]),  # terminal: the reward alone
-        (5.0, 0.9, [0.0, 0.0, 0.0, 0.0, 1.0]),  # all beyond the support
-        (-5.0, 0.9, [1.0, 0.0, 0.0, 0.0, 0.0]),
-    ],
-)
+@pytest.mark.parametrize(("reward", "discount", "expected"), [
+    # Atoms move to -1.3, -0.4, 0.5, 1.4, 2.3 (clipped to 2). -1 gets 0.7 * 0.1 + 0.4 * 0.2 = 0.15, and so on.
+    (0.5, 0.9, [0.03, 0.15, 0.32, 0.32, 0.18]),
+    (0.0, 1.0, [0.1, 0.2, 0.4, 0.2, 0.1]),  # each atom lands on itself
+    (1.0, 1.0, [0.0, 0.1, 0.2, 0.4, 0.3]),  # each on the next, the last is clipped
+    (1.0, 0.0, [0.0, 0.0, 0.0, 1.0, 0.0]),  # terminal: the reward alone
+    (5.0, 0.9, [0.0, 0.0, 0.0, 0.0, 1.0]),  # all beyond the support
+    (-5.0, 0.9, [1.0, 0.0, 0.0, 0.0, 0.0]),
+])  # fmt: skip
 def test_projection_by_hand(reward: float, discount: float, expected: list[float]) -> None:
     moved = project(SUPPORT, PROBABILITY.unsqueeze(0), torch.tensor([reward]), torch.tensor([discount]))
     assert moved[0].tolist() == pytest.approx(expected, abs=1e-6)
@@ -120,20 +114,17 @@ def test_projection_keeps_mass_and_mean_within_the_support() -> None:
     torch.testing.assert_close(moved @ support, reward + 0.9 * (probability @ support), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("current", "tau", "target", "kappa", "loss"),
-    [
-        # Errors [[.5, 2], [-.5, 1]]: huber [[.125, 1.5], [.125, .5]], weights [[.25, .25], [.25, .75]]:
-        # [[.03125, .375], [.03125, .375]]. The mean over targets is .203125 twice; summed over quantiles .40625.
-        ([0.0, 1.0], [0.25, 0.75], [0.5, 2.0], 1.0, 0.40625),
-        # Errors [[1, 2], [0, 1], [-2, -1]]: huber [[.5, 1.5], [0, .5], [1.5, .5]], weights .1; .5; .1:
-        # means over targets .1, .125, .1. Summing over targets and averaging over quantiles would give .2167.
-        ([-1.0, 0.0, 2.0], [0.1, 0.5, 0.9], [0.0, 1.0], 1.0, 0.325),
-        # .5 * kappa * (3 - kappa / 2) / kappa = .5 * 2 for kappa = 2; .5 * 4.5 / 3 for kappa = 3
-        ([0.0], [0.5], [3.0], 2.0, 1.0),
-        ([0.0], [0.5], [3.0], 3.0, 0.75),
-    ],
-)
+@pytest.mark.parametrize(("current", "tau", "target", "kappa", "loss"), [
+    # Errors [[.5, 2], [-.5, 1]]: huber [[.125, 1.5], [.125, .5]], weights [[.25, .25], [.25, .75]]:
+    # [[.03125, .375], [.03125, .375]]. The mean over targets is .203125 twice; summed over quantiles .40625.
+    ([0.0, 1.0], [0.25, 0.75], [0.5, 2.0], 1.0, 0.40625),
+    # Errors [[1, 2], [0, 1], [-2, -1]]: huber [[.5, 1.5], [0, .5], [1.5, .5]], weights .1; .5; .1:
+    # means over targets .1, .125, .1. Summing over targets and averaging over quantiles would give .2167.
+    ([-1.0, 0.0, 2.0], [0.1, 0.5, 0.9], [0.0, 1.0], 1.0, 0.325),
+    # .5 * kappa * (3 - kappa / 2) / kappa = .5 * 2 for kappa = 2; .5 * 4.5 / 3 for kappa = 3
+    ([0.0], [0.5], [3.0], 2.0, 1.0),
+    ([0.0], [0.5], [3.0], 3.0, 0.75),
+])  # fmt: skip
 def test_quantile_huber_by_hand(current: Any, tau: Any, target: list[float], kappa: float, loss: float) -> None:
     found = quantile_huber(torch.tensor(current), torch.tensor(tau), torch.tensor(target), kappa)
     assert found.item() == pytest.approx(loss)

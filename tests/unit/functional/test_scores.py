@@ -21,16 +21,13 @@ def test_aggregates(statistic: Callable[..., module.Array], expected: float) -> 
     assert statistic(np.array([SCORES, np.multiply(SCORES, 2)])).tolist() == [expected, 2 * expected]
 
 
-@pytest.mark.parametrize(
-    ("scores", "expected"),
-    [
-        ([7.0], 7.0),
-        ([1.0, 2.0, 9.0], 4.0),  # fewer than four: nothing is left out
-        ([1.0, 2.0, 4.0, 100.0], 3.0),
-        ([5.0, 1.0, 3.0, -100.0, 2.0], 2.0),  # 5 // 4 = 1: 1, 2, 3 stay
-        ([0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 9.0, 9.0], 2.5),
-    ],
-)
+@pytest.mark.parametrize(("scores", "expected"), [
+    ([7.0], 7.0),
+    ([1.0, 2.0, 9.0], 4.0),  # fewer than four: nothing is left out
+    ([1.0, 2.0, 4.0, 100.0], 3.0),
+    ([5.0, 1.0, 3.0, -100.0, 2.0], 2.0),  # 5 // 4 = 1: 1, 2, 3 stay
+    ([0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 9.0, 9.0], 2.5),
+])  # fmt: skip
 def test_a_quarter_is_left_out_at_each_end(scores: list[float], expected: float) -> None:
     assert interquartile_mean(scores) == expected
 

@@ -14,17 +14,14 @@ A = torch.tensor([[4.0, 1.0], [1.0, 3.0]])
 B = torch.tensor([1.0, 2.0])
 
 
-@pytest.mark.parametrize(
-    ("num_steps", "x"),
-    [
-        (0, [0.0, 0.0]),
-        # r = b = (1, 2), A r = (6, 7): length 5 / 20 = 1 / 4.
-        (1, [0.25, 0.5]),
-        # A has two dimensions, so two steps are exact: det A = 11, x = (3 - 2, 8 - 1) / 11.
-        (2, [1 / 11, 7 / 11]),
-        (9, [1 / 11, 7 / 11]),
-    ],
-)
+@pytest.mark.parametrize(("num_steps", "x"), [
+    (0, [0.0, 0.0]),
+    # r = b = (1, 2), A r = (6, 7): length 5 / 20 = 1 / 4.
+    (1, [0.25, 0.5]),
+    # A has two dimensions, so two steps are exact: det A = 11, x = (3 - 2, 8 - 1) / 11.
+    (2, [1 / 11, 7 / 11]),
+    (9, [1 / 11, 7 / 11]),
+])  # fmt: skip
 def test_conjugate_gradient_by_hand(num_steps: int, x: list[float]) -> None:
     assert module.conjugate_gradient(A.mv, B, num_steps).tolist() == pytest.approx(x, abs=1e-6)
 

@@ -142,17 +142,14 @@ def test_an_update_learns_the_same_without_what_it_does_not_read() -> None:
 MASKED = gym.spaces.Dict({**SPACE.spaces, "action_mask": gym.spaces.MultiBinary(2)})
 
 
-@pytest.mark.parametrize(
-    ("obs", "space", "options", "text"),
-    [
-        (["position", "sped"], SPACE, SEEN, "'sped' is missing; there are camera, position, speed. Did"),
-        (["position"], SPACE, SEEN, r"must keep 'speed', which networks read; got \['position'\]"),
-        (["position"], SPACE, {}, "must keep 'camera', which networks read"),
-        (["position", "speed"], SPACE, SEEN | {"normalize_obs": True}, "must keep 'camera', which networks read"),
-        (["position", "speed"], MASKED, SEEN, "must keep 'action_mask', which networks read"),
-        (["x"], SPACE["speed"], {}, r"must be None where observations are no Dict; got \['x'\]"),
-    ],
-)
+@pytest.mark.parametrize(("obs", "space", "options", "text"), [
+    (["position", "sped"], SPACE, SEEN, "'sped' is missing; there are camera, position, speed. Did"),
+    (["position"], SPACE, SEEN, r"must keep 'speed', which networks read; got \['position'\]"),
+    (["position"], SPACE, {}, "must keep 'camera', which networks read"),
+    (["position", "speed"], SPACE, SEEN | {"normalize_obs": True}, "must keep 'camera', which networks read"),
+    (["position", "speed"], MASKED, SEEN, "must keep 'action_mask', which networks read"),
+    (["x"], SPACE["speed"], {}, r"must be None where observations are no Dict; got \['x'\]"),
+])  # fmt: skip
 def test_keys_are_checked_when_the_run_begins(obs: Any, space: Any, options: Any, text: str) -> None:
     run = FakeRun(rl.PPO(rl.ActorCritic.for_spaces(space, ACTIONS, **options)))
     with pytest.raises(ParamsError, match=f"SelectKeys.obs: {text}"):

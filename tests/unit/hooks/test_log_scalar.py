@@ -94,18 +94,11 @@ def test_a_field_goes_before_a_column_and_that_before_an_update() -> None:
     assert LogScalar("weight").post_steps_log(run, batch) == {"weight_mean": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("run", "name", "text"),
-    [
-        (
-            FakeRun,
-            "actor_los",
-            r"LogScalar.key: must be one of obs, action, .*, actor_loss; got 'actor_los' .* Did you me",
-        ),
-        (lambda: with_td3(), "actor_los", r"critic_loss, actor_loss; got 'actor_los' \(str\)"),
-        (lambda: with_td3(), "actor_grad_norm", r"critic_loss, actor_loss; got 'actor_grad_norm' \(str\)"),
-    ],
-)
+@pytest.mark.parametrize(("run", "name", "text"), [
+    (FakeRun, "actor_los", r"LogScalar.key: must be one of obs, action, .*, actor_loss; got 'actor_los' .* Did you me"),
+    (lambda: with_td3(), "actor_los", r"critic_loss, actor_loss; got 'actor_los' \(str\)"),
+    (lambda: with_td3(), "actor_grad_norm", r"critic_loss, actor_loss; got 'actor_grad_norm' \(str\)"),
+])  # fmt: skip
 def test_an_unknown_key_is_an_error_with_all_there_are_or_may_come(run: Any, name: str, text: str) -> None:
     hook, run = LogScalar(name), run()
     metrics = {"critic_loss": 1.0} if isinstance(run.algorithm, rl.TD3) else {"actor_loss": 1.0}

@@ -108,21 +108,18 @@ def test_a_chain_of_hooks_changes_the_reward(run: str, swapped: bool, expected: 
         assert set(learned) == {expected}
 
 
-@pytest.mark.parametrize(
-    ("point", "found", "rule"),
-    [
-        ("batch_process", "text", r"must return a Rollout or None; got 'text' \(str\)"),
-        ("pre_steps_log", 3, "must return a mapping from names to numbers, or None"),
-        ("post_steps_log", {"a": "b"}, "must return a mapping from names to numbers, or None"),
-        ("post_optim_log", {"a": torch.zeros(2)}, "must return a mapping from names to numbers, or None"),
-        ("test_log", {1: 2.0}, "must return a mapping from names to numbers, or None"),
-        ("post_steps", 1, "must return None"),
-        ("pre_optim_steps", False, "must return None"),
-        ("process_optim_batch", 1, "must return a OnPolicyBatch or None"),
-        ("optimizer", {"critic": 1.0}, "must return a dict of the loss 'loss', a scalar with its graph, or None"),
-        ("optimizer", {"loss": torch.zeros(())}, "must return a dict of the loss 'loss', a scalar with its graph"),
-    ],
-)
+@pytest.mark.parametrize(("point", "found", "rule"), [
+    ("batch_process", "text", r"must return a Rollout or None; got 'text' \(str\)"),
+    ("pre_steps_log", 3, "must return a mapping from names to numbers, or None"),
+    ("post_steps_log", {"a": "b"}, "must return a mapping from names to numbers, or None"),
+    ("post_optim_log", {"a": torch.zeros(2)}, "must return a mapping from names to numbers, or None"),
+    ("test_log", {1: 2.0}, "must return a mapping from names to numbers, or None"),
+    ("post_steps", 1, "must return None"),
+    ("pre_optim_steps", False, "must return None"),
+    ("process_optim_batch", 1, "must return a OnPolicyBatch or None"),
+    ("optimizer", {"critic": 1.0}, "must return a dict of the loss 'loss', a scalar with its graph, or None"),
+    ("optimizer", {"loss": torch.zeros(())}, "must return a dict of the loss 'loss', a scalar with its graph"),
+])  # fmt: skip
 def test_each_point_says_what_it_must_return(point: str, found: Any, rule: str) -> None:
     hook = rl.TrainerHook()
     setattr(hook, point, lambda *args: found)
@@ -132,13 +129,10 @@ def test_each_point_says_what_it_must_return(point: str, found: Any, rule: str) 
 
 @pytest.mark.parametrize("run", ["ppo", "sac", "offline_sac"])
 @pytest.mark.parametrize("point", ["batch_process", "process_optim_batch"])
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda x: x[:-1], r"action has shape \(.*\), the first axes must be \(.*\)"),
-        (lambda x: x.numpy(), "action is a ndarray, not a tensor"),
-    ],
-)
+@pytest.mark.parametrize(("change", "problem"), [
+    (lambda x: x[:-1], r"action has shape \(.*\), the first axes must be \(.*\)"),
+    (lambda x: x.numpy(), "action is a ndarray, not a tensor"),
+])  # fmt: skip
 def test_what_does_not_fit_the_rest_of_a_batch_is_named(run: str, point: str, change: Any, problem: str) -> None:
     hook = rl.FunctionHook(point, lambda ctx, batch: dataclasses.replace(batch, action=change(batch.action)))
     with pytest.raises(TypeError, match=rf"hooks.FunctionHook.{point}: must return as much of everything; {problem}"):

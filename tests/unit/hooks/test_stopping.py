@@ -26,24 +26,21 @@ def looks(hook: EarlyStopping, scores: list[float]) -> int | None:
     return None
 
 
-@pytest.mark.parametrize(
-    ("scores", "options", "stops_after"),
-    [
-        ([1, 2, 1.5, 1.9, 5], {"patience": 2}, 4),
-        ([1, 2, 1.5, 2.1, 2, 2], {"patience": 2}, 6),
-        ([1, 2, 1.5, 2.1, 2], {"patience": 2}, None),
-        ([3, 2, 1, 1, 1], {"mode": "min", "patience": 2}, 5),
-        ([1, 1.5, 1.5, 2.1], {"min_delta": 1.0, "patience": 2}, 3),
-        ([1, 1.5, 2.0, 2.1], {"min_delta": 0.5, "patience": 3}, None),  # 2 is more than 0.5 better than 1
-        ([1, 1.5], {"min_delta": 0.5, "patience": 1}, 2),  # exactly 0.5 is no improvement
-        ([math.nan, math.nan], {"patience": 2}, 2),
-        ([math.nan, 1, math.nan, 2], {"patience": 2}, None),
-        ([-math.inf, 1, 2], {"patience": 1}, None),
-        ([5, 1, 2, 3, 4, 6], {"patience": 2, "min_looks": 3}, 5),  # the fourth look is the first that counts
-        ([5, 1, 6, 1], {"patience": 1, "min_looks": 2}, 4),
-        ([1, 0, 0, 0], {"patience": 1, "every": rl.Every(2, "epoch")}, 4),  # looks in the epochs 2 and 4: 0, no better
-    ],
-)
+@pytest.mark.parametrize(("scores", "options", "stops_after"), [
+    ([1, 2, 1.5, 1.9, 5], {"patience": 2}, 4),
+    ([1, 2, 1.5, 2.1, 2, 2], {"patience": 2}, 6),
+    ([1, 2, 1.5, 2.1, 2], {"patience": 2}, None),
+    ([3, 2, 1, 1, 1], {"mode": "min", "patience": 2}, 5),
+    ([1, 1.5, 1.5, 2.1], {"min_delta": 1.0, "patience": 2}, 3),
+    ([1, 1.5, 2.0, 2.1], {"min_delta": 0.5, "patience": 3}, None),  # 2 is more than 0.5 better than 1
+    ([1, 1.5], {"min_delta": 0.5, "patience": 1}, 2),  # exactly 0.5 is no improvement
+    ([math.nan, math.nan], {"patience": 2}, 2),
+    ([math.nan, 1, math.nan, 2], {"patience": 2}, None),
+    ([-math.inf, 1, 2], {"patience": 1}, None),
+    ([5, 1, 2, 3, 4, 6], {"patience": 2, "min_looks": 3}, 5),  # the fourth look is the first that counts
+    ([5, 1, 6, 1], {"patience": 1, "min_looks": 2}, 4),
+    ([1, 0, 0, 0], {"patience": 1, "every": rl.Every(2, "epoch")}, 4),  # looks in the epochs 2 and 4: 0, no better
+])  # fmt: skip
 def test_scores(scores: list[float], options: dict[str, Any], stops_after: int | None) -> None:
     assert looks(EarlyStopping(**options), scores) == stops_after
 

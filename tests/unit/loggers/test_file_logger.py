@@ -386,18 +386,15 @@ class TestContinuing:
         assert path.read_bytes() == whole[:size]
 
     @lines
-    @pytest.mark.parametrize(
-        ("change", "text"),
-        [
-            ({"last_step": "3"}, "logger.last_step: expected an integer, found '3' (str)"),
-            ({"num_dropped": -1}, "logger.num_dropped: expected a non-negative integer, found -1 (int)"),
-            ({"last": [1]}, "logger.last: expected a mapping, found [1] (list)"),
-            ({"files": {"log": "all"}}, "logger.files.log: expected a mapping, found 'all' (str)"),
-            ({"gathered": {"update": [3]}}, "logger.gathered.update.0: expected a mapping, found 3 (int)"),
-            ({"log": 3}, "logger.log: expected text, found 3 (int)"),
-            ({"more": 3}, "logger.more: expected no field of LoggerState, found 3 (int)"),
-        ],
-    )
+    @pytest.mark.parametrize(("change", "text"), [
+        ({"last_step": "3"}, "logger.last_step: expected an integer, found '3' (str)"),
+        ({"num_dropped": -1}, "logger.num_dropped: expected a non-negative integer, found -1 (int)"),
+        ({"last": [1]}, "logger.last: expected a mapping, found [1] (list)"),
+        ({"files": {"log": "all"}}, "logger.files.log: expected a mapping, found 'all' (str)"),
+        ({"gathered": {"update": [3]}}, "logger.gathered.update.0: expected a mapping, found 3 (int)"),
+        ({"log": 3}, "logger.log: expected text, found 3 (int)"),
+        ({"more": 3}, "logger.more: expected no field of LoggerState, found 3 (int)"),
+    ])  # fmt: skip
     def test_a_damaged_state_changes_nothing(
         self, make: Callable[..., Any], change: dict[str, object], text: str, tmp_path: Path
     ) -> None:
@@ -423,21 +420,18 @@ class TestCounters:
         assert repr(log().read_progress()) == repr({**PROGRESS, "epoch": 2})  # types, too
 
     @lines
-    @pytest.mark.parametrize(
-        ("change", "text"),
-        [
-            ({"best_score": math.nan}, "best_score: expected a finite number, found nan (float)"),
-            ({"best_return": math.inf}, "best_return: expected a finite number, found inf (float)"),
-            ({"best_return_std": -1.0}, "best_return_std: expected a non-negative finite number, found -1.0 (float)"),
-            ({"best_epoch": 1.5}, "best_epoch: expected an integer, found 1.5 (float)"),
-            ({"best_epoch": 7}, "best_epoch: expected one up to 1, found 7"),
-            ({"is_stopped": 2}, "is_stopped: expected 0 or 1, found 2 (int)"),
-            ({"update_step": -1}, "update_step: expected a count, found -1 (int)"),
-            ({"gradient_step": 2**53}, f"gradient_step: expected a count, found {2**53} (int)"),
-            ({"epoch": 3.0}, "epoch: expected an integer, found 3.0 (float)"),
-            ({"env_step": None, "gradient_step": 1}, "env_step: expected an integer, found None (NoneType)"),
-        ],
-    )
+    @pytest.mark.parametrize(("change", "text"), [
+        ({"best_score": math.nan}, "best_score: expected a finite number, found nan (float)"),
+        ({"best_return": math.inf}, "best_return: expected a finite number, found inf (float)"),
+        ({"best_return_std": -1.0}, "best_return_std: expected a non-negative finite number, found -1.0 (float)"),
+        ({"best_epoch": 1.5}, "best_epoch: expected an integer, found 1.5 (float)"),
+        ({"best_epoch": 7}, "best_epoch: expected one up to 1, found 7"),
+        ({"is_stopped": 2}, "is_stopped: expected 0 or 1, found 2 (int)"),
+        ({"update_step": -1}, "update_step: expected a count, found -1 (int)"),
+        ({"gradient_step": 2**53}, f"gradient_step: expected a count, found {2**53} (int)"),
+        ({"epoch": 3.0}, "epoch: expected an integer, found 3.0 (float)"),
+        ({"env_step": None, "gradient_step": 1}, "env_step: expected an integer, found None (NoneType)"),
+    ])  # fmt: skip
     def test_values_that_no_run_resumes_from(
         self, make: Callable[..., Any], change: dict[str, Any], text: str, tmp_path: Path
     ) -> None:
@@ -465,18 +459,15 @@ class TestCounters:
         write(resumed, 2)
         assert path.read_bytes() == data
 
-    @pytest.mark.parametrize(
-        ("change", "text"),
-        [
-            (('"env_step": 200', '"env_step": "2x0"'), "progress.env_step: expected an integer, found '2x0' (str)"),
-            (('"env_step": 200,', ""), "progress.env_step: missing in the saved state"),
-            (('"env_step": 200', '"epoch": 2'), "expected the counters of a run, as JSON (names 'epoch' twice)"),
-            (('"progress"', '"profess"'), "profess: expected no field of LoggedEpoch"),
-            (('"size": ', '"size": -'), "state.files.log.size: expected a non-negative integer, found -"),
-            (("{", ""), "expected the counters of a run, as JSON (Extra data"),
-            (("{", "[" * 10**5), "expected the counters of a run, as JSON (is nested deeper than 100)"),
-        ],
-    )
+    @pytest.mark.parametrize(("change", "text"), [
+        (('"env_step": 200', '"env_step": "2x0"'), "progress.env_step: expected an integer, found '2x0' (str)"),
+        (('"env_step": 200,', ""), "progress.env_step: missing in the saved state"),
+        (('"env_step": 200', '"epoch": 2'), "expected the counters of a run, as JSON (names 'epoch' twice)"),
+        (('"progress"', '"profess"'), "profess: expected no field of LoggedEpoch"),
+        (('"size": ', '"size": -'), "state.files.log.size: expected a non-negative integer, found -"),
+        (("{", ""), "expected the counters of a run, as JSON (Extra data"),
+        (("{", "[" * 10**5), "expected the counters of a run, as JSON (is nested deeper than 100)"),
+    ])  # fmt: skip
     def test_damaged_counters_are_errors(self, change: tuple[str, str], text: str, tmp_path: Path) -> None:
         path, counters = tmp_path / "log.csv", tmp_path / "log.csv.progress.json"
         logger = CSVLogger(path)

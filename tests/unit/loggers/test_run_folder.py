@@ -126,14 +126,11 @@ def test_names_of_experiments() -> None:
     assert [each[:21] for each in names] == sorted(each[:21] for each in names)
 
 
-@pytest.mark.parametrize(
-    ("name", "cls", "place"),
-    [
-        ("tensorboard", rl.TensorBoardLogger, "cartpole"),
-        ("csv", rl.CSVLogger, "cartpole/log.csv"),
-        ("jsonl", rl.JSONLinesLogger, "cartpole/log.jsonl"),
-    ],
-)
+@pytest.mark.parametrize(("name", "cls", "place"), [
+    ("tensorboard", rl.TensorBoardLogger, "cartpole"),
+    ("csv", rl.CSVLogger, "cartpole/log.csv"),
+    ("jsonl", rl.JSONLinesLogger, "cartpole/log.jsonl"),
+])  # fmt: skip
 def test_a_name_and_a_folder_give_a_logger(name: Any, cls: type[Any], place: str, tmp_path: Path) -> None:
     logger = rl.get_logger(name, tmp_path / "cartpole", training_interval=7, strict=True)
     assert type(logger) is cls

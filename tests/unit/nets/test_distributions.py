@@ -282,16 +282,12 @@ def test_divergences_by_hand(one: Any, other: Any, divergence: float) -> None:
     assert one.kl(other).tolist() == pytest.approx([divergence], abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Categorical,
-        Bernoulli,
-        lambda x: MultiCategorical([Categorical(x[:, :1]), Categorical(x[:, 1:])]),
-        lambda x: DiagonalGaussian(x[:, :2], x[:, 2:] * 0.1),
-    ],
-    ids=["categorical", "flags", "multi", "gaussian"],
-)
+@pytest.mark.parametrize("make", [
+    Categorical,
+    Bernoulli,
+    lambda x: MultiCategorical([Categorical(x[:, :1]), Categorical(x[:, 1:])]),
+    lambda x: DiagonalGaussian(x[:, :2], x[:, 2:] * 0.1),
+], ids=["categorical", "flags", "multi", "gaussian"])  # fmt: skip
 def test_fisher_information_is_the_curvature_of_the_divergence(make: Any) -> None:
     x = torch.tensor([[0.5, -1.0, 2.0, 0.3]], dtype=torch.float64)
     v = torch.tensor([[1.0, 2.0, -0.5, 0.7]], dtype=torch.float64)

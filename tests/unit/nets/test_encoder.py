@@ -34,26 +34,19 @@ TWO_ROWS = spaces.MultiDiscrete(np.array([[2, 2], [2, 3]]))
 INT8 = torch.int8
 
 
-@pytest.mark.parametrize(
-    ("space", "obs", "features"),
-    [
-        (box(3), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), [[1, 2, 3], [4, 5, 6]]),
-        (box(2, 2), torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), [[1, 2, 3, 4]]),
-        (box(), torch.tensor([5.0, 6.0]), [[5], [6]]),
-        (box(2), torch.ones(1, 2, dtype=torch.float64), [[1, 1]]),
-        (image(2), torch.tensor([[0, 255]], dtype=torch.uint8), [[0, 1]]),
-        (spaces.Discrete(3, start=5), torch.tensor([5, 7]), [[1, 0, 0], [0, 0, 1]]),
-        (
-            spaces.MultiDiscrete([2, 3], start=[0, 1]),
-            torch.tensor([[1, 1], [0, 3]]),
-            [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]],
-        ),
-        (TWO_ROWS, torch.tensor([[[1, 0], [0, 2]]]), [[0, 1, 1, 0, 1, 0, 0, 0, 1]]),
-        (spaces.MultiBinary([2, 2]), torch.tensor([[[0, 1], [1, 1]]], dtype=INT8), [[0, 1, 1, 1]]),
-        # The keys of an observation may come in another order than those of the space.
-        (NESTED, {"b": (torch.tensor([[7.0]]), torch.tensor([[8.0, 9.0]])), "a": torch.tensor([1])}, [[0, 1, 7, 8, 9]]),
-    ],
-)
+@pytest.mark.parametrize(("space", "obs", "features"), [
+    (box(3), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), [[1, 2, 3], [4, 5, 6]]),
+    (box(2, 2), torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), [[1, 2, 3, 4]]),
+    (box(), torch.tensor([5.0, 6.0]), [[5], [6]]),
+    (box(2), torch.ones(1, 2, dtype=torch.float64), [[1, 1]]),
+    (image(2), torch.tensor([[0, 255]], dtype=torch.uint8), [[0, 1]]),
+    (spaces.Discrete(3, start=5), torch.tensor([5, 7]), [[1, 0, 0], [0, 0, 1]]),
+    (spaces.MultiDiscrete([2, 3], start=[0, 1]), torch.tensor([[1, 1], [0, 3]]), [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]),
+    (TWO_ROWS, torch.tensor([[[1, 0], [0, 2]]]), [[0, 1, 1, 0, 1, 0, 0, 0, 1]]),
+    (spaces.MultiBinary([2, 2]), torch.tensor([[[0, 1], [1, 1]]], dtype=INT8), [[0, 1, 1, 1]]),
+    # The keys of an observation may come in another order than those of the space.
+    (NESTED, {"b": (torch.tensor([[7.0]]), torch.tensor([[8.0, 9.0]])), "a": torch.tensor([1])}, [[0, 1, 7, 8, 9]]),
+])  # fmt: skip
 def test_features_by_hand(space: Any, obs: Any, features: list[list[float]]) -> None:
     encoder = Encoder(space)
     assert encoder.out_features == len(features[0])
@@ -209,16 +202,13 @@ def test_an_observation_without_parts_has_one_too() -> None:
     assert encoder(torch.zeros(3, 2)).shape == (3, 7)
 
 
-@pytest.mark.parametrize(
-    ("cls", "action_space", "options"),
-    [
-        (rl.ActorCritic, DISCRETE, {}),
-        (rl.ActorCritic, DISCRETE, {"share_encoder": True}),
-        (rl.RecurrentActorCritic, DISCRETE, {}),
-        (rl.QNetwork, DISCRETE, {}),
-        (rl.DeterministicActorCritic, BOX, {"normalize_obs": True}),
-    ],
-)
+@pytest.mark.parametrize(("cls", "action_space", "options"), [
+    (rl.ActorCritic, DISCRETE, {}),
+    (rl.ActorCritic, DISCRETE, {"share_encoder": True}),
+    (rl.RecurrentActorCritic, DISCRETE, {}),
+    (rl.QNetwork, DISCRETE, {}),
+    (rl.DeterministicActorCritic, BOX, {"normalize_obs": True}),
+])  # fmt: skip
 def test_policies_take_it(cls: Any, action_space: Any, options: dict[str, Any]) -> None:
     policy = cls(OBS, action_space, NetParams(obs_encoder=Product, hidden_sizes=(4,)), **options)
     found = [module for module in policy.modules() if isinstance(module, Product)]
@@ -249,15 +239,12 @@ def test_a_file_names_it(tmp_path: Path) -> None:
     torch.testing.assert_close(loaded.act(observations()), policy.act(observations()))
 
 
-@pytest.mark.parametrize(
-    ("made", "keys", "text"),
-    [
-        (lambda space: None, None, "got None (NoneType)"),
-        (lambda space: nn.Linear(3, 2), None, "of two observations it makes TypeError: linear(): argument"),
-        (lambda space: nn.Identity(), None, "of two observations it makes <dict>"),
-        (Product, ("image",), "of two observations it makes KeyError: 'where'"),
-    ],
-)
+@pytest.mark.parametrize(("made", "keys", "text"), [
+    (lambda space: None, None, "got None (NoneType)"),
+    (lambda space: nn.Linear(3, 2), None, "of two observations it makes TypeError: linear(): argument"),
+    (lambda space: nn.Identity(), None, "of two observations it makes <dict>"),
+    (Product, ("image",), "of two observations it makes KeyError: 'where'"),
+])  # fmt: skip
 def test_its_output_is_tried(made: Any, keys: Any, text: str) -> None:
     with pytest.raises(ParamsError) as caught:
         Encoder(OBS, NetParams(obs_encoder=made, keys=keys))

@@ -69,18 +69,14 @@ def spectral() -> rl.ActorCritic:
     return policy
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        with_dropout,
-        inserted,
-        spectral,
-        lambda: OwnPolicy.for_spaces(OBS, DISCRETE, hidden_sizes=(8,)),
-        lambda: with_hook("register_forward_hook"),
-        lambda: with_hook("register_forward_pre_hook"),
-    ],
-    ids=["dropout", "inserted later", "parametrized", "own class", "hook", "pre-hook"],
-)
+@pytest.mark.parametrize("make", [
+    with_dropout,
+    inserted,
+    spectral,
+    lambda: OwnPolicy.for_spaces(OBS, DISCRETE, hidden_sizes=(8,)),
+    lambda: with_hook("register_forward_hook"),
+    lambda: with_hook("register_forward_pre_hook"),
+], ids=["dropout", "inserted later", "parametrized", "own class", "hook", "pre-hook"])  # fmt: skip
 def test_every_module_is_switched_where_one_may_look_at_its_mode(make: Any) -> None:
     policy = make()
     policy.critic.eval()

@@ -199,16 +199,13 @@ class Reads(nn.Module):
         return self.batch_norm(torch.zeros(len(x), 1)) if self.result is None else self.result
 
 
-@pytest.mark.parametrize(
-    ("space", "value"),
-    [
-        (spaces.Box(2.0, 3.0, (2,), np.float64), [2.0, 2.0]),
-        (spaces.Box(-3, -1, (1,), np.int8), [-1]),
-        (spaces.Discrete(3, start=5), 5),
-        (spaces.MultiDiscrete([2, 3], start=[4, 7]), [4, 7]),
-        (spaces.MultiBinary(2), [0, 0]),
-    ],
-)
+@pytest.mark.parametrize(("space", "value"), [
+    (spaces.Box(2.0, 3.0, (2,), np.float64), [2.0, 2.0]),
+    (spaces.Box(-3, -1, (1,), np.int8), [-1]),
+    (spaces.Discrete(3, start=5), 5),
+    (spaces.MultiDiscrete([2, 3], start=[4, 7]), [4, 7]),
+    (spaces.MultiBinary(2), [0, 0]),
+])  # fmt: skip
 def test_it_is_tried_with_values_of_the_space(space: Any, value: Any) -> None:
     encoder = Encoder(space, NetParams(encoder=lambda _: Reads()))
     part = encoder.parts[0]
@@ -218,19 +215,16 @@ def test_it_is_tried_with_values_of_the_space(space: Any, value: Any) -> None:
     assert not encoder.is_vector
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (3, "got 3 (int)"),
-        (nn.ReLU, "got <class 'torch.nn.modules.activation.ReLU'> (type)"),
-        (Reads(torch.zeros(2, 3, 4)), "of torch.float32 [2, 2] it makes torch.float32 [2, 3, 4]"),
-        (Reads(torch.zeros(2)), "of torch.float32 [2, 2] it makes torch.float32 [2]"),
-        (Reads(torch.zeros(1, 6)), "of torch.float32 [2, 2] it makes torch.float32 [1, 6]"),
-        (Reads(torch.zeros(2, 6, dtype=torch.int64)), "of torch.float32 [2, 2] it makes torch.int64 [2, 6]"),
-        (Reads("text"), "of torch.float32 [2, 2] it makes 'text'"),
-        (nn.Linear(5, 3), "of torch.float32 [2, 2] it makes RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-    ],
-)
+@pytest.mark.parametrize(("made", "text"), [
+    (3, "got 3 (int)"),
+    (nn.ReLU, "got <class 'torch.nn.modules.activation.ReLU'> (type)"),
+    (Reads(torch.zeros(2, 3, 4)), "of torch.float32 [2, 2] it makes torch.float32 [2, 3, 4]"),
+    (Reads(torch.zeros(2)), "of torch.float32 [2, 2] it makes torch.float32 [2]"),
+    (Reads(torch.zeros(1, 6)), "of torch.float32 [2, 2] it makes torch.float32 [1, 6]"),
+    (Reads(torch.zeros(2, 6, dtype=torch.int64)), "of torch.float32 [2, 2] it makes torch.int64 [2, 6]"),
+    (Reads("text"), "of torch.float32 [2, 2] it makes 'text'"),
+    (nn.Linear(5, 3), "of torch.float32 [2, 2] it makes RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+])  # fmt: skip
 def test_encoders_of_the_wrong_width(made: Any, text: str) -> None:
     with pytest.raises(ParamsError) as caught:
         Encoder(spaces.Dict(a=BOX), NetParams(encoder=lambda space: made))

@@ -29,18 +29,14 @@ def policy_for(action_space: Any, observation_space: Any = OBS, **options: Any) 
     return rl.ActorCritic(observation_space, action_space, hidden_sizes=(4,), **options)
 
 
-@pytest.mark.parametrize(
-    "action_space",
-    [
-        BOX,
-        spaces.Box(-1, 1, (2,), np.float16),
-        spaces.Box(-np.inf, np.inf, (1,), np.float32),
-        spaces.Discrete(3, start=5),
-        spaces.MultiDiscrete([2, 3], dtype=np.int32),
-        spaces.MultiBinary(3),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("action_space", [
+    BOX,
+    spaces.Box(-1, 1, (2,), np.float16),
+    spaces.Box(-np.inf, np.inf, (1,), np.float32),
+    spaces.Discrete(3, start=5),
+    spaces.MultiDiscrete([2, 3], dtype=np.int32),
+    spaces.MultiBinary(3),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("explore", [False, True])
 def test_one_observation_or_several(action_space: Any, explore: bool) -> None:
     policy = policy_for(action_space)
@@ -67,18 +63,15 @@ def test_trees_of_arrays_numbers_and_lists() -> None:
     assert policy.predict(plain) in (0, 1)  # any order of keys
 
 
-@pytest.mark.parametrize(
-    ("space", "obs"),
-    [
-        (OBS, [0.1, 0.2, 0.3]),
-        (OBS, np.array([0.1, 0.2, 0.3])),  # float64
-        (OBS, np.array([1, 0, 1])),
-        (spaces.Discrete(3, start=1), 2),
-        (spaces.Discrete(3), np.int32(2)),
-        (spaces.MultiBinary(2), np.array([1, 0])),
-        (spaces.Box(-1, 1, (), np.float32), 0.5),
-    ],
-)
+@pytest.mark.parametrize(("space", "obs"), [
+    (OBS, [0.1, 0.2, 0.3]),
+    (OBS, np.array([0.1, 0.2, 0.3])),  # float64
+    (OBS, np.array([1, 0, 1])),
+    (spaces.Discrete(3, start=1), 2),
+    (spaces.Discrete(3), np.int32(2)),
+    (spaces.MultiBinary(2), np.array([1, 0])),
+    (spaces.Box(-1, 1, (), np.float32), 0.5),
+])  # fmt: skip
 def test_lists_arrays_and_tensors_of_near_dtypes(space: Any, obs: Any) -> None:
     policy = policy_for(BOX, space)
     assert policy.predict(obs).shape == (2,)

@@ -30,17 +30,14 @@ def test_one_process_is_alone(changes: dict[str, str | None], monkeypatch: pytes
 SET = r"must be set beside WORLD_SIZE \(4\); got None \(NoneType\)\. torchrun sets all of these; without it, unset"
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"WORLD_SIZE": "two"}, r"environment\.WORLD_SIZE: must be an integer of at least 1; got 'two' \(str\)"),
-        ({"WORLD_SIZE": "0"}, r"environment\.WORLD_SIZE: must be an integer of at least 1; got '0' \(str\)"),
-        ({"RANK": "4"}, r"environment\.RANK: must be an integer in \[0, 4\); got '4' \(str\)\. torchrun sets it"),
-        ({"RANK": "-1"}, r"environment\.RANK: must be an integer in \[0, 4\)"),
-        ({"RANK": None}, rf"environment\.RANK: {SET}"),
-        ({"MASTER_PORT": None}, rf"environment\.MASTER_PORT: {SET}"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"WORLD_SIZE": "two"}, r"environment\.WORLD_SIZE: must be an integer of at least 1; got 'two' \(str\)"),
+    ({"WORLD_SIZE": "0"}, r"environment\.WORLD_SIZE: must be an integer of at least 1; got '0' \(str\)"),
+    ({"RANK": "4"}, r"environment\.RANK: must be an integer in \[0, 4\); got '4' \(str\)\. torchrun sets it"),
+    ({"RANK": "-1"}, r"environment\.RANK: must be an integer in \[0, 4\)"),
+    ({"RANK": None}, rf"environment\.RANK: {SET}"),
+    ({"MASTER_PORT": None}, rf"environment\.MASTER_PORT: {SET}"),
+])  # fmt: skip
 def test_variables_that_contradict_each_other_are_named(
     changes: dict[str, str | None], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,20 +27,17 @@ def test_they_go_on() -> None:
     assert [draw(), draw()] == expected
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "text"),
-    [
-        ("torch", torch.zeros(3), "torch: expected the state of torch's generator"),
-        ("torch", torch.zeros(5056, dtype=torch.uint8), "torch: expected the state of torch's generator"),
-        ("cuda", [torch.zeros(3)], "cuda.0: expected the 16 bytes of a GPU"),
-        ("numpy", torch.zeros(625), "numpy: expected the 624 words of a generator and its position"),
-        ("numpy", torch.full((625,), -1), "numpy: expected the 624 words of a generator and its position"),
-        ("python", None, "python: expected the 624 words of a generator and its position"),
-        ("python", torch.full((625,), 625), "python: expected the 624 words of a generator and its position"),
-        ("spare_normals", [0.0], "spare_normals: expected two finite numbers or None"),
-        ("spare_normals", [None, float("nan")], r"spare_normals\.1: expected a finite number"),
-    ],
-)
+@pytest.mark.parametrize(("field", "value", "text"), [
+    ("torch", torch.zeros(3), "torch: expected the state of torch's generator"),
+    ("torch", torch.zeros(5056, dtype=torch.uint8), "torch: expected the state of torch's generator"),
+    ("cuda", [torch.zeros(3)], "cuda.0: expected the 16 bytes of a GPU"),
+    ("numpy", torch.zeros(625), "numpy: expected the 624 words of a generator and its position"),
+    ("numpy", torch.full((625,), -1), "numpy: expected the 624 words of a generator and its position"),
+    ("python", None, "python: expected the 624 words of a generator and its position"),
+    ("python", torch.full((625,), 625), "python: expected the 624 words of a generator and its position"),
+    ("spare_normals", [0.0], "spare_normals: expected two finite numbers or None"),
+    ("spare_normals", [None, float("nan")], r"spare_normals\.1: expected a finite number"),
+])  # fmt: skip
 def test_what_is_no_state_is_named(field: str, value: Any, text: str) -> None:
     state = to_state(GlobalRandom.of_now()) | {field: value}
     with pytest.raises(CheckpointError, match=rf"random\.{text}"):

@@ -68,20 +68,14 @@ def test_every_field_refuses_what_its_rule_does_not_name(name: str) -> None:
                 TinyParams(**values)
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"batch_size": -1}, "batch_size: must be a positive integer or None; got -1 (int)"),
-        ({"max_epochs": True}, "max_epochs: must be a positive integer; got True (bool)"),
-        ({"lr": "fast"}, "lr: must be a positive finite number or a callable of progress in [0, 1]; got 'fast' (str)"),
-        ({"gamma": NAN}, "gamma: must be a number in [0, 1]; got nan (float)"),
-        (
-            {"stop_fn": 475},
-            "stop_fn: must be a callable (score) -> bool or None; got 475 (int). Write lambda score: ...",
-        ),
-        ({"warmup": 65}, "warmup: must be at most batch_size; got 65 (int). Lower it."),
-    ],
-)
+@pytest.mark.parametrize(("values", "text"), [
+    ({"batch_size": -1}, "batch_size: must be a positive integer or None; got -1 (int)"),
+    ({"max_epochs": True}, "max_epochs: must be a positive integer; got True (bool)"),
+    ({"lr": "fast"}, "lr: must be a positive finite number or a callable of progress in [0, 1]; got 'fast' (str)"),
+    ({"gamma": NAN}, "gamma: must be a number in [0, 1]; got nan (float)"),
+    ({"stop_fn": 475}, "stop_fn: must be a callable (score) -> bool or None; got 475 (int). Write lambda score: ..."),
+    ({"warmup": 65}, "warmup: must be at most batch_size; got 65 (int). Lower it."),
+])  # fmt: skip
 def test_error_texts(values: dict[str, Any], text: str) -> None:
     with pytest.raises(ParamsError) as caught:
         TinyParams(**({"max_epochs": 1} | values))
@@ -151,16 +145,13 @@ def test_functions_and_classes_of_ours_come_back_by_name() -> None:
         rl.A2CParams.from_json(text)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "text"),
-    [
-        ({"schedule": "os.system", "command": "ls"}, "TinyParams.lr: unknown schedule 'os.system' in the JSON; "),
-        ({"schedule": ["LinearSchedule"]}, "TinyParams.lr: unknown schedule ['LinearSchedule'] in the JSON; known: "),
-        ({"schedule": "LinearSchedule", "start": 1}, "TinyParams.lr: a LinearSchedule in JSON has start, end, until; "),
-        ({"schedule": "LinearSchedule", "start": "1", "end": 0, "until": 1}, "LinearSchedule.start: must be a finite "),
-        ({"live": "LinearSchedule"}, "TinyParams.lr: JSON holds only the name 'LinearSchedule'; pass lr=..."),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "text"), [
+    ({"schedule": "os.system", "command": "ls"}, "TinyParams.lr: unknown schedule 'os.system' in the JSON; "),
+    ({"schedule": ["LinearSchedule"]}, "TinyParams.lr: unknown schedule ['LinearSchedule'] in the JSON; known: "),
+    ({"schedule": "LinearSchedule", "start": 1}, "TinyParams.lr: a LinearSchedule in JSON has start, end, until; "),
+    ({"schedule": "LinearSchedule", "start": "1", "end": 0, "until": 1}, "LinearSchedule.start: must be a finite "),
+    ({"live": "LinearSchedule"}, "TinyParams.lr: JSON holds only the name 'LinearSchedule'; pass lr=..."),
+])  # fmt: skip
 def test_a_damaged_schedule_in_json(schedule: Any, text: str) -> None:
     document = json.loads(TinyParams(max_epochs=3).to_json())
     document["fields"]["lr"] = schedule
@@ -176,16 +167,13 @@ def plain(**changes: Any) -> str:
     return json.dumps(document)
 
 
-@pytest.mark.parametrize(
-    ("text", "live", "error"),
-    [
-        (plain(), {"bach_size": 3}, ".from_json: unknown field 'bach_size'. Did you mean 'batch_size'?"),
-        (plain(zzzzz=1), {}, ".from_json: unknown field 'zzzzz'."),
-        (plain(gamma=1.99), {}, ".gamma: must be a number in [0, 1]; got 1.99 (float)"),
-        (plain().replace("TinyParams", "PPOParams"), {}, ".from_json: the text describes a PPOParams"),
-        (plain(max_epochs=None), {}, ".max_epochs: the text lacks this field; pass max_epochs=..."),
-    ],
-)
+@pytest.mark.parametrize(("text", "live", "error"), [
+    (plain(), {"bach_size": 3}, ".from_json: unknown field 'bach_size'. Did you mean 'batch_size'?"),
+    (plain(zzzzz=1), {}, ".from_json: unknown field 'zzzzz'."),
+    (plain(gamma=1.99), {}, ".gamma: must be a number in [0, 1]; got 1.99 (float)"),
+    (plain().replace("TinyParams", "PPOParams"), {}, ".from_json: the text describes a PPOParams"),
+    (plain(max_epochs=None), {}, ".max_epochs: the text lacks this field; pass max_epochs=..."),
+])  # fmt: skip
 def test_json_that_does_not_fit(text: str, live: dict[str, Any], error: str) -> None:
     with pytest.raises(ParamsError) as caught:
         TinyParams.from_json(text, **live)

@@ -73,14 +73,11 @@ def test_names_with_dots_do_not_collide(tmp_path: Path) -> None:
     assert [again["net"]["0.weight"].item(), again["net.0"]["weight"].item(), again["net.0.weight"].item()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        ({"a": {"b": object}}, "tiny.a.b: a state holds tensors and plain values; got <class 'object'> (type)"),
-        ({"a": [1, np.int64(3)]}, "tiny.a.1: a state holds tensors and plain values; got np.int64(3) (int64)"),
-        ({"a": {3: 4}}, "tiny.a: keys of a state must be strings; got 3 (int)"),
-    ],
-)
+@pytest.mark.parametrize(("state", "text"), [
+    ({"a": {"b": object}}, "tiny.a.b: a state holds tensors and plain values; got <class 'object'> (type)"),
+    ({"a": [1, np.int64(3)]}, "tiny.a.1: a state holds tensors and plain values; got np.int64(3) (int64)"),
+    ({"a": {3: 4}}, "tiny.a: keys of a state must be strings; got 3 (int)"),
+])  # fmt: skip
 def test_what_is_not_plain_is_named_and_nothing_is_written(path: Path, state: dict[str, Any], text: str) -> None:
     before = path.read_bytes()
     with pytest.raises(TypeError) as caught:
@@ -243,16 +240,13 @@ def test_a_file_of_another_kind(path: Path, tmp_path: Path) -> None:
         read(tmp_path / "foreign")
 
 
-@pytest.mark.parametrize(
-    ("version", "text"),
-    [
-        (7, r"written in format 7, this release reads format 4\. Upgrade it\.$"),
-        (1, r"written in format 1 by a version before 0\.1\.0, this release reads format 4\. Load it"),
-        (3, r"written in format 3 by a version before 0\.1\.0, this release reads format 4\. Load it"),
-        *((unreadable, "not a readable tiny file") for unreadable in ("", "one", "1.5")),
-        (4, "SHA-256 differs"),  # it has no checksum
-    ],
-)
+@pytest.mark.parametrize(("version", "text"), [
+    (7, r"written in format 7, this release reads format 4\. Upgrade it\.$"),
+    (1, r"written in format 1 by a version before 0\.1\.0, this release reads format 4\. Load it"),
+    (3, r"written in format 3 by a version before 0\.1\.0, this release reads format 4\. Load it"),
+    *((unreadable, "not a readable tiny file") for unreadable in ("", "one", "1.5")),
+    (4, "SHA-256 differs"),  # it has no checksum
+])  # fmt: skip
 def test_a_file_of_another_version(path: Path, version: object, text: str) -> None:
     save_file({}, str(path), {"rltrainer": "tiny", "version": str(version), "state": '{"dict": {}}'})
     with pytest.raises(CheckpointError, match=f": {text}" if version != 4 else text):

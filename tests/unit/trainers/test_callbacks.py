@@ -24,15 +24,12 @@ def test_a_score_is_any_number(score: Any) -> None:
     assert type(result.best_score) is float
 
 
-@pytest.mark.parametrize(
-    ("score", "text"),
-    [
-        (None, "got None (NoneType). Does it lack a return?"),
-        ("3.5", "got '3.5' (str). Return a float."),
-        (True, "got True (bool). Return a float."),
-        (np.array([1.0, 2.0]), "got array([1., 2.]) (ndarray). Return a float."),
-    ],
-)
+@pytest.mark.parametrize(("score", "text"), [
+    (None, "got None (NoneType). Does it lack a return?"),
+    ("3.5", "got '3.5' (str). Return a float."),
+    (True, "got True (bool). Return a float."),
+    (np.array([1.0, 2.0]), "got array([1., 2.]) (ndarray). Return a float."),
+])  # fmt: skip
 def test_a_score_that_is_no_number_names_the_field(score: Any, text: str) -> None:
     with pytest.raises(ParamsError) as caught:
         trainer(compute_score_fn=lambda stats: score).run()
@@ -45,15 +42,12 @@ def test_a_flag_of_numpy_or_torch_stops(answer: Any) -> None:
     assert (result.stop_reason, result.epoch) == ("stop_fn", 1)
 
 
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
-        (None, "got None (NoneType). Does it lack a return?"),
-        (1.0, "got 1.0 (float). Compare: lambda score: score >= 475."),
-        ("no", "got 'no' (str). Compare: lambda score: score >= 475."),
-        (np.array([True, False]), "got array([ True, False]) (ndarray). Compare: lambda score: score >= 475."),
-    ],
-)
+@pytest.mark.parametrize(("answer", "text"), [
+    (None, "got None (NoneType). Does it lack a return?"),
+    (1.0, "got 1.0 (float). Compare: lambda score: score >= 475."),
+    ("no", "got 'no' (str). Compare: lambda score: score >= 475."),
+    (np.array([True, False]), "got array([ True, False]) (ndarray). Compare: lambda score: score >= 475."),
+])  # fmt: skip
 @pytest.mark.parametrize("in_training", [False, True])
 def test_a_stop_fn_that_does_not_say(answer: Any, text: str, in_training: bool) -> None:
     with pytest.raises(ParamsError) as caught:
@@ -97,16 +91,13 @@ def test_what_could_not_be_saved_is_not_the_best() -> None:
     assert run.state.best.score == 5.0
 
 
-@pytest.mark.parametrize(
-    ("field", "callback", "takes"),
-    [
-        ("stop_fn", lambda: True, "(score) -> bool"),
-        ("training_fn", lambda epoch: None, "(epoch, env_step)"),
-        ("save_best_fn", lambda algorithm, score: None, "(algorithm)"),
-        ("save_checkpoint_fn", lambda epoch, env_step: "", "(epoch, env_step, gradient_step) -> str"),
-        ("multi_agent_return_reduction", lambda: None, "(returns [E, A]) -> returns [E]"),
-    ],
-)
+@pytest.mark.parametrize(("field", "callback", "takes"), [
+    ("stop_fn", lambda: True, "(score) -> bool"),
+    ("training_fn", lambda epoch: None, "(epoch, env_step)"),
+    ("save_best_fn", lambda algorithm, score: None, "(algorithm)"),
+    ("save_checkpoint_fn", lambda epoch, env_step: "", "(epoch, env_step, gradient_step) -> str"),
+    ("multi_agent_return_reduction", lambda: None, "(returns [E, A]) -> returns [E]"),
+])  # fmt: skip
 def test_a_callback_that_takes_other_arguments(field: str, callback: Any, takes: str) -> None:
     with pytest.raises(ParamsError) as caught:
         trainer(**{field: callback})

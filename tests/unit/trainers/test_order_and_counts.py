@@ -118,14 +118,11 @@ def test_warmup_counts_env_steps_and_owes_nothing() -> None:
     assert result.gradient_step == 300 - 90
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        # Two repetitions of two minibatches with losses 1, 2, 3, 4.
-        ({"epoch_num_steps": 10, "batch_size": 5, "update_step_num_repetitions": 2}, (2.5, 4)),
-        ({"batch_size": None}, (1.5, 2)),  # two training steps with one gradient step each: losses 1 and 2
-    ],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    # Two repetitions of two minibatches with losses 1, 2, 3, 4.
+    ({"epoch_num_steps": 10, "batch_size": 5, "update_step_num_repetitions": 2}, (2.5, 4)),
+    ({"batch_size": None}, (1.5, 2)),  # two training steps with one gradient step each: losses 1 and 2
+])  # fmt: skip
 def test_losses_are_means_over_all_gradient_steps_of_an_epoch(options: Any, expected: tuple[float, int]) -> None:
     update = on_policy_trainer(max_epochs=1, **options).run().epochs[0].update
     assert (update.metrics["loss"], update.num_gradient_steps) == expected

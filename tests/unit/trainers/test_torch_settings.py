@@ -38,14 +38,11 @@ def with_runtime(name: str, *, fails: bool = False, **runtime: Any) -> tuple[Any
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize(
-    ("runtime", "inside"),
-    [
-        ({"deterministic": True, "num_threads": 3}, (2, True, False, True, False, True, 3)),
-        ({"detect_anomaly": True, "num_threads": 1}, (0, False, True, False, True, True, 1)),
-        ({"num_threads": 1}, (0, False, True, False, False, True, 1)),
-    ],
-)
+@pytest.mark.parametrize(("runtime", "inside"), [
+    ({"deterministic": True, "num_threads": 3}, (2, True, False, True, False, True, 3)),
+    ({"detect_anomaly": True, "num_threads": 1}, (0, False, True, False, True, True, 1)),
+    ({"num_threads": 1}, (0, False, True, False, False, True, 1)),
+])  # fmt: skip
 def test_flags_hold_while_training_and_are_restored(
     runtime: dict[str, Any], inside: tuple[Any, ...], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

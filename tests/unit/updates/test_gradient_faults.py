@@ -110,14 +110,11 @@ def test_it_is_trained_as_in_torch_once_a_loss_depends_on_it(
 
 
 @pytest.mark.filterwarnings("ignore:BC. the loss does not depend on")
-@pytest.mark.parametrize(
-    ("optimizer", "all_reduce", "stays"),
-    [
-        (None, lambda x: x + 1.0 if x.dim() else x, False),  # another process has a gradient of it
-        (None, lambda x: x * 1.0, True),
-        (lambda p: torch.optim.AdamW(p, weight_decay=0.5), None, True),
-    ],
-)
+@pytest.mark.parametrize(("optimizer", "all_reduce", "stays"), [
+    (None, lambda x: x + 1.0 if x.dim() else x, False),  # another process has a gradient of it
+    (None, lambda x: x * 1.0, True),
+    (lambda p: torch.optim.AdamW(p, weight_decay=0.5), None, True),
+])  # fmt: skip
 def test_another_process_may_have_a_gradient_of_it_and_no_weight_decays(
     optimizer: Any, all_reduce: Any, stays: bool
 ) -> None:

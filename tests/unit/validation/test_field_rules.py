@@ -14,42 +14,36 @@ BAD_FOR_ALL_NUMBERS = [None, True, False, NAN, INF, -INF, "", "1", [], [1], {}, 
 SCHEDULED_FLOAT = field_rules.PositiveFloat | field_rules.Scheduled
 
 
-@pytest.mark.parametrize(
-    ("annotation", "good", "bad"),
-    [
-        (field_rules.PositiveInt, [1, 7, 10**400], [0, -1, 1.0, 0.5, *BAD_FOR_ALL_NUMBERS]),
-        (field_rules.NonNegativeInt, [0, 1], [-1, 0.0, 1.5, *BAD_FOR_ALL_NUMBERS]),
-        (field_rules.PositiveFloat, [1, 1e-300, 2.5, 10**400], [0, 0.0, -1, -0.5, *BAD_FOR_ALL_NUMBERS]),
-        (field_rules.NonNegativeFloat, [0, 0.0, 3.5], [-1, -1e-9, *BAD_FOR_ALL_NUMBERS]),
-        (field_rules.FiniteFloat, [-1, 0, 2.5, 10**400], BAD_FOR_ALL_NUMBERS),
-        (field_rules.UnitFloat, [0, 1, 0.0, 1.0, 0.3], [-1, -1e-9, 1.0001, 2, *BAD_FOR_ALL_NUMBERS]),
-        (field_rules.Flag, [True, False], [0, 1, None, "", "True", [], NAN]),
-        (field_rules.Scheduled, [lambda progress: progress], [0.1]),
-        (SCHEDULED_FLOAT, [3e-4, lambda progress: 3e-4], [-1, None]),
-        (field_rules.PositiveInt | None, [None, 1], [0]),
-        (Literal["mean", "max"], ["max"], ["min", "", None, 1, ["max"]]),
-        (Annotated[Any, instance_of(dict, list)], [{}, []], [()]),
-        (Annotated[Any, a_callable("(score) -> bool")], [len], [475]),
-    ],
-)
+@pytest.mark.parametrize(("annotation", "good", "bad"), [
+    (field_rules.PositiveInt, [1, 7, 10**400], [0, -1, 1.0, 0.5, *BAD_FOR_ALL_NUMBERS]),
+    (field_rules.NonNegativeInt, [0, 1], [-1, 0.0, 1.5, *BAD_FOR_ALL_NUMBERS]),
+    (field_rules.PositiveFloat, [1, 1e-300, 2.5, 10**400], [0, 0.0, -1, -0.5, *BAD_FOR_ALL_NUMBERS]),
+    (field_rules.NonNegativeFloat, [0, 0.0, 3.5], [-1, -1e-9, *BAD_FOR_ALL_NUMBERS]),
+    (field_rules.FiniteFloat, [-1, 0, 2.5, 10**400], BAD_FOR_ALL_NUMBERS),
+    (field_rules.UnitFloat, [0, 1, 0.0, 1.0, 0.3], [-1, -1e-9, 1.0001, 2, *BAD_FOR_ALL_NUMBERS]),
+    (field_rules.Flag, [True, False], [0, 1, None, "", "True", [], NAN]),
+    (field_rules.Scheduled, [lambda progress: progress], [0.1]),
+    (SCHEDULED_FLOAT, [3e-4, lambda progress: 3e-4], [-1, None]),
+    (field_rules.PositiveInt | None, [None, 1], [0]),
+    (Literal["mean", "max"], ["max"], ["min", "", None, 1, ["max"]]),
+    (Annotated[Any, instance_of(dict, list)], [{}, []], [()]),
+    (Annotated[Any, a_callable("(score) -> bool")], [len], [475]),
+])  # fmt: skip
 def test_values(annotation: Any, good: list[object], bad: list[object]) -> None:
     rules = rules_of(annotation)
     assert [value for value in [*good, *bad] if any(rule.accepts(value) for rule in rules)] == good
 
 
-@pytest.mark.parametrize(
-    ("annotation", "texts"),
-    [
-        (SCHEDULED_FLOAT, ["a positive finite number", "a callable of progress in [0, 1]"]),
-        (field_rules.PositiveInt | None, ["a positive integer", "None"]),
-        (Literal["mean", "max"], ["one of 'mean', 'max'"]),
-        (Annotated[Any, instance_of(dict, list)], ["a dict or list"]),
-        (Annotated[Any, a_callable("(score) -> bool")], ["a callable (score) -> bool"]),
-        (Annotated[int, "a note"], []),
-        (tuple[int, ...], []),
-        (Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)], ["even"]),
-    ],
-)
+@pytest.mark.parametrize(("annotation", "texts"), [
+    (SCHEDULED_FLOAT, ["a positive finite number", "a callable of progress in [0, 1]"]),
+    (field_rules.PositiveInt | None, ["a positive integer", "None"]),
+    (Literal["mean", "max"], ["one of 'mean', 'max'"]),
+    (Annotated[Any, instance_of(dict, list)], ["a dict or list"]),
+    (Annotated[Any, a_callable("(score) -> bool")], ["a callable (score) -> bool"]),
+    (Annotated[int, "a note"], []),
+    (tuple[int, ...], []),
+    (Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)], ["even"]),
+])  # fmt: skip
 def test_texts(annotation: Any, texts: list[str]) -> None:
     assert [rule.text for rule in rules_of(annotation)] == texts
 

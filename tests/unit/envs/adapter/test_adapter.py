@@ -286,24 +286,21 @@ def test_observations_that_do_not_fit(obs: Any, text: str) -> None:
 NO_FLAGS, NUMBERS = np.zeros(2, np.bool_), r"expected numbers \(2,\), or \(2, 'num_agents'\), got "
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "text"),
-    [
-        (0, np.zeros((2, 1), np.float32), r"obs: expected float32 \(2, 3\), got float32 \(2, 1\)"),
-        (0, np.zeros(3, np.float32), r"obs: expected float32 \(2, 3\), got float32 \(3,\)"),
-        (0, np.zeros((2, 3)), r"obs: expected float32 \(2, 3\), got float64 \(2, 3\)"),
-        (1, np.zeros(3), rf"reward: {NUMBERS}.* \(3,\)"),
-        (1, np.array(["a", "b"]), rf"reward: {NUMBERS}<U1 \(2,\)"),
-        (1, np.zeros((2, 1, 1)), rf"reward: {NUMBERS}float64 \(2, 1, 1\)"),
-        (1, 1.0, f"reward: {NUMBERS}float 1.0"),
-        (2, np.zeros(2, int), r"terminated: expected bool \(2,\), got int64 \(2,\)"),
-        (2, np.array(["", "yes"]), r"terminated: expected bool \(2,\), got <U3 \(2,\)"),
-        (3, np.zeros(3, bool), r"truncated: expected bool \(2,\), got bool \(3,\)"),
-        (3, False, r"truncated: expected bool \(2,\), got bool False"),
-        (3, [False, False], r"truncated: expected bool \(2,\), got list \[False, False\]"),
-        (3, None, r"truncated: expected bool \(2,\), got NoneType None"),
-    ],
-)
+@pytest.mark.parametrize(("place", "value", "text"), [
+    (0, np.zeros((2, 1), np.float32), r"obs: expected float32 \(2, 3\), got float32 \(2, 1\)"),
+    (0, np.zeros(3, np.float32), r"obs: expected float32 \(2, 3\), got float32 \(3,\)"),
+    (0, np.zeros((2, 3)), r"obs: expected float32 \(2, 3\), got float64 \(2, 3\)"),
+    (1, np.zeros(3), rf"reward: {NUMBERS}.* \(3,\)"),
+    (1, np.array(["a", "b"]), rf"reward: {NUMBERS}<U1 \(2,\)"),
+    (1, np.zeros((2, 1, 1)), rf"reward: {NUMBERS}float64 \(2, 1, 1\)"),
+    (1, 1.0, f"reward: {NUMBERS}float 1.0"),
+    (2, np.zeros(2, int), r"terminated: expected bool \(2,\), got int64 \(2,\)"),
+    (2, np.array(["", "yes"]), r"terminated: expected bool \(2,\), got <U3 \(2,\)"),
+    (3, np.zeros(3, bool), r"truncated: expected bool \(2,\), got bool \(3,\)"),
+    (3, False, r"truncated: expected bool \(2,\), got bool False"),
+    (3, [False, False], r"truncated: expected bool \(2,\), got list \[False, False\]"),
+    (3, None, r"truncated: expected bool \(2,\), got NoneType None"),
+])  # fmt: skip
 @pytest.mark.parametrize("num_before", [0, 2])
 def test_outcomes_that_do_not_fit(place: int, value: Any, text: str, num_before: int) -> None:
     envs = FakeVectorEnv()
@@ -341,14 +338,11 @@ def test_a_step_that_looks_otherwise_and_is_right_is_looked_at_wholly() -> None:
         check(torch.zeros(2), torch.ones(2), flags, flags, {})
 
 
-@pytest.mark.parametrize(
-    ("info", "error", "text"),
-    [
-        ({}, EnvError, r'env 1 ended its episode, but info\["final_obs"\] holds no final observation of it'),
-        ({"final_obs": np.array([None, None])}, EnvError, r'env 1 ended its episode, but info\["final_obs"\] holds no'),
-        ({"final_obs": np.zeros((2, 1))}, SpaceError, r"env 1 final_obs: expected shape \(3,\), got float64 \(1,\)"),
-    ],
-)
+@pytest.mark.parametrize(("info", "error", "text"), [
+    ({}, EnvError, r'env 1 ended its episode, but info\["final_obs"\] holds no final observation of it'),
+    ({"final_obs": np.array([None, None])}, EnvError, r'env 1 ended its episode, but info\["final_obs"\] holds no'),
+    ({"final_obs": np.zeros((2, 1))}, SpaceError, r"env 1 final_obs: expected shape \(3,\), got float64 \(1,\)"),
+])  # fmt: skip
 def test_a_final_observation_that_is_missing_or_does_not_fit(info: Any, error: type[Exception], text: str) -> None:
     envs = FakeVectorEnv(step=(np.zeros(2), np.array([False, True]), NO_FLAGS, info))
     envs.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}

@@ -86,13 +86,10 @@ def text_of(error: Any, make: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "first", "other"),
-    [
-        ("observation_space", "Box(-1000.0, 1000.0, (3,), float32)", "Box(-1.0, 1.0, (2,), float32)"),
-        ("action_space", "Discrete(2)", "Discrete(5)"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "first", "other"), [
+    ("observation_space", "Box(-1000.0, 1000.0, (3,), float32)", "Box(-1.0, 1.0, (2,), float32)"),
+    ("action_space", "Discrete(2)", "Discrete(5)"),
+])  # fmt: skip
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_unequal_spaces(kind: str, first: str, other: str, backend: Any) -> None:
     text = text_of(SpaceError, lambda: rl.AgentsAsEnvs(partial(OneDiffers, kind), 1, backend=backend))
@@ -163,21 +160,18 @@ def test_a_missing_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
 MISSING = "missing in the {} of step 2 of the episode; they are those of 'a'"
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "error", "text"),
-    [
-        (0, "missing", EnvError, f"agent 'b': {MISSING.format('observations')}"),
-        (1, "missing", EnvError, f"agent 'b': {MISSING.format('rewards')}"),
-        (2, "missing", EnvError, f"agent 'b': {MISSING.format('terminations')}"),
-        (3, "missing", EnvError, f"agent 'b': {MISSING.format('truncations')}"),
-        (5, "c", EnvError, "agent 'c' is in env.agents, but not in possible_agents: 'a', 'b'"),
-        (0, np.zeros(2, np.float32), SpaceError, "agent 'b' obs: expected float32 (3,), got float32 (2,)"),
-        (1, np.zeros(2), SpaceError, "agent 'b' reward: expected a number, got float64 (2,)"),
-        (1, None, SpaceError, "agent 'b' reward: expected a number, or one per agent, got NoneType None"),
-        (2, 0, SpaceError, "agent 'b' terminations: expected bool, got int 0"),
-        (4, [1], SpaceError, "agent 'b' info: expected a dict, got list [1]"),
-    ],
-)
+@pytest.mark.parametrize(("place", "value", "error", "text"), [
+    (0, "missing", EnvError, f"agent 'b': {MISSING.format('observations')}"),
+    (1, "missing", EnvError, f"agent 'b': {MISSING.format('rewards')}"),
+    (2, "missing", EnvError, f"agent 'b': {MISSING.format('terminations')}"),
+    (3, "missing", EnvError, f"agent 'b': {MISSING.format('truncations')}"),
+    (5, "c", EnvError, "agent 'c' is in env.agents, but not in possible_agents: 'a', 'b'"),
+    (0, np.zeros(2, np.float32), SpaceError, "agent 'b' obs: expected float32 (3,), got float32 (2,)"),
+    (1, np.zeros(2), SpaceError, "agent 'b' reward: expected a number, got float64 (2,)"),
+    (1, None, SpaceError, "agent 'b' reward: expected a number, or one per agent, got NoneType None"),
+    (2, 0, SpaceError, "agent 'b' terminations: expected bool, got int 0"),
+    (4, [1], SpaceError, "agent 'b' info: expected a dict, got list [1]"),
+])  # fmt: skip
 def test_what_an_env_returns(place: int, value: Any, error: type[Exception], text: str) -> None:
     envs = rl.AgentsAsEnvs(partial(Wrong, place, value), 2)
     envs.reset(seed=1)

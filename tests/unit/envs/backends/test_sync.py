@@ -283,23 +283,20 @@ def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, num_steps
         envs.reset() if num_steps is None else envs.step(ZEROS)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (("1", False, False), "env 1 reward: expected a number, or one per agent, got str '1' (write float(...)"),
-        ((None, False, False), "env 1 reward: expected a number, or one per agent, got NoneType None (does the env"),
-        ((1j, False, False), "env 1 reward: expected a number, or one per agent, got complex 1j"),
-        ((np.zeros((2, 2)), False, False), "env 1 reward: expected a number, or one per agent, got float64 (2, 2)"),
-        ((np.zeros(2), False, False), "env 1 reward: expected shape (), as env 0 has, got float64 (2,)"),
-        ((0.0, 1, False), "env 1 terminated: expected bool, got int 1 (write bool(...) where the env returns it)"),
-        ((0.0, False, None), "env 1 truncated: expected bool, got NoneType None"),
-        ((0.0, np.array([True]), False), "env 1 terminated: expected bool, got bool (1,)"),
-        ((0.0, "no", False), "env 1 terminated: expected bool, got str 'no'"),
-        ((0.0, False, np.float64(0)), "env 1 truncated: expected bool, got float64 ()"),
-        ((0.0, False, False, None), "env 1 info: expected a dict, got NoneType None"),
-        ((0.0, False, False, DEEP), "env 1 info: its dicts are nested too deeply"),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "text"), [
+    (("1", False, False), "env 1 reward: expected a number, or one per agent, got str '1' (write float(...)"),
+    ((None, False, False), "env 1 reward: expected a number, or one per agent, got NoneType None (does the env"),
+    ((1j, False, False), "env 1 reward: expected a number, or one per agent, got complex 1j"),
+    ((np.zeros((2, 2)), False, False), "env 1 reward: expected a number, or one per agent, got float64 (2, 2)"),
+    ((np.zeros(2), False, False), "env 1 reward: expected shape (), as env 0 has, got float64 (2,)"),
+    ((0.0, 1, False), "env 1 terminated: expected bool, got int 1 (write bool(...) where the env returns it)"),
+    ((0.0, False, None), "env 1 truncated: expected bool, got NoneType None"),
+    ((0.0, np.array([True]), False), "env 1 terminated: expected bool, got bool (1,)"),
+    ((0.0, "no", False), "env 1 terminated: expected bool, got str 'no'"),
+    ((0.0, False, np.float64(0)), "env 1 truncated: expected bool, got float64 ()"),
+    ((0.0, False, False, None), "env 1 info: expected a dict, got NoneType None"),
+    ((0.0, False, False, DEEP), "env 1 info: its dicts are nested too deeply"),
+])  # fmt: skip
 @pytest.mark.parametrize("at", [1, 3])
 def test_outcomes_that_do_not_fit(outcome: Any, text: str, at: int) -> None:
     envs = with_fake(FakeEnv(outcome=(*outcome, {})[:4], fails_at=at))
