@@ -304,12 +304,12 @@ PLANTED: dict[str, tuple[str, Any, str, Any, str]] = {
     "statistics on another device": (
         "dqn", normalizer, "to_device", lambda x, device: x, "^sub: expected all tensors to be on the same device"
     ),
-    "a mask made on the host": ("ppo", types.Rollout, "ends", property(lambda rollout: ENDS.fget(rollout).cpu()), ""),
+    "a mask made on the host": ("ppo", types.Rollout, "ends", property(lambda rollout: ENDS.fget(rollout).cpu()), "cpu"),
     "noise from the generator of the host": (
         "sac", algorithm, "make_generator", lambda seed, device: make_generator(seed),
         "expected a generator on cuda, found one on cpu",
     ),
-    "a batch that is not copied": ("dqn", rl.Transitions, "to", lambda transitions, device: transitions, ""),
+    "a batch that is not copied": ("dqn", rl.Transitions, "to", lambda transitions, device: transitions, "cpu"),
 }  # fmt: skip
 
 

@@ -121,16 +121,13 @@ def test_what_a_life_may_not_do_is_seen(notes: list[str], stderr: str, expected:
     assert expected in found[0]
 
 
-@pytest.mark.parametrize(
-    ("do", "expected"),
-    [
-        (lambda saved: (saved / ".checkpoint-7.new").mkdir(), ["['.checkpoint-7.new'] were left behind"]),
-        (lambda saved: (saved / "checkpoint-000000000001" / "a.safetensors").write_bytes(b"FIRST"),
-         ["a.safetensors is damaged, and nobody has damaged it", "was changed after it was written"]),
-        (lambda saved: [write_checkpoint(saved, serial, b"of the buffer") for serial in range(3, 7)],
-         ["6 checkpoints, of which the newest 3 and the best were to stay"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("do", "expected"), [
+    (lambda saved: (saved / ".checkpoint-7.new").mkdir(), ["['.checkpoint-7.new'] were left behind"]),
+    (lambda saved: (saved / "checkpoint-000000000001" / "a.safetensors").write_bytes(b"FIRST"),
+     ["a.safetensors is damaged, and nobody has damaged it", "was changed after it was written"]),
+    (lambda saved: [write_checkpoint(saved, serial, b"of the buffer") for serial in range(3, 7)],
+     ["6 checkpoints, of which the newest 3 and the best were to stay"]),
+])  # fmt: skip
 def test_what_a_life_may_not_leave_is_seen(do: Callable[[Path], None], expected: list[str], run: Run) -> None:
     assert problems(run, GOOD) == ["1 training steps are lost, expected at most 0"]
     write_checkpoint(run.saved, 2, b"of the buffer")

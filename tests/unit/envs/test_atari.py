@@ -145,18 +145,15 @@ def test_a_state_holds_what_was_played() -> None:
         other.unwrapped.load_state_dict(state | {"checks": [state["checks"][0], 7]})
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"seeds": [1]}, "adapter.envs: expected the state of 2 games, found that of others"),
-        ({"seeds": [1, -2]}, "adapter.envs.seeds.1: expected an integer in [0, 2**31), found -2"),
-        ({"seeds": [2**31, 2]}, "adapter.envs.seeds.0: expected an integer in [0, 2**31), found 2147483648"),
-        ({"actions": [torch.zeros(0, dtype=torch.uint8), torch.tensor([4], dtype=torch.uint8)]},
-         "adapter.envs.actions.1: expected uint8 actions below 4, found others"),
-        ({"actions": [torch.zeros(1), torch.zeros(1)]}, "adapter.envs.actions.0: expected uint8 actions below 4"),
-        ({"lives": 3}, "adapter.envs.lives: expected no field of GamesState, found 3"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "text"), [
+    ({"seeds": [1]}, "adapter.envs: expected the state of 2 games, found that of others"),
+    ({"seeds": [1, -2]}, "adapter.envs.seeds.1: expected an integer in [0, 2**31), found -2"),
+    ({"seeds": [2**31, 2]}, "adapter.envs.seeds.0: expected an integer in [0, 2**31), found 2147483648"),
+    ({"actions": [torch.zeros(0, dtype=torch.uint8), torch.tensor([4], dtype=torch.uint8)]},
+     "adapter.envs.actions.1: expected uint8 actions below 4, found others"),
+    ({"actions": [torch.zeros(1), torch.zeros(1)]}, "adapter.envs.actions.0: expected uint8 actions below 4"),
+    ({"lives": 3}, "adapter.envs.lives: expected no field of GamesState, found 3"),
+])  # fmt: skip
 def test_a_state_of_others_is_an_error(change: dict[str, Any], text: str) -> None:
     envs = make(2)
     envs.reset(seed=1)
@@ -183,21 +180,18 @@ def test_auto_takes_what_can_do_it(
     envs.close()
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "text"),
-    [
-        (lambda: rl.AtariWrapper(gym.make("CartPole-v1")), ParamsError,
-         "AtariWrapper.env: must be a game of ALE that skips no frames; got "),
-        (lambda: rl.AtariWrapper(gym.make("ale_py:ALE/Pong-v5")), ParamsError,
-         "AtariWrapper.env: must be a game of ALE that skips no frames; got "),
-        (lambda: make(frame_stack=0), ParamsError, "AtariWrapper.frame_stack: must be a positive integer; got 0 (int)"),
-        (lambda: make(clip_reward=1), ParamsError, "AtariWrapper.clip_reward: must be True or False; got 1 (int)"),
-        (lambda: rl.make_vec("CartPole-v1", 2, backend="native", wrappers=[rl.AtariWrapper]), ParamsError,
-         "make_vec.wrappers: 'native' has no single envs to wrap; got "),
-        (lambda: rl.make_vec("ALE/Pong-v5", 2, backend="native", wrappers=[rl.AtariWrapper], mode=1), EnvError,
-         "make_vec.env: ALE/Pong-v5 cannot be made: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "kind", "text"), [
+    (lambda: rl.AtariWrapper(gym.make("CartPole-v1")), ParamsError,
+     "AtariWrapper.env: must be a game of ALE that skips no frames; got "),
+    (lambda: rl.AtariWrapper(gym.make("ale_py:ALE/Pong-v5")), ParamsError,
+     "AtariWrapper.env: must be a game of ALE that skips no frames; got "),
+    (lambda: make(frame_stack=0), ParamsError, "AtariWrapper.frame_stack: must be a positive integer; got 0 (int)"),
+    (lambda: make(clip_reward=1), ParamsError, "AtariWrapper.clip_reward: must be True or False; got 1 (int)"),
+    (lambda: rl.make_vec("CartPole-v1", 2, backend="native", wrappers=[rl.AtariWrapper]), ParamsError,
+     "make_vec.wrappers: 'native' has no single envs to wrap; got "),
+    (lambda: rl.make_vec("ALE/Pong-v5", 2, backend="native", wrappers=[rl.AtariWrapper], mode=1), EnvError,
+     "make_vec.env: ALE/Pong-v5 cannot be made: "),
+])  # fmt: skip
 def test_what_is_wrong_is_named(call: Any, kind: type[RLTrainerError], text: str) -> None:
     with pytest.raises(kind) as caught:
         call()

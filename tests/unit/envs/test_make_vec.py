@@ -126,21 +126,18 @@ CANNOT, NEEDS = "CartPole-v1 cannot be made: TypeError: .*wheels", "needs a pack
 
 
 @pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize(
-    ("env", "backend", "options", "error", "text"),
-    [
-        ("CartPol-v1", "auto", {}, EnvError, r"Environment `CartPol` doesn't exist. Did you mean: `CartPole`\?"),
-        ("CartPole-v9", "auto", {}, EnvError, "Environment version `v9` for environment `CartPole` doesn't exist"),
-        ("a b", "auto", {}, EnvError, "Malformed environment ID: a b"),
-        ("CartPole-v1", "native", {"wheels": 3}, EnvError, CANNOT),
-        ("Wheels-v0", "sync", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
-        ("Wheels-v0", "native", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
-        ("Hull-v0", "auto", {}, MissingExtraError, rf'Hull-v0 {NEEDS}.* Run in a clone: pip install "\.\[mujoco\]"$'),
-        ("ALE/Pong-v5", "auto", {}, MissingExtraError, rf"ale_py:ALE/Pong-v5 {NEEDS}.*ale_py.*\.\[atari\]"),
-        ("no_such_module:Foo-v0", "auto", {}, MissingExtraError,
-         f"no_such_module:Foo-v0 {NEEDS}No module named 'no_such_module'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "backend", "options", "error", "text"), [
+    ("CartPol-v1", "auto", {}, EnvError, r"Environment `CartPol` doesn't exist. Did you mean: `CartPole`\?"),
+    ("CartPole-v9", "auto", {}, EnvError, "Environment version `v9` for environment `CartPole` doesn't exist"),
+    ("a b", "auto", {}, EnvError, "Malformed environment ID: a b"),
+    ("CartPole-v1", "native", {"wheels": 3}, EnvError, CANNOT),
+    ("Wheels-v0", "sync", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
+    ("Wheels-v0", "native", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
+    ("Hull-v0", "auto", {}, MissingExtraError, rf'Hull-v0 {NEEDS}.* Run in a clone: pip install "\.\[mujoco\]"$'),
+    ("ALE/Pong-v5", "auto", {}, MissingExtraError, rf"ale_py:ALE/Pong-v5 {NEEDS}.*ale_py.*\.\[atari\]"),
+    ("no_such_module:Foo-v0", "auto", {}, MissingExtraError,
+     f"no_such_module:Foo-v0 {NEEDS}No module named 'no_such_module'"),
+])  # fmt: skip
 def test_envs_that_cannot_be_made(
     env: str, backend: Any, options: Any, error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,14 +146,11 @@ def test_a_part_of_the_same_name_is_an_error() -> None:
     rl.PixelObservation(env)  # replaces it
 
 
-@pytest.mark.parametrize(
-    ("field", "rule", "values"),
-    [
-        ("size", r"\(height, width\), two positive integers or None", [*BAD, True, (84,), (84, 0), (84, 84, 1)]),
-        ("grayscale", "True or False", [*BAD, None]),
-        ("render_only", "True or False", [*BAD, None]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("field", "rule", "values"), [
+    ("size", r"\(height, width\), two positive integers or None", [*BAD, True, (84,), (84, 0), (84, 84, 1)]),
+    ("grayscale", "True or False", [*BAD, None]),
+    ("render_only", "True or False", [*BAD, None]),
+])  # fmt: skip
 def test_arguments_are_checked(field: str, rule: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ParamsError, match=rf"^PixelObservation.{field}: must be {rule}; got "):

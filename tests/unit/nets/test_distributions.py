@@ -47,21 +47,15 @@ BOTH = torch.tensor([[2, 1], [0, 2]])
 INSIDE = torch.tensor([[[0.3, -0.9]], [[-0.99, 0.0]], [[0.999, 0.5]]], dtype=torch.float64).expand(3, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "actions", "mode"),
-    [
-        (Categorical(LOGITS), reference.Categorical(logits=LOGITS), [[0, 0], [1, 1], [2, 2], [0, 2]], [2, 0]),
-        (MultiCategorical([Categorical(LOGITS), Categorical(SECOND, 1)]), TwoChoices(), BOTH[None], BOTH.tolist()),
-        (
-            Bernoulli(FLAG_LOGITS), reference.Independent(reference.Bernoulli(logits=FLAG_LOGITS), 1),
-            torch.tensor([[[0, 0, 1]], [[1, 1, 1]], [[0, 1, 0]]]).expand(3, 2, 3).double(), [[1, 0, 1], [1, 0, 0]],
-        ),
-        (DiagonalGaussian(MEAN, LOG_STD), gaussian_reference(LOG_STD), ACTION[None], MEAN.tolist()),
-        (DiagonalGaussian(MEAN, LOG_STD[0]), gaussian_reference(LOG_STD[0]), ACTION[None], MEAN.tolist()),
-        (SquashedGaussian(MEAN, LOG_STD), squashed_reference(), INSIDE, MEAN.tanh().tolist()),
-    ],
-    ids=["categorical", "multi", "flags", "gaussian", "one spread for all", "squashed"],
-)  # fmt: skip
+@pytest.mark.parametrize(("ours", "theirs", "actions", "mode"), [
+    (Categorical(LOGITS), reference.Categorical(logits=LOGITS), [[0, 0], [1, 1], [2, 2], [0, 2]], [2, 0]),
+    (MultiCategorical([Categorical(LOGITS), Categorical(SECOND, 1)]), TwoChoices(), BOTH[None], BOTH.tolist()),
+    (Bernoulli(FLAG_LOGITS), reference.Independent(reference.Bernoulli(logits=FLAG_LOGITS), 1),
+     torch.tensor([[[0, 0, 1]], [[1, 1, 1]], [[0, 1, 0]]]).expand(3, 2, 3).double(), [[1, 0, 1], [1, 0, 0]]),
+    (DiagonalGaussian(MEAN, LOG_STD), gaussian_reference(LOG_STD), ACTION[None], MEAN.tolist()),
+    (DiagonalGaussian(MEAN, LOG_STD[0]), gaussian_reference(LOG_STD[0]), ACTION[None], MEAN.tolist()),
+    (SquashedGaussian(MEAN, LOG_STD), squashed_reference(), INSIDE, MEAN.tanh().tolist()),
+], ids=["categorical", "multi", "flags", "gaussian", "one spread for all", "squashed"])  # fmt: skip
 def test_densities_entropies_and_modes_are_torchs(ours: Any, theirs: Any, actions: Any, mode: Any) -> None:
     for action in torch.as_tensor(actions):
         torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
@@ -261,23 +255,20 @@ def normal(mean: float, std: float) -> DiagonalGaussian:
     return DiagonalGaussian(torch.full((1, 1), mean), torch.full((1,), math.log(std)))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "divergence"),
-    [
-        # 0.5 log(0.5 / 0.9) + 0.5 log(0.5 / 0.1)
-        (Categorical(P), Categorical(Q), 0.510826),
-        (Categorical(P), Categorical(P + 7), 0.0),
-        # What has no probability adds nothing: log(1 / 0.9), also where the other one has none either.
-        (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(Q), 0.105361),
-        (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(torch.tensor([[0.0, -math.inf]])), 0.0),
-        (MultiCategorical([Categorical(P)] * 2), MultiCategorical([Categorical(Q)] * 2), 2 * 0.510826),
-        (Bernoulli(torch.zeros(1, 2)), Bernoulli(torch.full((1, 2), math.log(9))), 2 * 0.510826),
-        # log 2 + (1 + 1) / 8 - 1 / 2 and -log 2 + (4 + 1) / 2 - 1 / 2
-        (normal(0.0, 1.0), normal(1.0, 2.0), 0.443147),
-        (normal(1.0, 2.0), normal(0.0, 1.0), 1.306853),
-        (SquashedGaussian(MEAN[:1, :1], LOG_STD[:1, :1]), SquashedGaussian(MEAN[:1, :1], LOG_STD[:1, :1]), 0.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "divergence"), [
+    # 0.5 log(0.5 / 0.9) + 0.5 log(0.5 / 0.1)
+    (Categorical(P), Categorical(Q), 0.510826),
+    (Categorical(P), Categorical(P + 7), 0.0),
+    # What has no probability adds nothing: log(1 / 0.9), also where the other one has none either.
+    (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(Q), 0.105361),
+    (Categorical(torch.tensor([[0.0, -math.inf]])), Categorical(torch.tensor([[0.0, -math.inf]])), 0.0),
+    (MultiCategorical([Categorical(P)] * 2), MultiCategorical([Categorical(Q)] * 2), 2 * 0.510826),
+    (Bernoulli(torch.zeros(1, 2)), Bernoulli(torch.full((1, 2), math.log(9))), 2 * 0.510826),
+    # log 2 + (1 + 1) / 8 - 1 / 2 and -log 2 + (4 + 1) / 2 - 1 / 2
+    (normal(0.0, 1.0), normal(1.0, 2.0), 0.443147),
+    (normal(1.0, 2.0), normal(0.0, 1.0), 1.306853),
+    (SquashedGaussian(MEAN[:1, :1], LOG_STD[:1, :1]), SquashedGaussian(MEAN[:1, :1], LOG_STD[:1, :1]), 0.0),
+])  # fmt: skip
 def test_divergences_by_hand(one: Any, other: Any, divergence: float) -> None:
     assert one.kl(other).tolist() == pytest.approx([divergence], abs=1e-6)
 

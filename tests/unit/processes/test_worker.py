@@ -95,15 +95,11 @@ def test_reports_and_questions_come_before_the_result(worker: Worker) -> None:
     assert not worker.is_busy
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (ValueError("no wheel"), EnvError,
-         r"during its fail: ValueError: no wheel\n\nIn the worker process:\nTraceback"),
-        (SystemExit(3), EnvError, "during its fail: SystemExit: 3\n"),
-        (SpaceError("too wide"), SpaceError, "during its fail: too wide$"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "kind", "text"), [
+    (ValueError("no wheel"), EnvError, r"during its fail: ValueError: no wheel\n\nIn the worker process:\nTraceback"),
+    (SystemExit(3), EnvError, "during its fail: SystemExit: 3\n"),
+    (SpaceError("too wide"), SpaceError, "during its fail: too wide$"),
+])  # fmt: skip
 def test_what_a_call_raises_is_raised_here(worker: Worker, error: Any, kind: Any, text: str) -> None:
     with pytest.raises(kind, match=rf"^worker 0 \(pid {worker.process.pid}\), {text}"):
         called(worker, "fail", error)

@@ -208,24 +208,21 @@ def rewritten(path: Path, tensors: dict[str, torch.Tensor], plain: Any) -> None:
         state_file.PackedState(tensors, metadata).write(file)
 
 
-@pytest.mark.parametrize(
-    ("tensors", "plain", "text"),
-    [
-        ({"x": torch.tensor([2], dtype=torch.uint8).view(torch.bool)}, {"dict": {"x": {"tensor": "x"}}}, "flags other"),
-        ({"x": torch.zeros(2)}, {"dict": {}}, "nothing names its tensor 'x'"),
-        ({"x": torch.zeros(2)}, {"dict": {"a": {"tensor": "x"}, "b": {"tensor": "x"}}}, "tensor 'x' is missing"),
-        ({}, {"dict": {"a": {"tensor": "sha256"}}}, "tensor 'sha256' is missing"),
-        ({}, '{"dict": {"a": 1, "a": 2}}', "names 'a' twice"),
-        ({}, "[" * 10**5, r"is nested deeper than 100\)$"),
-        *(
-            ({"tiny.w": torch.zeros(1)}, plain, "state.safetensors: not a readable tiny file")
-            for plain in (
-                3, [], {"dict": []}, {"dict": {"w": {"tensor": "elsewhere"}}}, {"dict": {"w": {"tensor": ["tiny.w"]}}},
-                {"dict": {"w": {"code": "print(1)"}}}, None,
-            )
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tensors", "plain", "text"), [
+    ({"x": torch.tensor([2], dtype=torch.uint8).view(torch.bool)}, {"dict": {"x": {"tensor": "x"}}}, "flags other"),
+    ({"x": torch.zeros(2)}, {"dict": {}}, "nothing names its tensor 'x'"),
+    ({"x": torch.zeros(2)}, {"dict": {"a": {"tensor": "x"}, "b": {"tensor": "x"}}}, "tensor 'x' is missing"),
+    ({}, {"dict": {"a": {"tensor": "sha256"}}}, "tensor 'sha256' is missing"),
+    ({}, '{"dict": {"a": 1, "a": 2}}', "names 'a' twice"),
+    ({}, "[" * 10**5, r"is nested deeper than 100\)$"),
+    *(
+        ({"tiny.w": torch.zeros(1)}, plain, "state.safetensors: not a readable tiny file")
+        for plain in (
+            3, [], {"dict": []}, {"dict": {"w": {"tensor": "elsewhere"}}}, {"dict": {"w": {"tensor": ["tiny.w"]}}},
+            {"dict": {"w": {"code": "print(1)"}}}, None,
+        )
+    ),
+])  # fmt: skip
 def test_contents_that_contradict_each_other(path: Path, tensors: Any, plain: Any, text: str) -> None:
     rewritten(path, tensors, plain)
     with pytest.raises(CheckpointError, match=text):

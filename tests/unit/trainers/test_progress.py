@@ -68,44 +68,31 @@ def rates(trainer: Any) -> list[float]:
 EPISODES = {"collection_step_num_env_steps": None, "collection_step_num_episodes": 2}
 
 
-@pytest.mark.parametrize(
-    ("make", "options", "expected"),
-    [
-        # Two epochs of 20 env steps in collections of 10: four updates.
-        (on_policy, {"max_epochs": 2, "epoch_num_steps": 20}, [100, 75, 50, 25]),
-        (on_policy, {"max_epochs": 1, "epoch_num_steps": 10}, [100]),
-        # All gradient steps of an update step have one rate.
-        (
-            on_policy,
-            {"max_epochs": 1, "epoch_num_steps": 20, "batch_size": 5, "update_step_num_repetitions": 2},
-            [100] * 4 + [50] * 4,
-        ),
-        # 30 env steps in collections of 10, with two gradient steps each: env steps before the collection count.
-        (
-            off_policy,
-            {"max_epochs": 1, "epoch_num_steps": 30, "update_step_num_gradient_steps_per_sample": 0.2},
-            [100, 100, 200 / 3, 200 / 3, 100 / 3, 100 / 3],
-        ),
-        # Warm-up is part of the progress.
-        (
-            off_policy,
-            {
-                "max_epochs": 1, "epoch_num_steps": 40, "warmup_num_env_steps": 20,
-                "update_step_num_gradient_steps_per_sample": 0.1,
-            },
-            [50, 25],
-        ),
-        (offline, {"max_epochs": 2, "epoch_num_steps": 2}, [100, 75, 50, 25]),
-        # Two episodes of 5 steps are 10 env steps, and an epoch has planned 8: each epoch counts as done after one.
-        (on_policy, {"max_epochs": 4, "epoch_num_steps": 8, **EPISODES}, [100, 75, 50, 25]),
-        # And as done after two where 18 are planned; the first is 10 / 18 of it.
-        (
-            on_policy,
-            {"max_epochs": 2, "epoch_num_steps": 18, **EPISODES},
-            [100, 100 - 50 * 10 / 18, 50, 50 - 50 * 10 / 18],
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "options", "expected"), [
+    # Two epochs of 20 env steps in collections of 10: four updates.
+    (on_policy, {"max_epochs": 2, "epoch_num_steps": 20}, [100, 75, 50, 25]),
+    (on_policy, {"max_epochs": 1, "epoch_num_steps": 10}, [100]),
+    # All gradient steps of an update step have one rate.
+    (on_policy, {"max_epochs": 1, "epoch_num_steps": 20, "batch_size": 5, "update_step_num_repetitions": 2},
+     [100] * 4 + [50] * 4),
+    # 30 env steps in collections of 10, with two gradient steps each: env steps before the collection count.
+    (off_policy, {"max_epochs": 1, "epoch_num_steps": 30, "update_step_num_gradient_steps_per_sample": 0.2},
+     [100, 100, 200 / 3, 200 / 3, 100 / 3, 100 / 3]),
+    # Warm-up is part of the progress.
+    (
+        off_policy,
+        {
+            "max_epochs": 1, "epoch_num_steps": 40, "warmup_num_env_steps": 20,
+            "update_step_num_gradient_steps_per_sample": 0.1,
+        },
+        [50, 25],
+    ),
+    (offline, {"max_epochs": 2, "epoch_num_steps": 2}, [100, 75, 50, 25]),
+    # Two episodes of 5 steps are 10 env steps, and an epoch has planned 8: each epoch counts as done after one.
+    (on_policy, {"max_epochs": 4, "epoch_num_steps": 8, **EPISODES}, [100, 75, 50, 25]),
+    # And as done after two where 18 are planned; the first is 10 / 18 of it.
+    (on_policy, {"max_epochs": 2, "epoch_num_steps": 18, **EPISODES}, [100, 100 - 50 * 10 / 18, 50, 50 - 50 * 10 / 18]),
+])  # fmt: skip
 def test_rates_of_gradient_steps(make: Any, options: dict[str, Any], expected: list[float]) -> None:
     assert rates(make(**options)) == pytest.approx(expected)
 

@@ -243,15 +243,11 @@ def test_a_state_of_another_number_of_envs() -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("envs", "error", "text"),
-    [
-        (3, ParamsError, "EnvAdapter.envs: must be a .*VectorEnv; got 3 .* rltrainer.make_vec makes one"),
-        (FakeVectorEnv(space=gym.spaces.Text(5)), SpaceError, "unsupported space Text"),
-        (FakeVectorEnv(action_space=Dict({"a": Discrete(2)})), SpaceError,
-         "unsupported action space Dict.*must be Box"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("envs", "error", "text"), [
+    (3, ParamsError, "EnvAdapter.envs: must be a .*VectorEnv; got 3 .* rltrainer.make_vec makes one"),
+    (FakeVectorEnv(space=gym.spaces.Text(5)), SpaceError, "unsupported space Text"),
+    (FakeVectorEnv(action_space=Dict({"a": Discrete(2)})), SpaceError, "unsupported action space Dict.*must be Box"),
+])  # fmt: skip
 def test_envs_that_are_not_supported(envs: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         EnvAdapter(envs)
@@ -267,17 +263,13 @@ def test_nothing_before_the_reset(command: str) -> None:
 CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
 
 
-@pytest.mark.parametrize(
-    ("obs", "text"),
-    [
-        ({"cam": np.zeros((2, 84, 84, 3), np.uint8)},
-         '["cam"]: expected float32 (2, 84, 84), got uint8 (2, 84, 84, 3)'),
-        ({"cam": np.zeros((2, 84, 84))}, '["cam"]: expected float32 (2, 84, 84), got float64 (2, 84, 84) (the dtype'),
-        ({"eye": np.zeros(2)}, ": expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
-        (np.zeros((2, 3), np.float32), ": expected a dict with the keys ['cam'], got float32 (2, 3)"),
-        ({"cam": [0.0]}, '["cam"]: expected float32 (2, 84, 84), got list [0.0]'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("obs", "text"), [
+    ({"cam": np.zeros((2, 84, 84, 3), np.uint8)}, '["cam"]: expected float32 (2, 84, 84), got uint8 (2, 84, 84, 3)'),
+    ({"cam": np.zeros((2, 84, 84))}, '["cam"]: expected float32 (2, 84, 84), got float64 (2, 84, 84) (the dtype'),
+    ({"eye": np.zeros(2)}, ": expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
+    (np.zeros((2, 3), np.float32), ": expected a dict with the keys ['cam'], got float32 (2, 3)"),
+    ({"cam": [0.0]}, '["cam"]: expected float32 (2, 84, 84), got list [0.0]'),
+])  # fmt: skip
 def test_observations_that_do_not_fit(obs: Any, text: str) -> None:
     with pytest.raises(SpaceError, match=re.escape(f"vector env obs{text}")):
         EnvAdapter(FakeVectorEnv(obs, space=CAMERA)).reset()

@@ -79,19 +79,16 @@ def test_masks_are_one() -> None:
     assert rl.Collector(rl.ActorCritic.for_envs(envs), envs).collect(num_episodes=4).lengths.tolist() == [5] * 4
 
 
-@pytest.mark.parametrize(
-    ("actions", "joint", "action", "done"),
-    [
-        ({"x": gym.spaces.Discrete(3, start=1), "y": gym.spaces.MultiDiscrete([2, 4])},
-         gym.spaces.MultiDiscrete([3, 2, 4], start=[1, 0, 0]), [3, 1, 2], {"x": 3, "y": [1, 2]}),
-        ({"x": gym.spaces.MultiBinary((2, 2)), "y": gym.spaces.Discrete(3, start=1)},
-         gym.spaces.MultiDiscrete([2, 2, 2, 2, 3], start=[0, 0, 0, 0, 1]), [0, 1, 1, 0, 3],
-         {"x": [[0, 1], [1, 0]], "y": 3}),
-        ({"x": gym.spaces.Box(-1.0, 1.0, (2,)), "y": gym.spaces.Box(0.0, 3.0, (1, 1), np.float64)},
-         gym.spaces.Box(np.array([-1.0, -1.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64), [0.5, -0.5, 2.0],
-         {"x": [0.5, -0.5], "y": [[2.0]]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("actions", "joint", "action", "done"), [
+    ({"x": gym.spaces.Discrete(3, start=1), "y": gym.spaces.MultiDiscrete([2, 4])},
+     gym.spaces.MultiDiscrete([3, 2, 4], start=[1, 0, 0]), [3, 1, 2], {"x": 3, "y": [1, 2]}),
+    ({"x": gym.spaces.MultiBinary((2, 2)), "y": gym.spaces.Discrete(3, start=1)},
+     gym.spaces.MultiDiscrete([2, 2, 2, 2, 3], start=[0, 0, 0, 0, 1]), [0, 1, 1, 0, 3],
+     {"x": [[0, 1], [1, 0]], "y": 3}),
+    ({"x": gym.spaces.Box(-1.0, 1.0, (2,)), "y": gym.spaces.Box(0.0, 3.0, (1, 1), np.float64)},
+     gym.spaces.Box(np.array([-1.0, -1.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64), [0.5, -0.5, 2.0],
+     {"x": [0.5, -0.5], "y": [[2.0]]}),
+])  # fmt: skip
 def test_agents_that_differ(actions: dict[str, Any], joint: Any, action: list[float], done: dict[str, Any]) -> None:
     parallel = Unequal(actions)
     env = rl.JointEnv(parallel)
@@ -109,16 +106,13 @@ class ThreeChoices(Visitors):
 MIXED = {"x": gym.spaces.Discrete(3), "y": gym.spaces.Box(-1.0, 1.0, (2,))}
 
 
-@pytest.mark.parametrize(
-    ("env", "reward", "text"),
-    [
-        (Unequal(MIXED), "sum", "env: actions must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of "
-         "all; got 'x' Discrete(3), 'y' Box(-1.0, 1.0, (2,), float32)"),
-        (ThreeChoices(is_masked=True), "sum",
-         "env: the action_mask of 'a' must be one flag for each of its 3 choices; got MultiBinary(2)"),
-        (Visitors(), "max", "reward: must be one of 'sum', 'mean'; got 'max' (str)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "reward", "text"), [
+    (Unequal(MIXED), "sum", "env: actions must be Discrete, MultiDiscrete or MultiBinary of all agents, or Box of "
+     "all; got 'x' Discrete(3), 'y' Box(-1.0, 1.0, (2,), float32)"),
+    (ThreeChoices(is_masked=True), "sum",
+     "env: the action_mask of 'a' must be one flag for each of its 3 choices; got MultiBinary(2)"),
+    (Visitors(), "max", "reward: must be one of 'sum', 'mean'; got 'max' (str)"),
+])  # fmt: skip
 def test_what_is_no_joint_env(env: Any, reward: Any, text: str) -> None:
     with pytest.raises((SpaceError, ParamsError)) as caught:
         rl.JointEnv(env, reward)

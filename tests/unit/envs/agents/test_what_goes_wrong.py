@@ -109,27 +109,24 @@ ONE = Visitors()
 NO_ENV = "env: must be a PettingZoo parallel env; got "
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"env": Turns}, f"{NO_ENV}<tests.unit.envs.agents.test_what_goes_wrong.Turns object> (Turns). Agents of an "
-         "AEC env act in turn: use the module's parallel_env, or pettingzoo.utils.aec_to_parallel."),
-        ({"env": lambda: Visitors}, f"{NO_ENV}<class 'tests.unit.envs.agents.teams.Visitors'> (type). Call it: this "
-         "is what makes one."),
-        ({"env": lambda: 3}, f"{NO_ENV}3 (int)"),
-        ({"env": lambda: CARTPOLE}, f"{NO_ENV}{CARTPOLE} (TimeLimit). An env of one agent goes to rl.make_vec."),
-        ({"env": Nameless}, "env.possible_agents: must name at least one agent; got [] (list)"),
-        ({"env": lambda: ONE}, "env: must return a new env at each call; it returned one twice"),
-        ({"env": ONE}, "env: must be a factory of PettingZoo parallel envs; got <tests.unit.envs.agents.teams."
-         "Visitors object> (Visitors). Each copy is an env of its own."),
-        ({"num_copies": 0}, "num_copies: must be a positive integer; got 0 (int)"),
-        ({"agent_id": 1}, "agent_id: must be True or False; got 1 (int)"),
-        ({"env": Named, "agent_id": True}, "agent_id: must be False, as observations have a leaf 'agent' already; got "
-         "True (bool)"),
-        ({"seed": -1}, "seed: must be a non-negative integer or None; got -1 (int)"),
-        ({"backend": "native"}, "backend: must be one of 'sync', 'workers'; got 'native' (str)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"env": Turns}, f"{NO_ENV}<tests.unit.envs.agents.test_what_goes_wrong.Turns object> (Turns). Agents of an "
+     "AEC env act in turn: use the module's parallel_env, or pettingzoo.utils.aec_to_parallel."),
+    ({"env": lambda: Visitors}, f"{NO_ENV}<class 'tests.unit.envs.agents.teams.Visitors'> (type). Call it: this "
+     "is what makes one."),
+    ({"env": lambda: 3}, f"{NO_ENV}3 (int)"),
+    ({"env": lambda: CARTPOLE}, f"{NO_ENV}{CARTPOLE} (TimeLimit). An env of one agent goes to rl.make_vec."),
+    ({"env": Nameless}, "env.possible_agents: must name at least one agent; got [] (list)"),
+    ({"env": lambda: ONE}, "env: must return a new env at each call; it returned one twice"),
+    ({"env": ONE}, "env: must be a factory of PettingZoo parallel envs; got <tests.unit.envs.agents.teams."
+     "Visitors object> (Visitors). Each copy is an env of its own."),
+    ({"num_copies": 0}, "num_copies: must be a positive integer; got 0 (int)"),
+    ({"agent_id": 1}, "agent_id: must be True or False; got 1 (int)"),
+    ({"env": Named, "agent_id": True}, "agent_id: must be False, as observations have a leaf 'agent' already; got "
+     "True (bool)"),
+    ({"seed": -1}, "seed: must be a non-negative integer or None; got -1 (int)"),
+    ({"backend": "native"}, "backend: must be one of 'sync', 'workers'; got 'native' (str)"),
+])  # fmt: skip
 def test_arguments(arguments: dict[str, Any], text: str) -> None:
     given = {"env": Visitors, "num_copies": 2} | arguments
     assert text_of((ParamsError, SpaceError), lambda: rl.AgentsAsEnvs(**given)) == f"AgentsAsEnvs.{text}"

@@ -170,15 +170,12 @@ BOX = "Box(-1.0, 1.0, ({},), float32)".format
 MASK_RULE = 'reset.options["reset_mask"]: must be a bool array of shape (2,) with at least one True; got'
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        *(({"options": {"reset_mask": mask}}, MASK_RULE) for mask in (
-            np.array([1, 0]), np.array([True]), np.array([False, False]), [True, False]
-        )),
-        ({"seed": [1]}, "reset.seed: must hold one seed per env (2); got [1]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "text"), [
+    *(({"options": {"reset_mask": mask}}, MASK_RULE) for mask in (
+        np.array([1, 0]), np.array([True]), np.array([False, False]), [True, False]
+    )),
+    ({"seed": [1]}, "reset.seed: must hold one seed per env (2); got [1]"),
+])  # fmt: skip
 def test_arguments_of_reset(options: Any, text: str) -> None:
     with pytest.raises(ParamsError, match=re.escape(f"SyncVectorEnv.{text}")):
         with_fake(FakeEnv()).reset(**options)
@@ -196,18 +193,15 @@ DEEP = functools.reduce(lambda info, _: {"deeper": info}, range(5000), {"last": 
 Mute = type("Mute", (Exception,), {"__str__": lambda self: self.text})
 
 
-@pytest.mark.parametrize(
-    ("second", "error", "text"),
-    [
-        (fail, EnvError, "env 1: the factory raised ValueError: no licence"),
-        (lambda: None, EnvError, "env 1: the factory must return a gymnasium.Env, got NoneType None"),
-        (lambda: SAME, EnvError, "env 1: the factory returned the same object as for env 0"),
-        (lambda: FakeEnv(space=Box(-1, 1, (4,), np.float32)), SpaceError,
-         f"env 1 observation_space: expected {BOX(3)}, as env 0 has, got {BOX(4)}"),
-        (lambda: FakeEnv(num_actions=3), SpaceError,
-         "env 1 action_space: expected Discrete(2), as env 0 has, got Discrete(3)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("second", "error", "text"), [
+    (fail, EnvError, "env 1: the factory raised ValueError: no licence"),
+    (lambda: None, EnvError, "env 1: the factory must return a gymnasium.Env, got NoneType None"),
+    (lambda: SAME, EnvError, "env 1: the factory returned the same object as for env 0"),
+    (lambda: FakeEnv(space=Box(-1, 1, (4,), np.float32)), SpaceError,
+     f"env 1 observation_space: expected {BOX(3)}, as env 0 has, got {BOX(4)}"),
+    (lambda: FakeEnv(num_actions=3), SpaceError,
+     "env 1 action_space: expected Discrete(2), as env 0 has, got Discrete(3)"),
+])  # fmt: skip
 def test_a_factory_that_fails_is_named_and_the_others_closed(second: Any, error: type[Exception], text: str) -> None:
     SAME.is_closed = False
     with pytest.raises(error, match="^" + re.escape(text)) as caught:
@@ -221,19 +215,16 @@ def test_a_space_that_is_not_supported() -> None:
         SyncVectorEnv([lambda: FakeEnv(space=gym.spaces.Text(5))])
 
 
-@pytest.mark.parametrize(
-    ("fake", "num_steps", "cause", "text"),
-    [
-        (FakeEnv(KeyError("track")), None, KeyError, "env 1 failed during reset after 0 steps: KeyError: 'track'"),
-        (FakeEnv(outcome=ZeroDivisionError("mass"), fails_at=3), 3, ZeroDivisionError,
-         "env 1 failed during step 3: ZeroDivisionError: mass"),
-        (FakeEnv(outcome=(1.0, False, {})), 1, ValueError,
-         "env 1 failed during step 1: ValueError: not enough values to unpack"),
-        (FakeEnv(outcome=Mute()), 1, Mute, "env 1 failed during step 1: Mute: (the exception's __str__ failed)"),
-        (FakeEnv(SystemExit(0)), None, SystemExit, "env 1 failed during reset after 0 steps: SystemExit: 0"),
-        (FakeEnv(), 0, None, "env 0 must be reset before it is stepped"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fake", "num_steps", "cause", "text"), [
+    (FakeEnv(KeyError("track")), None, KeyError, "env 1 failed during reset after 0 steps: KeyError: 'track'"),
+    (FakeEnv(outcome=ZeroDivisionError("mass"), fails_at=3), 3, ZeroDivisionError,
+     "env 1 failed during step 3: ZeroDivisionError: mass"),
+    (FakeEnv(outcome=(1.0, False, {})), 1, ValueError,
+     "env 1 failed during step 1: ValueError: not enough values to unpack"),
+    (FakeEnv(outcome=Mute()), 1, Mute, "env 1 failed during step 1: Mute: (the exception's __str__ failed)"),
+    (FakeEnv(SystemExit(0)), None, SystemExit, "env 1 failed during reset after 0 steps: SystemExit: 0"),
+    (FakeEnv(), 0, None, "env 0 must be reset before it is stepped"),
+])  # fmt: skip
 def test_an_exception_is_named(fake: FakeEnv, num_steps: int | None, cause: Any, text: str) -> None:
     def run(envs: SyncVectorEnv) -> None:
         if num_steps != 0:
@@ -249,27 +240,22 @@ def test_an_exception_is_named(fake: FakeEnv, num_steps: int | None, cause: Any,
 CAMERA = Dict({"cam": Box(0, 1, (84, 84), np.float32)})
 
 
-@pytest.mark.parametrize(
-    ("space", "obs", "text"),
-    [
-        (CAMERA, {"cam": np.zeros((84, 84, 3), np.uint8)},
-         'obs["cam"]: expected float32 (84, 84), got uint8 (84, 84, 3)'),
-        (CAMERA, {"eye": 0}, "obs: expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
-        (CAMERA, (0, 0), "obs: expected a dict with the keys ['cam'], got a tuple of 2"),
-        (Tuple([Discrete(2), Discrete(2)]), (0, 0, 0), "obs: expected a tuple of 2, got a tuple of 3"),
-        (Tuple([Discrete(2), Discrete(2)]), (0, 0.5), "obs[1]: expected int64 (), got float 0.5"),
-        (Discrete(2), np.zeros(1, np.int64), "obs: expected int64 (), got int64 (1,)"),
-        (Discrete(2), True, "obs: expected int64 (), got bool True"),
-        (Box(-1, 1, (2,), np.float32), [0.0, 0.0], "obs: expected float32 (2,), got list [0.0, 0.0]"),
-        (Box(-1, 1, (2,), np.float32), np.zeros(2), "obs: expected float32 (2,), got float64 (2,) (the dtype differs"),
-        (MultiDiscrete([2, 2]), np.zeros(2), "obs: expected int64 (2,), got float64 (2,)"),
-        (MultiBinary(2), np.zeros(2), "obs: expected int8 (2,), got float64 (2,)"),
-        (Box(-1, 1, (2,), np.float32), np.ones(1, np.float32),
-         "obs: expected float32 (2,), got float32 (1,) (the space"),
-        (Box(-1, 1, (2,), np.float32), np.float32(1), "obs: expected float32 (2,), got float32 ()"),
-        (Box(-1, 1, (2,), np.float32), np.array(["1", "2"]), "obs: expected float32 (2,), got <U1 (2,)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("space", "obs", "text"), [
+    (CAMERA, {"cam": np.zeros((84, 84, 3), np.uint8)}, 'obs["cam"]: expected float32 (84, 84), got uint8 (84, 84, 3)'),
+    (CAMERA, {"eye": 0}, "obs: expected a dict with the keys ['cam'], got a dict with the keys ['eye']"),
+    (CAMERA, (0, 0), "obs: expected a dict with the keys ['cam'], got a tuple of 2"),
+    (Tuple([Discrete(2), Discrete(2)]), (0, 0, 0), "obs: expected a tuple of 2, got a tuple of 3"),
+    (Tuple([Discrete(2), Discrete(2)]), (0, 0.5), "obs[1]: expected int64 (), got float 0.5"),
+    (Discrete(2), np.zeros(1, np.int64), "obs: expected int64 (), got int64 (1,)"),
+    (Discrete(2), True, "obs: expected int64 (), got bool True"),
+    (Box(-1, 1, (2,), np.float32), [0.0, 0.0], "obs: expected float32 (2,), got list [0.0, 0.0]"),
+    (Box(-1, 1, (2,), np.float32), np.zeros(2), "obs: expected float32 (2,), got float64 (2,) (the dtype differs"),
+    (MultiDiscrete([2, 2]), np.zeros(2), "obs: expected int64 (2,), got float64 (2,)"),
+    (MultiBinary(2), np.zeros(2), "obs: expected int8 (2,), got float64 (2,)"),
+    (Box(-1, 1, (2,), np.float32), np.ones(1, np.float32), "obs: expected float32 (2,), got float32 (1,) (the space"),
+    (Box(-1, 1, (2,), np.float32), np.float32(1), "obs: expected float32 (2,), got float32 ()"),
+    (Box(-1, 1, (2,), np.float32), np.array(["1", "2"]), "obs: expected float32 (2,), got <U1 (2,)"),
+])  # fmt: skip
 @pytest.mark.parametrize("num_steps", [None, 0, 2])
 def test_observations_that_do_not_fit(space: Any, obs: Any, text: str, num_steps: int | None) -> None:
     fake = FakeEnv(obs if num_steps is None else space.sample(), space=space)

@@ -201,15 +201,12 @@ def test_a_final_observation_that_is_missing() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "groups", "text"),
-    [
-        (MjlabEnv, "actor", "must name groups of the observation, of which there are ['policy', 'critic']; got 'act"),
-        (MjlabEnv, ["policy", "actor"], "['policy', 'critic']; got ['policy', 'actor'] (list)"),
-        (MjlabEnv, [], "['policy', 'critic']; got [] (list)"),
-        (GenesisEnv, "policy", "of which there are []; got 'policy' (str)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "groups", "text"), [
+    (MjlabEnv, "actor", "must name groups of the observation, of which there are ['policy', 'critic']; got 'act"),
+    (MjlabEnv, ["policy", "actor"], "['policy', 'critic']; got ['policy', 'actor'] (list)"),
+    (MjlabEnv, [], "['policy', 'critic']; got [] (list)"),
+    (GenesisEnv, "policy", "of which there are []; got 'policy' (str)"),
+])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:RslRlVectorEnv")
 def test_groups_that_there_are_not(kind: Any, groups: Any, text: str) -> None:
     with pytest.raises(SpaceError, match=f"RslRlVectorEnv.obs_groups: .*{re.escape(text)}"):
