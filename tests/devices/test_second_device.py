@@ -304,7 +304,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any, str]] = {
     "statistics on another device": (
         "dqn", normalizer, "to_device", lambda x, device: x, "^sub: expected all tensors to be on the same device"
     ),
-    "a mask made on the host": ("ppo", types.Rollout, "ends", property(lambda rollout: ENDS.fget(rollout).cpu()), "cpu"),
+    "a mask made on the host": ("ppo", types.Rollout, "ends", property(lambda it: ENDS.fget(it).cpu()), "cpu"),
     "noise from the generator of the host": (
         "sac", algorithm, "make_generator", lambda seed, device: make_generator(seed),
         "expected a generator on cuda, found one on cpu",

@@ -46,6 +46,7 @@ ARGUMENTS: list[Row] = [
     ("rl.Actor(SPACE, BOX, rl.NetParams(keys=('position',)))", ParamsError, "NetParams.keys: must be None where observations are no Dict; got "),
     *((f"rl.{cls}(PARTS, BOX, critic_net=rl.NetParams(keys=('position',)), {option}=True)", ParamsError, f"{cls}.{option}: must be False where the critic has an encoder or keys of its own")
       for cls, option in (("ActorCritic", "share_encoder"), ("RecurrentActorCritic", "share_cell"))),
+    ("rl.ActorCritic(PARTS, BOX, critic_net=rl.NetParams(encoder=rl.SmallConvEncoder), share_encoder=True)", ParamsError, "ActorCritic.share_encoder: must be False where the critic has an encoder"),
     *fields("rl.ActorCritic(SPACE, DISCRETE, {})", "ActorCritic", ParamsError,
         ("net=(64, 64)", f"net: {NET}; got "), ("critic_net={'norm': 'layer'}", f"critic_net: {NET}; got "),
         ("orthogonal_init=1", f"orthogonal_init: {FLAG}; got "), ("log_std_init='0'", "log_std_init: must be a finite number; got "),

@@ -69,12 +69,6 @@ def test_all_randomness_is_the_generators(exploration: Exploration, action: torc
     assert torch.equal(torch.get_rng_state(), before)
 
 
-UNBOUNDED = spaces.Box(-np.inf, 1.0, (2,))
-
-
-SHARE, POSITIVE = "must be a number in [0, 1] or a callable", "must be a non-negative finite number or a callable"
-
-
 def test_noise_follows_the_bounds_of_each_space() -> None:
     noise, wide = GaussianNoise(0.5), spaces.Box(-100.0, 100.0, (2,), np.float32)
     for _ in range(2):

@@ -22,7 +22,6 @@ POLICIES: dict[Any, Any] = {
     rl.SquashedActorCritic: BOX,
     rl.GaussianActorCritic: BOX,
 }
-WITH_NOISE = [rl.Actor, rl.ActorCritic, rl.SquashedActorCritic]
 every_policy = pytest.mark.parametrize("cls", POLICIES, ids=lambda cls: cls.__name__)
 
 
@@ -54,9 +53,6 @@ def test_hidden_sizes(cls: Any) -> None:
         text = f"^{cls.__name__}.hidden_sizes: must be a sequence of positive integers or None; got "
         with pytest.raises(ParamsError, match=text):
             cls(OBS, POLICIES[cls], hidden_sizes=value)
-
-
-NOT_DISCRETE = [OBS, spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)]
 
 
 @every_policy

@@ -189,19 +189,11 @@ def test_weights_of_a_policy_with_other_bounds_are_not_loaded(cls: type[rl.Polic
 
 
 # Policies that are asked or changed in ways they do not follow
-
-
-PARTS = spaces.Dict(a=OBS, b=spaces.Tuple((spaces.Discrete(2), OBS)))
 UNIT_SPACE = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 def made(space: gym.Space[Any] = OBS) -> rl.ActorCritic:
     return rl.ActorCritic.for_spaces(space, UNIT_SPACE, hidden_sizes=(4,))
-
-
-def test_what_only_the_critic_sees_may_be_missing() -> None:
-    policy = rl.ActorCritic.for_spaces(PARTS, UNIT_SPACE, rl.NetParams(keys=["a"], hidden_sizes=(4,)))
-    assert policy.act({"a": torch.zeros(5, 3)}).shape == (5, 2)
 
 
 @pytest.mark.parametrize(
