@@ -123,7 +123,17 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("trainer(stop_fn=lambda score: score > 9)", ParamsError, f"{P}.stop_fn", "<lambda>", "needs a test_collector"),
     ("tested(stop_fn=475)", ParamsError, f"{P}.stop_fn", "got 475 (int)", "Write lambda score: ..."),
     ("tested(stop_fn=lambda score: None).run()", ParamsError, f"{P}.stop_fn", "got None", "Does it lack a return?"),
+    *((f"tested(stop_fn=lambda score: {value}).run()", ParamsError, f"{P}.stop_fn", f"got {found}", "Compare: lambda score: score >= 475.") for value, found in (
+        ("1.0, test_in_training=True", "1.0 (float)"), ("'no'", "'no' (str)"), ("np.array([True, False])", "array([ True, False]) (ndarray)"),
+    )),
     ("tested(compute_score_fn=lambda stats: None).run()", ParamsError, f"{P}.compute_score_fn", "None", "lack a return?"),
+    *((f"tested(compute_score_fn=lambda stats: {value}).run()", ParamsError, f"{P}.compute_score_fn", f"a number; got {found}", "Return a float.") for value, found in (
+        ("'3.5'", "'3.5' (str)"), ("True", "True (bool)"), ("np.array([1.0, 2.0])", "array([1., 2.]) (ndarray)"),
+    )),
+    *((f"tested({field}=lambda {given})", ParamsError, f"{P}.{field}", f"must be a callable {takes} or None; got <function <lambda>> (function)", "Write lambda ") for field, given, takes in (
+        ("stop_fn", ": True", "(score) -> bool"), ("training_fn", "epoch: None", "(epoch, env_step)"), ("save_best_fn", "algorithm, score: None", "(algorithm)"),
+        ("save_checkpoint_fn", "epoch, env_step: ''", "(epoch, env_step, gradient_step) -> str"), ("multi_agent_return_reduction", ": None", "(returns [E, A]) -> returns [E]"),
+    )),
     ("tested(save_best_fn='best')", ParamsError, f"{P}.save_best_fn", "'best'", "Write lambda algorithm: ..."),
     ("trainer(training_fn=lambda: None)", ParamsError, f"{P}.training_fn", "<lambda>", "Write lambda epoch, env_step:"),
     ("trainer(logger='logs')", ParamsError, f"{P}.logger", "got 'logs' (str)", "rl.TensorBoardLogger(folder)"),
