@@ -523,17 +523,6 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
         opened(tmp_path / "run" / FIRST)
 
 
-def test_saves_leave_no_files_open(tmp_path: Path) -> None:
-    run, made = Run(), opened(tmp_path, keep_last=2)
-    for step in range(30):
-        run.go_on(3)
-        made.save(run.state(), step, None)
-    links = [Path("/proc/self/fd") / number for number in os.listdir("/proc/self/fd")]
-    open_files = [os.readlink(link) for link in links if os.path.lexists(link)]
-    assert [name for name in open_files if str(tmp_path) in name] == [str(tmp_path / "lock")]
-    made.close()
-
-
 class _Stream:
     """A file that counts what is written."""
 

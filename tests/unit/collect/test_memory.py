@@ -11,7 +11,7 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, ParamsError
-from tests.fakes import OBS_SPACE, CountingEnv, counting_envs, replay_of, rollouts_of, tiny_actor_critic
+from tests.fakes import counting_envs, replay_of, rollouts_of, tiny_actor_critic
 from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -305,24 +305,3 @@ def test_offline_data_without_the_columns_that_an_algorithm_reads_is_an_error() 
     rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=4)
     with pytest.raises(ParamsError, match="OfflineTrainerParams.buffer: must have the column 'version', which Needs"):
         rl.OfflineTrainerParams(buffer=buffer).create_trainer(algorithm)
-
-
-def test_noise_of_each_env_drifts_until_its_episode_ends() -> None:
-    rl.seed(1)
-    makers = iter([CountingEnv(3, action_space=BOX), CountingEnv(5, action_space=BOX)])
-    envs = rl.make_vec(lambda: next(makers), 2, backend="sync", seed=1)
-    policy = rl.DeterministicActorCritic.for_envs(envs, hidden_sizes=(8,))
-    policy.exploration = rl.OrnsteinUhlenbeckNoise(1e-3, theta=0.0, dt=1.0)  # a random walk
-    buffer = rl.RolloutBuffer(5, 2, OBS_SPACE, BOX)
-    one = rl.Collector(policy, envs, buffer)
-    one.seed(1)
-    same = torch.Generator()
-    same.set_state(one.generator.get_state())
-    one.collect(num_steps=10)
-    rollout = one.rollout()
-    noise = (rollout.action - policy.act(rollout.obs.flatten(0, 1)).view(5, 2, 1)).squeeze(2)
-    steps = 1e-3 * torch.stack([torch.empty(2, 1).normal_(generator=same) for _ in range(5)]).squeeze(2)
-    # Env 0 begins another episode with the fourth row.
-    expected = torch.stack([torch.cat([steps[:3, 0].cumsum(0), steps[3:, 0].cumsum(0)]), steps[:, 1].cumsum(0)], 1)
-    torch.testing.assert_close(noise, expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(one.state_dict()["memory"][:, 0], torch.stack([expected[4, 0], torch.tensor(0.0)]))

@@ -109,19 +109,6 @@ def test_frames_in_vector_envs(backend: Any) -> None:
         assert algorithm.update(rollout, batch_size=8, repeat=1).num_gradient_steps == 1
 
 
-def test_frames_change_no_episode() -> None:
-    alone: Any = rl.make_vec("CartPole-v1", 2, backend="sync", seed=5)
-    wrapper = partial(rl.PixelObservation, size=(84, 84), render_only=False)
-    seen: Any = rl.make_vec("CartPole-v1", 2, seed=5, render_mode="rgb_array", wrappers=[wrapper])
-    assert np.array_equal(alone.reset()[0], seen.reset()[0]["state"])
-    for _ in range(5):
-        (here, *_), (there, *_) = (envs.step(np.array([1, 0])) for envs in (alone, seen))
-        assert np.array_equal(here, there["state"])
-        assert there["pixels"].min() < there["pixels"].max()
-    for envs in (alone, seen):
-        envs.close()
-
-
 @pytest.mark.parametrize(("render_mode", "kind"), [(None, "NoneType"), ("human", "str")])
 def test_an_env_that_renders_no_frames_is_an_error(render_mode: Any, kind: str) -> None:
     text = rf"^PixelObservation.env: must be made with render_mode=\"rgb_array\"; got {render_mode!r} \({kind}\). Write"

@@ -113,13 +113,6 @@ def test_the_noise_by_hand() -> None:
         assert after.tolist() == [pytest.approx([1.0, 0.2, -0.4])]
 
 
-def test_noise_is_as_wide_as_the_distribution_says() -> None:
-    made = head()
-    distribution, action, _ = made.explore(PHI.expand(20_000, 2), made.initial_state(20_000), generator())
-    assert action.mean().item() == pytest.approx(0.3, abs=0.02)
-    assert action.std().item() == pytest.approx(distribution.log_std[0].exp().item(), rel=0.03)
-
-
 def test_theta_is_kept_for_an_interval() -> None:
     made, g = head(sample_interval=3), generator()
     state, seen = made.initial_state(2), []

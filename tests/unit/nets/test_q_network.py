@@ -8,23 +8,9 @@ import torch
 from gymnasium import spaces
 
 from rltrainer.nets import CategoricalQNetwork, QNetwork, QuantileQNetwork
-from rltrainer.nets.q_network import DuelingHead
 
 OBS = spaces.Box(-1.0, 1.0, (1,), np.float32)
 BOTH: list[tuple[Any, str]] = [(CategoricalQNetwork, "num_atoms"), (QuantileQNetwork, "num_quantiles")]
-
-
-def test_dueling_head_by_hand() -> None:
-    head = DuelingHead(1, 3)
-    with torch.no_grad():
-        head.value.weight.fill_(10.0)
-        head.value.bias.fill_(0.0)
-        head.advantage.weight.copy_(torch.tensor([[1.0], [2.0], [6.0]]))
-        head.advantage.bias.fill_(7.0)  # a shift of all advantages changes nothing
-    # V = 10, A = 1, 2, 6 with mean 3; then twice that.
-    assert head(torch.tensor([[1.0], [2.0]])).tolist() == [[8.0, 9.0, 13.0], [16.0, 18.0, 26.0]]
-    assert isinstance(QNetwork(OBS, spaces.Discrete(3), dueling=True).critic[2], DuelingHead)
-    assert isinstance(QNetwork(OBS, spaces.Discrete(3)).critic[2], torch.nn.Linear)
 
 
 def test_the_choice_of_the_highest_value_is_taken_from_the_spaces_start() -> None:

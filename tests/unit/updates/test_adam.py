@@ -40,18 +40,6 @@ def test_each_parameter_has_its_own_count_as_in_torch(is_flat: bool) -> None:
     assert (rule.num_steps - rule.num_missed).tolist() == counts
 
 
-def test_a_parameter_that_never_moved_stays_and_a_flat_step_that_does_not_apply_changes_nothing() -> None:
-    parameters = [torch.ones(2), torch.ones(2)]
-    rule = Adam(parameters)
-    rule.lr = 0.1
-    rule.step_flat(parameters, torch.tensor([float("nan"), 1.0, 1.0, 1.0]), torch.tensor(False))
-    assert [p.tolist() for p in parameters] == [[1.0, 1.0]] * 2
-    assert (rule.mean.tolist(), rule.square.tolist(), float(rule.num_steps)) == ([0.0] * 4, [0.0] * 4, 0.0)
-    rule.step_flat(parameters[:1], torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor(True))
-    assert parameters[1].tolist() == [1.0, 1.0]
-    assert parameters[0].tolist() != [1.0, 1.0]
-
-
 def test_counts_that_differ_are_kept_in_files() -> None:
     def trained(*rests: int) -> Adam:
         rule = Adam([torch.ones(2), torch.ones(1)])
@@ -75,15 +63,6 @@ def test_counts_that_differ_are_kept_in_files() -> None:
             one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(missed)})
     with pytest.raises(CheckpointError, match=r"^Adam\.num_missed: expected shape \(2,\), found \(\)"):
         one.check_state_dict("Adam", one.state_dict() | {"num_missed": torch.tensor(1.0)})
-
-
-def test_first_step_by_hand() -> None:
-    # After one step both moments are unbiased to g and g^2, so the step is lr * g / (|g| + eps) = lr * sign(g).
-    parameter = torch.tensor([1.0, 1.0])
-    rule = Adam([parameter], eps=0.0)
-    rule.lr = 0.1
-    rule.step([parameter], [torch.tensor([2.0, -0.5])])
-    torch.testing.assert_close(parameter, torch.tensor([0.9, 1.1]))
 
 
 def test_a_torch_optimizer_is_used_alike() -> None:
