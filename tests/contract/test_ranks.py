@@ -302,9 +302,7 @@ def test_advantages_that_each_rank_standardises_by_itself_are_found(monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["ppo", "trpo", "recurrent_ppo"])
-def test_ranks_that_count_alike_though_they_have_less_data_are_found(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_count_alike_though_they_have_less_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reduce, "share", property(lambda _: None, lambda *_: None), raising=False)
     assert difference(ALL[name], None, precision=DOUBLE)[0] > 1e-4
 

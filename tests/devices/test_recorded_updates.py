@@ -209,7 +209,7 @@ def test_envs_that_are_out_of_step_and_stacked_frames(replays: Replays) -> None:
     assert replays == [1] * 20
 
 
-def test_an_update_that_cannot_be_recorded_samples_outside_of_its_graph(
+def test_what_cannot_be_recorded_samples_outside_of_its_graph(
     replays: Replays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = rl.PrioritizedReplayBuffer._draw

@@ -144,9 +144,7 @@ def test_a_full_disk_of_one_rank(
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn_prioritized"])
-def test_a_training_that_is_killed_twice_ends_as_if_it_was_not(
-    name: str, undisturbed: Callable[[str], Any], tmp_path: Path
-) -> None:
+def test_a_training_that_is_killed_ends_as_if_not(name: str, undisturbed: Callable[[str], Any], tmp_path: Path) -> None:
     run = Training(tmp_path, name, max_restarts=2, faults=[["SIGKILL", 1, 0, 75], ["SIGKILL", 0, 1, 25]])
     assert run.code == 0
     assert {it: found.get("error") for it, found in run.ends.items()} == {

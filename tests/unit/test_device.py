@@ -108,9 +108,7 @@ def test_a_resumed_run_keeps_its_device(two_gpus: None, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("earlier", ["cuda:1", "auto", "meta", "nonsense", ""])
-def test_a_device_that_is_gone_or_no_name_is_chosen_again(
-    earlier: str, no_gpu: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_device_that_is_gone_is_chosen_again(earlier: str, no_gpu: None, caplog: pytest.LogCaptureFixture) -> None:
     assert resolved("auto", caplog, earlier) == ("cpu", ["device='auto': cpu (PyTorch sees no CUDA device)"])
     with pytest.raises(ParamsError, match="PyTorch sees no CUDA device"):
         resolve_device("Recipe", "cuda", SMALL, IMAGE, earlier="cpu")  # a name is kept to

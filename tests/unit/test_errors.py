@@ -58,9 +58,7 @@ def test_the_form_of_an_error() -> None:
     ("two\nlines\tand a tab", "two\nlines\tand a tab"),
 ])  # fmt: skip
 @pytest.mark.parametrize("cls", [CheckpointError, ParamsError, MissingExtraError, EnvError])
-def test_an_error_is_shown_without_what_moves_a_terminals_cursor(
-    cls: type[RLTrainerError], text: str, shown: str
-) -> None:
+def test_an_error_is_shown_without_what_moves_a_cursor(cls: type[RLTrainerError], text: str, shown: str) -> None:
     assert str(cls(text)) == shown
     assert str(pickle.loads(pickle.dumps(cls(text)))) == shown
     assert errors.escaped(text) == shown.replace("\n", r"\n").replace("\t", r"\t")

@@ -66,9 +66,7 @@ def instead_of(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException)
 
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_ends_in_a_save_leaves_the_earlier_one(
-    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_ends_in_a_save_leaves_the_last(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 at the rename, when all is written; the other one while it writes."""
     shards = saved(tmp_path, 2, 1)
     shards.go_on(3)

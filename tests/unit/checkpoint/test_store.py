@@ -223,9 +223,7 @@ def test_a_branch_does_not_take_the_rows_of_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_rows_that_were_removed_are_written_again_and_a_checkpoint_that_was_read_can_stand_alone(
-    tmp_path: Path,
-) -> None:
+def test_rows_that_were_removed_are_written_again_and_a_checkpoint_can_stand_alone(tmp_path: Path) -> None:
     run, made = Run(), opened(tmp_path / "run")
     run.go_on(70)
     made.save(run.state(), 1, None)
@@ -462,9 +460,7 @@ def test_a_failed_save_is_raised_and_nothing_else_is_lost(
 
 
 @each_number_of_ranks
-def test_the_first_save_that_fails_has_none_before_it(
-    num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_save_that_fails_has_none_before_it(num: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = saved(tmp_path, num, 0)
     shards.go_on(5)
     monkeypatch.setattr(store, "write_manifest", lambda *_, **__: 1 // 0)

@@ -69,9 +69,7 @@ def test_never_above_the_maximum_and_those_left_wait_since_they_came() -> None:
     (5, FOUR_TO_SIX, 5, [0, 1, 2, 3, 4]),
     (3, {"max_wait_time": 5.0}, 3, [0, 1, 2]),
 ])  # fmt: skip
-def test_envs_that_will_not_come_are_not_waited_for(
-    num_waiting: int, options: Any, num_live: int, takes: list[int]
-) -> None:
+def test_who_will_not_come_is_not_waited_for(num_waiting: int, options: Any, num_live: int, takes: list[int]) -> None:
     assert waiting(*[10.0] * num_waiting, **options).take(num_live, 10.0) == takes
 
 

@@ -136,19 +136,6 @@ def step_by_step(collector: rl.Collector, num_rows: int) -> rl.CollectStats:
     return stats
 
 
-def test_a_loaded_collector_continues_bit_for_bit() -> None:
-    one, other = collector_of(num_envs=3), collector_of(num_envs=3)
-    one.collect(num_steps=3 * 20)
-    state = one.state_dict()
-    expected = one.collect(num_steps=3 * 25), one.rollout()
-    other.load_state_dict(state)
-    other.policy.load_state_dict(one.policy.state_dict())
-    stats, rollout = other.collect(num_steps=3 * 25), other.rollout()
-    assert stats.returns.tolist() == expected[0].returns.tolist()
-    for name in ("obs", "action", "reward", "successor", "last_obs"):
-        assert torch.equal(getattr(rollout, name), getattr(expected[1], name)), name
-
-
 def test_collections_step_by_step_and_at_once_follow_each_other() -> None:
     collector = collector_of(num_envs=3)
     collector.collect(num_steps=30)

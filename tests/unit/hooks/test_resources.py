@@ -83,9 +83,7 @@ def test_seconds_continue(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("has_cuda", "cleared_after"), [(True, [2, 4]), (False, [])])
-def test_at_intervals_where_there_is_a_gpu(
-    has_cuda: bool, cleared_after: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_intervals_where_a_gpu_is(has_cuda: bool, cleared_after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     hook, run, cleared = ClearCudaCache(every=2), FakeRun(), list[int]()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: cleared.append(run.training_step))
@@ -182,9 +180,7 @@ def test_the_thread_ends_with_the_run() -> None:
     assert run.logged == []
 
 
-def test_a_measurement_that_fails_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_measurements_that_fail_are_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> dict[str, float]:
         raise subprocess.TimeoutExpired("nvidia-smi", 5)
 

@@ -171,9 +171,7 @@ def test_every_truncation_is_an_error(path: Path) -> None:
     data = path.read_bytes()
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        with pytest.raises(
-            CheckpointError, match=r"state.safetensors: not a readable tiny file, damaged or truncated \("
-        ):
+        with pytest.raises(CheckpointError, match=r"state.safetensors: not a readable tiny file, damaged or truncated"):
             read(path)
 
 

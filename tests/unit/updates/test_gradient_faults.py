@@ -69,9 +69,7 @@ def test_it_is_left_alone_and_named_once(update: dict[str, Any]) -> None:
     algorithm = make_bc(**update)
     spare = spare_of(algorithm).spare
     before, other = state_of(algorithm, spare), state_of(algorithm, spare_of(algorithm).layer)
-    with pytest.warns(
-        UserWarning, match=r"^BC: the loss does not depend on \S+spare.weight, \S+spare.bias, which stay"
-    ):
+    with pytest.warns(UserWarning, match=r"^BC: the loss does not depend on \S+spare.weight, \S+spare.bias, which sta"):
         algorithm.update(transitions())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -84,9 +82,7 @@ def test_it_is_left_alone_and_named_once(update: dict[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore:BC. the loss does not depend on")
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_it_is_trained_as_in_torch_once_a_loss_depends_on_it(
-    is_flat: bool, accumulate: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_trained_as_in_torch_once_used(is_flat: bool, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if is_flat:
         monkeypatch.setattr(Optimizer, "_is_flat", lambda self: True)
     ours = make_bc(accumulate=accumulate)
@@ -115,9 +111,7 @@ def test_it_is_trained_as_in_torch_once_a_loss_depends_on_it(
     (None, lambda x: x * 1.0, True),
     (lambda p: torch.optim.AdamW(p, weight_decay=0.5), None, True),
 ])  # fmt: skip
-def test_another_process_may_have_a_gradient_of_it_and_no_weight_decays(
-    optimizer: Any, all_reduce: Any, stays: bool
-) -> None:
+def test_another_process_may_have_a_gradient_and_no_weight_decays(optimizer: Any, all_reduce: Any, stays: bool) -> None:
     algorithm = make_bc(optimizer)
     algorithm.attach(rl.UpdatePlan(all_reduce=all_reduce))
     before = spare_of(algorithm).spare.weight.detach().clone()

@@ -198,9 +198,6 @@ def test_a_choice_that_the_env_cannot_be_given(value: int) -> None:
     assert str(error.value) == f"the policy's actions: must lie in MultiBinary(2); got {value} (int64)"
 
 
-# Rewards
-
-
 # State
 
 

@@ -261,9 +261,7 @@ def test_another_env(run: Path) -> None:
         list(rl.replay_episode(run, 0, 0, lambda: TimeLimit(Wanderer(), 1)))
     for space in (gym.spaces.Discrete(2), gym.spaces.Box(2, 3, Wanderer.action_space.shape)):
         another = type("Another", (Wanderer,), {"action_space": space})
-        with pytest.raises(
-            EnvError, match=r"^env 0, episode 0 has actions outside .*: \[.* must make the env of the run"
-        ):
+        with pytest.raises(EnvError, match=r"^env 0, episode 0 has actions outside .*: \[.* must make the env of the"):
             list(rl.replay_episode(run, 0, 0, another))
 
 

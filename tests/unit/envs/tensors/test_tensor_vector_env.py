@@ -59,13 +59,6 @@ def test_a_step_that_ends_episodes() -> None:
     assert after.num_steps.dtype == torch.int32
 
 
-def test_a_truncation_is_as_in_gymnasium() -> None:
-    env = gym.make("CartPole-v1", max_episode_steps=1)
-    env.reset()
-    env.unwrapped.state = torch.tensor([2.39, 5.0, 0.0, 0.0]).numpy()  # type: ignore[attr-defined]  # CartPole's
-    assert env.step(0)[2:4] == (True, True)
-
-
 def test_step_is_advance_with_the_numbers_of_the_generator() -> None:
     envs = rl.TensorVectorEnv(Count(), 3, seed=1)
     obs, info = envs.reset(seed=5)

@@ -85,9 +85,7 @@ def test_smooth_exploration_is_sampled_again_as_in_the_source() -> None:
     (25 * 256, 20, (25, 1)),  # of two there would be 13, which is further off
     (1, 20, (1, 1)), (1000 * 256, 3, (3, 334)), (12 * 256, 7, (6, 2)),
 ])  # fmt: skip
-def test_epochs_are_whole_collections_and_as_many_as_asked_for(
-    num_env_steps: int, max_epochs: int, epochs: tuple[int, int]
-) -> None:
+def test_epochs_are_whole_and_as_many_as_asked(num_env_steps: int, max_epochs: int, epochs: tuple[int, int]) -> None:
     recipe = rl.recipes.get("ppo/CartPole-v1").with_fields(num_env_steps=num_env_steps, max_epochs=max_epochs)
     trainer = recipe.with_fields(test_step_num_episodes=1).make_trainer()
     assert (trainer.params.max_epochs, trainer.params.epoch_num_steps) == (epochs[0], epochs[1] * 256)

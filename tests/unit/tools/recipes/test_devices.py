@@ -99,9 +99,7 @@ def test_envs_of_tensors_get_the_device_that_is_chosen_for_them(backend: Any, mo
     assert asked == (["cpu", "cpu"] if backend == "tensor" else [None, None])
 
 
-def test_data_of_a_file_is_placed_and_a_buffer_of_the_users_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_of_a_file_is_placed_and_a_users_buffer_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def device_for_data(nbytes: int, device: torch.device) -> torch.device:

@@ -130,9 +130,7 @@ def test_a_damaged_row_is_named(line: str, expected: str, tmp_path: Path) -> Non
     assert said == f"{path}, line 2: expected {expected}, found {line!r}"
 
 
-def test_a_path_that_is_no_runs_and_the_run_that_is_meant_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_is_no_runs_and_the_run_meant_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuses(rl.errors.ParamsError, r"^open_run.folder: must be a path; got 3 \(int\)", rl.open_run, 3)
     monkeypatch.chdir(tmp_path)
     for name in ("ppo", "sac"):
