@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.execution.compiler import with_code_of_its_own
 from tests import batches
 from tests.fakes import POLICY_OPTIONS
-from tests.resume.runs import build, digest
+from tests.resume.runs import assert_resumes, build
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -342,14 +342,7 @@ def test_a_compiled_run_is_resumed_bit_for_bit(name: str, tmp_path: Path) -> Non
         params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(compile=True))
         return type(trainer)(trainer.algorithm, params)
 
-    whole, stopped, resumed = compiled(), compiled(), compiled()
-    whole.run()
-    stopped.execute_epoch()
-    stopped.save(tmp_path / "checkpoint")
-    resumed.restore(tmp_path / "checkpoint")
-    resumed.run()
-    assert resumed.algorithm.is_compiled
-    assert digest(resumed) == digest(whole)
+    assert assert_resumes(compiled, tmp_path).algorithm.is_compiled
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda algorithm: pickle.loads(pickle.dumps(algorithm))])

@@ -17,7 +17,7 @@ from tests.devices.test_acting import AUTO
 from tests.devices.test_runs import EAGER, made
 from tests.fakes import CountingEnv, counting_envs
 from tests.resume import runs
-from tests.resume.runs import digest
+from tests.resume.runs import assert_resumes
 
 OVERLAP = rl.RuntimeParams(compile=False, overlap=True)
 
@@ -49,13 +49,7 @@ def test_weights_are_one_update_old(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", ["sac_midway", pytest.param("ddpg_drifting_midway", marks=pytest.mark.full)])
 def test_a_run_is_resumed_bit_for_bit(name: str, tmp_path: Path) -> None:
-    whole, stopped, resumed = (made(name, "cuda", runtime=OVERLAP, max_epochs=3) for _ in range(3))
-    whole.run()
-    stopped.execute_epoch()
-    stopped.save(tmp_path / "checkpoint")
-    resumed.restore(tmp_path / "checkpoint")
-    resumed.run()
-    assert digest(resumed) == digest(whole)
+    assert_resumes(lambda: made(name, "cuda", runtime=OVERLAP, max_epochs=3), tmp_path)
 
 
 def test_another_run_begins_with_the_present_weights() -> None:

@@ -15,7 +15,7 @@ from rltrainer.tree import map_tensors
 from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.fakes import POLICY_OPTIONS
-from tests.resume.runs import build, digest
+from tests.resume.runs import assert_resumes, build
 from tests.unit.execution.test_cuda_graph import tensors_in
 
 ON_A_GPU = [
@@ -206,14 +206,7 @@ def test_a_run_is_resumed_bit_for_bit(name: str, mode: str, tmp_path: Path) -> N
         trainer = build(name, device=DEVICE)
         return type(trainer)(trainer.algorithm, dataclasses.replace(trainer.params, runtime=MODES[mode]))
 
-    whole, stopped, resumed = made(), made(), made()
-    whole.run()
-    stopped.execute_epoch()
-    stopped.save(tmp_path / "checkpoint")
-    resumed.restore(tmp_path / "checkpoint")
-    resumed.run()
-    assert resumed.algorithm.has_cuda_graph is ("graph" in mode)
-    assert digest(resumed) == digest(whole)
+    assert assert_resumes(made, tmp_path).algorithm.has_cuda_graph is ("graph" in mode)
 
 
 @pytest.mark.parametrize("amp", [None, "fp16"])

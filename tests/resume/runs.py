@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,18 @@ def build(
             "warmup_num_env_steps": 5 * num_envs,
         }
     return params_class(training_collector=collector, **(collection | more | common)).create_trainer(algorithm)
+
+
+def assert_resumes(made: Callable[[], Any], folder: Path) -> Any:
+    """Check that a run which is saved after an epoch and restored ends as a whole one; return its trainer."""
+    whole, stopped, resumed = made(), made(), made()
+    whole.run()
+    stopped.execute_epoch()
+    stopped.save(folder / "checkpoint")
+    resumed.restore(folder / "checkpoint")
+    resumed.run()
+    assert digest(resumed) == digest(whole)
+    return resumed
 
 
 def digest(trainer: Any, left_out: Collection[str] = ("logger",)) -> str:

@@ -104,8 +104,7 @@ def test_a_failure_to_write_is_loud(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_other_contents_are_refused(state: Any, tmp_path: Path) -> None:
     write_state(tmp_path / "file", "batch", state)
-    text = "file: expected the fields of Rollout or Transitions or Sequences, found"
-    with pytest.raises(ReplayBufferError, match=text):
+    with pytest.raises(ReplayBufferError, match="file: expected the fields of Rollout or Transitions or Sequences, fo"):
         BatchRecorder.load(tmp_path / "file")
 
 

@@ -49,8 +49,7 @@ def test_variables_that_contradict_each_other_are_named(
 def test_a_build_without_torch_distributed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch)
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    text = r"is built without torch\.distributed, which a run of 4 processes needs"
-    with pytest.raises(RLTrainerError, match=text):
+    with pytest.raises(RLTrainerError, match=r"is built without torch\.distributed, which a run of 4 processes needs"):
         process_ranks()
 
 

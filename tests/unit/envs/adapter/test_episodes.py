@@ -180,8 +180,7 @@ def test_nothing_is_recorded_any_more_after_a_run(tmp_path: Path) -> None:
 
 
 def test_offline_there_is_nothing_to_record(tmp_path: Path) -> None:
-    text = r"^OfflineTrainerParams\.checkpoint: must record no episodes; got Checkpoint"
-    with pytest.raises(ParamsError, match=text):
+    with pytest.raises(ParamsError, match=r"^OfflineTrainerParams\.checkpoint: must record no episodes; got Checkpoin"):
         build("offline_bc", checkpoint=rl.CheckpointParams(tmp_path, record_episodes=True))
 
 

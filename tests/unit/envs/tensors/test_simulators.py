@@ -216,8 +216,7 @@ def test_groups_that_there_are_not(kind: Any, groups: Any, text: str) -> None:
 @pytest.mark.filterwarnings("ignore:RslRlVectorEnv")
 def test_envs_of_another_kind() -> None:
     single = gym.make("CartPole-v1")
-    text = "RslRlVectorEnv.env: must have num_actions, get_observations; got "
-    with pytest.raises(ParamsError, match=text):
+    with pytest.raises(ParamsError, match="RslRlVectorEnv.env: must have num_actions, get_observations; got "):
         rl.RslRlVectorEnv(single, final_obs="last")
     with pytest.raises(ParamsError, match="GymTensorVectorEnv.env: must have num_envs, step; got .*no attribute"):
         rl.GymTensorVectorEnv(single)
