@@ -61,20 +61,14 @@ def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
         assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
-def test_a_loop_has_rows_for_the_minibatches_of_ranks_with_fewer_valid_steps() -> None:
+@pytest.mark.parametrize("options", [
     # 60 valid steps are 4 minibatches of 16. The first rank has 10 of its steps in each, padded to 16: in 3 there is
     # room for all.
-    _, expected, metrics = of_two("ppo", False, update_few)
-    _, found, metrics_found = of_two("ppo", True, update_few)
-    for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)
-    assert metrics_found[0] == pytest.approx(metrics[0], rel=1e-9)
-
-
-@pytest.mark.full
-def test_a_compiled_update_of_ranks_may_end_early() -> None:
-    _, expected, metrics = of_two("ppo", False, target_kl=1e-4, lr=1e-2)
-    _, found, metrics_found = of_two("ppo", True, target_kl=1e-4, lr=1e-2)
+    {"update": update_few}, pytest.param({"target_kl": 1e-4, "lr": 1e-2}, marks=pytest.mark.full),
+], ids=["fewer valid steps", "an early end"])  # fmt: skip
+def test_a_loop_of_ranks_takes_their_steps(options: dict[str, Any]) -> None:
+    _, expected, metrics = of_two("ppo", False, **options)
+    _, found, metrics_found = of_two("ppo", True, **options)
     assert metrics_found[0] == pytest.approx(metrics[0], rel=1e-9)
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-11)

@@ -68,18 +68,3 @@ def test_what_could_not_be_saved_is_not_the_best() -> None:
 @pytest.mark.parametrize("callback", [len, max, print, lambda *args: True, lambda score, more=1: True, [].append])
 def test_callables_that_fit(callback: Any) -> None:
     trainer(stop_fn=callback)
-
-
-def test_whoever_sees_the_trainer_may_end_the_run() -> None:
-    tested: list[int] = []
-
-    def enough(epoch: int, env_step: int, gradient_step: int) -> str:
-        if env_step == 30:
-            run.state.stop_reason = "hook: enough"
-        return ""
-
-    callbacks: Any = {"save_checkpoint_fn": enough, "test_fn": lambda epoch, env_step: tested.append(epoch)}
-    run = trainer(max_epochs=5, epoch_num_steps=20, **callbacks)
-    result = run.run()
-    assert (result.stop_reason, result.epoch, result.env_step) == ("hook: enough", 2, 30)
-    assert tested == [0, 1]  # no test step follows

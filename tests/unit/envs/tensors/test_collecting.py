@@ -8,7 +8,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.envs.tensors.tensor_vector_env import TensorEnvState
-from rltrainer.errors import CheckpointError
 from tests.unit.envs.tensors.test_tensor_vector_env import Count
 
 N = 4
@@ -61,23 +60,6 @@ def test_whole_episodes() -> None:
     assert stats.lengths.max() <= 3
     assert int(made.rollout().valid.sum()) == stats.lengths.sum() == stats.num_collected_steps
     assert rl.evaluate_policy(made.policy, made.envs, num_episodes=6).num_collected_episodes == 6
-
-
-def test_seeds_give_the_same_data() -> None:
-    first, same, other = (collector(seed) for seed in (1, 1, 2))
-    for made in (first, same, other):
-        made.collect(num_steps=6 * N)
-    assert torch.equal(first.rollout().obs["number"], same.rollout().obs["number"])
-    assert not torch.equal(first.rollout().obs["number"], other.rollout().obs["number"])
-
-
-def test_a_checkpoint_of_other_envs_is_refused() -> None:
-    made = collector()
-    made.collect(num_steps=6 * N)
-    saved = made.state_dict()
-    saved["adapter"]["envs"]["num_steps"] = torch.zeros(N + 1, dtype=torch.int32)
-    with pytest.raises(CheckpointError, match=r"^adapter.envs.num_steps: expected shape \(4,\), found \(5,\)"):
-        collector().load_state_dict(saved)
 
 
 def test_a_policy_is_evaluated_by_a_factory_of_rules() -> None:
