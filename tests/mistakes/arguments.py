@@ -126,6 +126,8 @@ ARGUMENTS: list[Row] = [
         ("gym.spaces.MultiBinary(2)", "gym.spaces.MultiBinary(2)", "be a MultiBinary(4), or a Box of shape (4,): a flag for each choice; got ~ for MultiBinary"),
         ("gym.spaces.MultiBinary(2)", "BOX", "be left out, or have another name, as actions are no choices; got ~ for Box"),
     )),
+    ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2)), DISCRETE)", SpaceError, "Encoder.observation_space: must have a part beside 'action_mask'; got Di"),
+    ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2), a=BOX), DISCRETE, rl.NetParams(keys=['a', 'action_mask']))", ParamsError, "NetParams.keys: 'action_mask' is no input"),
     # exploration
     ("rl.EpsilonGreedy(1.1)", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got 1.1"),
     ("rl.EpsilonGreedy('0.1')", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got ~Write 0.1 without quotes."),
@@ -216,6 +218,8 @@ ARGUMENTS: list[Row] = [
     *((f"rl.TensorVectorEnv(Count(), 3).step({actions})", SpaceError, f"TensorVectorEnv.step: expected a tensor (3,), got {found}") for actions, found in (
         ("torch.zeros(3, 1, dtype=torch.int64)", "int64 (3, 1)"), ("torch.zeros(2, dtype=torch.int64)", "int64 (2,)"), ("[0, 0, 0]", "list [0, 0, 0]"),
     )),
+    *((f"rl.frame_skip({given})", ParamsError, "frame_skip.envs: must be a gymnasium VectorEnv; got ") for given in ("'CartPole-v1'", "None", "Walk()")),
+    ("rl.ActionMask(Turn())", SpaceError, "ActionMask.env.action_space: must be Discrete, MultiDiscrete or MultiBinary; got Box"),
     # collectors
     *fields("rl.InferenceParams({})", "InferenceParams", ParamsError,
         ("min_batch_size=0", "min_batch_size: must be ~; got 0 (int)"), ("max_batch_size=0", "max_batch_size: must be ~; got 0 (int)"),
@@ -248,6 +252,8 @@ ARGUMENTS: list[Row] = [
         ("call_timeout=0.0", "call_timeout: must be a positive finite number or None; got 0.0"), ("max_restarts=1.5", f"max_restarts: {NOT_NEGATIVE}; got 1.5"),
         ("max_ahead=-1", f"max_ahead: {NOT_NEGATIVE} or None; got -1"),
     ),
+    ("rl.Collector(policy, envs, device='moon')", ParamsError, f"Collector.device: {DEVICE}; got 'moon'"),
+    ("rl.Collector(policy, envs, sync_every=rl.Every(5, 'training_step'))", ParamsError, "Collector.sync_every: needs a device; got Every"),
     ("rl.Collector(policy, envs, max_episode_steps=2.5)", ParamsError, f"Collector.max_episode_steps: {COUNT} or None; got 2.5"),
     # buffers
     *fields("replay({})", "ReplayBuffer", ParamsError,

@@ -16,7 +16,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 import rltrainer as rl
 from rltrainer.envs.backends.sync import SyncVectorEnv
 from rltrainer.envs.vector_env import share_an_env
-from rltrainer.errors import EnvError, ParamsError
+from rltrainer.errors import EnvError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 from tests.unit.loggers.rows import ListLogger as Rows
 
@@ -94,12 +94,6 @@ def test_frames_of_envpool() -> None:
         envs = rl.make_vec(name, 2, backend="envpool")
         assert rl.frame_skip(envs) == skip
         envs.close()
-
-
-@pytest.mark.parametrize("envs", ["CartPole-v1", None, CountingEnv()])
-def test_no_vector_env_is_an_error(envs: Any) -> None:
-    with pytest.raises(ParamsError, match=r"^frame_skip.envs: must be a gymnasium VectorEnv; got "):
-        rl.frame_skip(envs)
 
 
 @pytest.mark.parametrize(("skip", "frames"), [(4, [40, 80]), (1, [None, None])])

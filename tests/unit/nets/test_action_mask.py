@@ -11,7 +11,6 @@ from gymnasium import spaces
 from torch import Tensor
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets.distributions import Categorical
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.exploration import allowed
@@ -145,15 +144,6 @@ def test_targets_are_made_with_what_the_next_observation_allows(double: bool) ->
         obs, one.long(), one, next_obs, one.bool(), one.bool(), 0.5 * one, one.long(), one
     )  # the value 9 of the second action would give 5.5
     assert algorithm.target(batch).tolist() == [1 + 0.5 * 4, 1 + 0.5 * 2]
-
-
-def test_a_mask_is_no_input() -> None:
-    space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
-    with pytest.raises(SpaceError, match="^Encoder.observation_space: must have a part beside 'action_mask'; got Di"):
-        rl.QNetwork.for_spaces(space, DISCRETE)
-    net = rl.NetParams(keys=["observation", "action_mask"])
-    with pytest.raises(ParamsError, match="^NetParams.keys: 'action_mask' is no input"):
-        rl.QNetwork.for_spaces(with_mask(spaces.MultiBinary(3)), DISCRETE, net)
 
 
 def test_a_policy_of_ones_own_is_given_the_mask() -> None:
