@@ -51,10 +51,8 @@ def pids_of(collector: rl.AsyncCollector) -> list[int]:
 
 
 @pytest.mark.parametrize(("fault", "text"), [
-    ("value", "ValueError: the wheel is off"),
-    ("two arguments", "TwoArgumentsError: this and that"),
-    ("unpicklable", "UnpicklableError: no way out"),
-    ("sys.exit", "SystemExit: 3"),
+    ("value", "ValueError: the wheel is off"), ("two arguments", "TwoArgumentsError: this and that"),
+    ("unpicklable", "UnpicklableError: no way out"), ("sys.exit", "SystemExit: 3"),
 ])  # fmt: skip
 def test_an_exception_arrives_and_the_envs_start_anew(fault: str, text: str) -> None:
     collector = collector_of(partial(envs_of, fault=fault, at=3), 2, max_ahead=0)

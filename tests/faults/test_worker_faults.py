@@ -74,12 +74,9 @@ def wait_until_gone(pids: list[int], seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("fault", "text"), [
-    ("value", "ValueError: the wheel is off"),
-    ("two arguments", "TwoArgumentsError: this and that"),
-    ("unpicklable", "UnpicklableError: no way out"),
-    ("silent", "SilentError: (the exception's __str__ failed)"),
-    ("sys.exit", "SystemExit: 3"),
-    ("interrupt", "KeyboardInterrupt: "),
+    ("value", "ValueError: the wheel is off"), ("two arguments", "TwoArgumentsError: this and that"),
+    ("unpicklable", "UnpicklableError: no way out"), ("silent", "SilentError: (the exception's __str__ failed)"),
+    ("sys.exit", "SystemExit: 3"), ("interrupt", "KeyboardInterrupt: "),
 ])  # fmt: skip
 def test_an_exception_arrives(fault: str, text: str) -> None:
     with closing(workers(num_envs=3, at=2, fault=fault, seed=seed_of(1, 0))) as envs:

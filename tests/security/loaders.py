@@ -28,14 +28,9 @@ from tests.resume.runs import BOX, build, digest, short_episodes
 from tests.security.mutations import in_place_of, mutated, signed, with_other_text, with_other_value
 
 READERS: list[Callable[[Path], object]] = [
-    rl.load,
-    rl.load_policy,
-    rl.ReplayBuffer.load,
-    rl.PrioritizedReplayBuffer.load,
-    BatchRecorder.load,
-    lambda path: build("ppo").algorithm.load(path),
-    lambda path: build("ppo").algorithm.policy.load(path),
-]
+    rl.load, rl.load_policy, rl.ReplayBuffer.load, rl.PrioritizedReplayBuffer.load, BatchRecorder.load,
+    lambda path: build("ppo").algorithm.load(path), lambda path: build("ppo").algorithm.policy.load(path),
+]  # fmt: skip
 """Functions that read a file, and name it in their errors."""
 MAX_SECONDS = 10.0
 """Of one load, on a busy machine."""

@@ -21,15 +21,10 @@ def make_socket(path: Path) -> None:
 
 
 MAKERS: list[Callable[[Path], object]] = [
-    os.mkfifo,
-    make_socket,
-    Path.mkdir,
-    lambda path: path.symlink_to("/dev/zero"),
-    lambda path: path.symlink_to("/dev/tty"),
-    lambda path: path.symlink_to(path),
-    lambda path: path.symlink_to("/proc/self/mem"),
-    lambda path: path.symlink_to("missing"),
-]
+    os.mkfifo, make_socket, Path.mkdir, lambda path: path.symlink_to("/dev/zero"),
+    lambda path: path.symlink_to("/dev/tty"), lambda path: path.symlink_to(path),
+    lambda path: path.symlink_to("/proc/self/mem"), lambda path: path.symlink_to("missing"),
+]  # fmt: skip
 
 
 @pytest.mark.timeout(20)

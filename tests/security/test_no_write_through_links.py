@@ -27,13 +27,10 @@ def write_to(folder: rl.RunFolder) -> Any:
 
 
 WRITERS: list[Callable[[rl.RunFolder], Any]] = [
-    write_to,
-    lambda folder: folder.logger("csv"),
-    lambda folder: folder.save_best(build("ppo").algorithm),
-    lambda folder: write_recipe(rl.recipes.get("ppo/CartPole-v1"), folder),
-    lambda folder: rl.plots.page(folder.path),
+    write_to, lambda folder: folder.logger("csv"), lambda folder: folder.save_best(build("ppo").algorithm),
+    lambda folder: write_recipe(rl.recipes.get("ppo/CartPole-v1"), folder), lambda folder: rl.plots.page(folder.path),
     lambda folder: film(folder.path, "CartPole-v1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("writer", range(len(WRITERS)))

@@ -51,10 +51,8 @@ def test_the_form_of_an_error() -> None:
 
 
 @pytest.mark.parametrize(("text", "shown"), [
-    ("plain text, é and 日本語", "plain text, é and 日本語"),
-    ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
-    ("a\rb\x08c\x7f\x9b1m", r"a\rb\x08c\x7f\x9b1m"),
-    ("abc\u202etxt\u2028\udc80", r"abc\u202etxt\u2028\udc80"),
+    ("plain text, é and 日本語", "plain text, é and 日本語"), ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+    ("a\rb\x08c\x7f\x9b1m", r"a\rb\x08c\x7f\x9b1m"), ("abc\u202etxt\u2028\udc80", r"abc\u202etxt\u2028\udc80"),
     ("two\nlines\tand a tab", "two\nlines\tand a tab"),
 ])  # fmt: skip
 @pytest.mark.parametrize("cls", [CheckpointError, ParamsError, MissingExtraError, EnvError])

@@ -43,10 +43,8 @@ def test_unsupported_spaces_are_named(space: gym.Space[Any]) -> None:
     (spaces.Box(-1, 1, (2,), np.float64), torch.float32, np.float32),
     (spaces.Box(-1, 1, (2,), np.float16), torch.float32, np.float32),
     (spaces.Box(0, 255, (2,), np.uint8), torch.uint8, np.uint8),
-    (spaces.Box(0, 9, (2,), np.int32), torch.int32, np.int32),
-    (spaces.Discrete(3), torch.int64, np.int64),
-    (spaces.MultiDiscrete([2, 3]), torch.int64, np.int64),
-    (spaces.MultiBinary(3), torch.int8, np.int8),
+    (spaces.Box(0, 9, (2,), np.int32), torch.int32, np.int32), (spaces.Discrete(3), torch.int64, np.int64),
+    (spaces.MultiDiscrete([2, 3]), torch.int64, np.int64), (spaces.MultiBinary(3), torch.int8, np.int8),
 ])  # fmt: skip
 def test_stored_dtypes(space: gym.Space[Any], dtype: torch.dtype, as_numpy: type) -> None:
     assert stored_dtype(space) == dtype

@@ -19,17 +19,12 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize(("text", "rule"), [
-    ('{"a": 1, "b": 2, "a": 3}', "names 'a' twice"),
-    ('[{"x": {"y": 1, "y": 1}}]', "names 'y' twice"),
-    ("NaN", "holds NaN, which is no number"),
-    ('{"a": [Infinity]}', "holds Infinity, which is no number"),
-    ("-Infinity", "holds -Infinity, which is no number"),
-    ("1e999", "holds 1e999, which is no number"),
+    ('{"a": 1, "b": 2, "a": 3}', "names 'a' twice"), ('[{"x": {"y": 1, "y": 1}}]', "names 'y' twice"),
+    ("NaN", "holds NaN, which is no number"), ('{"a": [Infinity]}', "holds Infinity, which is no number"),
+    ("-Infinity", "holds -Infinity, which is no number"), ("1e999", "holds 1e999, which is no number"),
     ("[" * 10**6, f"is nested deeper than {MAX_DEPTH}"),
-    (json.dumps(nested(MAX_DEPTH + 1)), f"is nested deeper than {MAX_DEPTH}"),
-    ("{]", "Expecting property name"),
-    ("", "Expecting value"),
-    ("9" * 5000, "Exceeds the limit"),
+    (json.dumps(nested(MAX_DEPTH + 1)), f"is nested deeper than {MAX_DEPTH}"), ("{]", "Expecting property name"),
+    ("", "Expecting value"), ("9" * 5000, "Exceeds the limit"),
 ])  # fmt: skip
 def test_what_is_refused(text: str, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):

@@ -16,14 +16,13 @@ def make_socket(path: Path) -> None:
 
 
 CASES: list[tuple[Callable[[Path], object], str]] = [
-    (os.mkfifo, "is a pipe, no regular file"),
-    (Path.mkdir, "is a folder, no regular file"),
+    (os.mkfifo, "is a pipe, no regular file"), (Path.mkdir, "is a folder, no regular file"),
     (lambda path: path.symlink_to("/dev/zero"), "is a device, no regular file"),
     (make_socket, "No such device or address"),
     (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
     (lambda path: path.symlink_to(path.parent / "pipe"), "is a pipe, no regular file"),
     (lambda path: None, "No such file or directory"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.timeout(5)

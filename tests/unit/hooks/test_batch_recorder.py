@@ -41,9 +41,8 @@ OBS = {"x": (torch.zeros(2, 3), torch.ones(2, dtype=torch.int64)), "y": torch.ze
 
 BATCHES = [
     rollout([[1.0, 2.0], [3.0, 4.0]], extra={"log_prob": torch.zeros(2, 2)}),
-    transitions([1.0, 2.0], obs=OBS, next_obs=OBS),
-    sequences(),
-]
+    transitions([1.0, 2.0], obs=OBS, next_obs=OBS), sequences(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)

@@ -127,8 +127,7 @@ def test_names_of_experiments() -> None:
 
 
 @pytest.mark.parametrize(("name", "cls", "place"), [
-    ("tensorboard", rl.TensorBoardLogger, "cartpole"),
-    ("csv", rl.CSVLogger, "cartpole/log.csv"),
+    ("tensorboard", rl.TensorBoardLogger, "cartpole"), ("csv", rl.CSVLogger, "cartpole/log.csv"),
     ("jsonl", rl.JSONLinesLogger, "cartpole/log.jsonl"),
 ])  # fmt: skip
 def test_a_name_and_a_folder_give_a_logger(name: Any, cls: type[Any], place: str, tmp_path: Path) -> None:

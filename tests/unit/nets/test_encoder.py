@@ -184,10 +184,8 @@ def test_an_observation_without_parts_has_one_too() -> None:
 
 
 @pytest.mark.parametrize(("cls", "action_space", "options"), [
-    (rl.ActorCritic, DISCRETE, {}),
-    (rl.ActorCritic, DISCRETE, {"share_encoder": True}),
-    (rl.RecurrentActorCritic, DISCRETE, {}),
-    (rl.QNetwork, DISCRETE, {}),
+    (rl.ActorCritic, DISCRETE, {}), (rl.ActorCritic, DISCRETE, {"share_encoder": True}),
+    (rl.RecurrentActorCritic, DISCRETE, {}), (rl.QNetwork, DISCRETE, {}),
     (rl.DeterministicActorCritic, BOX, {"normalize_obs": True}),
 ])  # fmt: skip
 def test_policies_take_it(cls: Any, action_space: Any, options: dict[str, Any]) -> None:

@@ -19,14 +19,11 @@ OBS = gym.spaces.Dict(
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 DISCRETE, MULTI = gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2, 3])
 STOCK = [
-    (rl.Actor, DISCRETE, {}),
-    (rl.ActorCritic, BOX, {"normalize_reward": True}),
-    (rl.ActorCritic, MULTI, {"share_encoder": True}),
-    (rl.QNetwork, DISCRETE, {"dueling": True}),
+    (rl.Actor, DISCRETE, {}), (rl.ActorCritic, BOX, {"normalize_reward": True}),
+    (rl.ActorCritic, MULTI, {"share_encoder": True}), (rl.QNetwork, DISCRETE, {"dueling": True}),
     (rl.DeterministicActorCritic, BOX, {"activation": nn.LayerNorm}),
-    (rl.SquashedActorCritic, BOX, {"activation": nn.PReLU}),
-    (rl.GaussianActorCritic, BOX, {"activation": nn.SiLU}),
-]
+    (rl.SquashedActorCritic, BOX, {"activation": nn.PReLU}), (rl.GaussianActorCritic, BOX, {"activation": nn.SiLU}),
+]  # fmt: skip
 
 
 def modes(module: nn.Module) -> list[bool]:

@@ -188,10 +188,8 @@ class Reads(nn.Module):
 
 
 @pytest.mark.parametrize(("space", "value"), [
-    (spaces.Box(2.0, 3.0, (2,), np.float64), [2.0, 2.0]),
-    (spaces.Box(-3, -1, (1,), np.int8), [-1]),
-    (spaces.Discrete(3, start=5), 5),
-    (spaces.MultiDiscrete([2, 3], start=[4, 7]), [4, 7]),
+    (spaces.Box(2.0, 3.0, (2,), np.float64), [2.0, 2.0]), (spaces.Box(-3, -1, (1,), np.int8), [-1]),
+    (spaces.Discrete(3, start=5), 5), (spaces.MultiDiscrete([2, 3], start=[4, 7]), [4, 7]),
     (spaces.MultiBinary(2), [0, 0]),
 ])  # fmt: skip
 def test_it_is_tried_with_values_of_the_space(space: Any, value: Any) -> None:

@@ -37,12 +37,9 @@ def test_values(annotation: Any, good: list[object], bad: list[object]) -> None:
 @pytest.mark.parametrize(("annotation", "texts"), [
     (SCHEDULED_FLOAT, ["a positive finite number", "a callable of progress in [0, 1]"]),
     (field_rules.PositiveInt | None, ["a positive integer", "None"]),
-    (Literal["mean", "max"], ["one of 'mean', 'max'"]),
-    (Annotated[Any, instance_of(dict, list)], ["a dict or list"]),
-    (Annotated[Any, a_callable("(score) -> bool")], ["a callable (score) -> bool"]),
-    (Annotated[int, "a note"], []),
-    (tuple[int, ...], []),
-    (Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)], ["even"]),
+    (Literal["mean", "max"], ["one of 'mean', 'max'"]), (Annotated[Any, instance_of(dict, list)], ["a dict or list"]),
+    (Annotated[Any, a_callable("(score) -> bool")], ["a callable (score) -> bool"]), (Annotated[int, "a note"], []),
+    (tuple[int, ...], []), (Annotated[int, "a note", Rule("even", lambda v: v % 2 == 0)], ["even"]),
 ])  # fmt: skip
 def test_texts(annotation: Any, texts: list[str]) -> None:
     assert [rule.text for rule in rules_of(annotation)] == texts

@@ -174,12 +174,9 @@ def test_the_same_observations_as_in_this_process(space: str, in_place: bool) ->
 
 
 ACTION_SPACES = [
-    Discrete(5, start=-2),
-    MultiDiscrete([3, 3]),
-    MultiBinary(3),
-    Box(-1, 1, (2, 2), np.float64),
+    Discrete(5, start=-2), MultiDiscrete([3, 3]), MultiBinary(3), Box(-1, 1, (2, 2), np.float64),
     Dict({"a": Discrete(3), "b": Tuple([Box(-1, 1, (2,), np.float32), Discrete(2)])}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=lambda space: type(space).__name__)
