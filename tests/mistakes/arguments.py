@@ -128,6 +128,7 @@ ARGUMENTS: list[Row] = [
     )),
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2)), DISCRETE)", SpaceError, "Encoder.observation_space: must have a part beside 'action_mask'; got Di"),
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2), a=BOX), DISCRETE, rl.NetParams(keys=['a', 'action_mask']))", ParamsError, "NetParams.keys: 'action_mask' is no input"),
+    ("rl.QNetwork.for_spaces(gym.spaces.Text(3), DISCRETE)", SpaceError, "unsupported space Text"),
     # exploration
     ("rl.EpsilonGreedy(1.1)", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got 1.1"),
     ("rl.EpsilonGreedy('0.1')", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got ~Write 0.1 without quotes."),

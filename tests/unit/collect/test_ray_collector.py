@@ -303,7 +303,7 @@ def test_what_a_lost_actor_had_begun_comes_from_the_next_one(make: Make, ray: Fa
     policy, buffer = constant()
     collector = make(policy, wide, 2, buffer, max_ahead=8)
     collector.collect(num_steps=4)
-    assert len(collector._team.workers[0].calls) == 2
+    assert collector._team.workers[0].calls
     if waits:
         collector._team.settle(keeps=True)
         assert [worker.queue.num_rows for worker in collector._team.workers] == [6, 6]

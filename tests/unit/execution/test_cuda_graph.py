@@ -134,10 +134,13 @@ def test_no_graph_holds_an_optimizer_or_a_listener_of_the_users() -> None:
         own = rl.BC(make("bc").policy.to("cuda"), rl.BCParams(optimizer=torch.optim.SGD))
         own.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(compile=False)))
         assert own.plan.runtime.cuda_graph is own.has_cuda_graph is False
+        ours = rl.BC(own.policy)
+        ours.attach(rl.UpdatePlan(runtime=rl.RuntimeParams(cuda_graph=True)))
+        assert ours.has_cuda_graph
         listeners = UpdateCallbacks(on_loss=lambda name, loss, step: None)
         for algorithm, callbacks, text in (
             (own, UpdateCallbacks(), "an optimizer of your own"),
-            (rl.BC(own.policy), listeners, "callbacks of losses, or with several ranks"),
+            (ours, listeners, "callbacks of losses, or with several ranks"),
         ):
             plan = rl.UpdatePlan(runtime=rl.RuntimeParams(cuda_graph=True), callbacks=callbacks)
             with pytest.raises(rl.errors.ParamsError, match=f'cuda_graph: must be "auto" or False with {text}; got'):

@@ -196,3 +196,15 @@ def test_arguments_of_its_own_reach_it(tmp_path: Path, monkeypatch: pytest.Monke
     log.log("test", {"score": 1.0}, 0)
     log.close()
     assert (given["tags"], given["group"], given["project"], given["mode"]) == (["sweep"], "g", "rltrainer", "disabled")
+
+
+def test_a_service_that_fails_does_not_end_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = WandbLogger(tmp_path, mode="offline")
+
+    def fail(**options: Any) -> None:
+        raise log._wandb.errors.CommError("no network")
+
+    monkeypatch.setattr(log._wandb, "init", fail)
+    with pytest.warns(RuntimeWarning, match=r"WandbLogger\(.*\) could not write the params \(CommError: no network\)"):
+        assert build("ppo", logger=log).run().epoch == 3
+    assert log.num_dropped > 3
