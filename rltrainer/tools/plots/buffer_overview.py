@@ -1,24 +1,18 @@
 """The picture of a replay buffer: how its episodes are spread, and how much of the action space they use."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rltrainer.data import ReplayBuffer
 from rltrainer.data.buffer_description import ActionCoverage
 from rltrainer.tools.datasets.chosen_episodes import episodes_of
-from rltrainer.tools.plots.figures import COLORS, GREY, drawing, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from rltrainer.tools.plots.figures import COLORS, GREY, Axes, Figure, drawing, new_figure
 
 # Numbers of an action to draw; an action may have any number.
 MAX_NUMBERS = 24
 NUM_BINS = 30
 
 
-def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
+def buffer(buffer: ReplayBuffer, title: str = "") -> Figure:
     """Return the picture of a buffer: returns and lengths of its episodes, by how they ended, and what actions cover.
 
     `buffer.describe()` has the numbers. Only whole episodes count. What is no buffer is a `ReplayBufferError`.
@@ -42,7 +36,7 @@ def buffer(buffer: ReplayBuffer, title: str = "") -> "Figure":
     return figure
 
 
-def _histogram(axes: "Axes", name: str, values: np.ndarray, is_terminated: np.ndarray) -> None:
+def _histogram(axes: Axes, name: str, values: np.ndarray, is_terminated: np.ndarray) -> None:
     # Truncated episodes are stacked on the terminated ones.
     axes.set_xlabel(name)
     if not len(values):
@@ -58,7 +52,7 @@ def _histogram(axes: "Axes", name: str, values: np.ndarray, is_terminated: np.nd
     axes.locator_params(axis="x", integer=True, nbins=5)
 
 
-def _actions(axes: "Axes", actions: ActionCoverage | None) -> None:
+def _actions(axes: Axes, actions: ActionCoverage | None) -> None:
     # Choices: the share of each. Numbers: the range that is used, on the grey range of the bounds.
     axes.grid(False)
     if actions is None:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,13 +9,8 @@ from numpy.typing import ArrayLike
 from rltrainer.errors import ParamsError
 from rltrainer.functional import scores as statistics
 from rltrainer.functional.scores import Array, bootstrap_interval, mean_score, performance_profile
-from rltrainer.tools.plots.figures import GREY, drawing, label, line, new_figure, note
+from rltrainer.tools.plots.figures import GREY, Axes, Figure, drawing, label, line, new_figure, note
 from rltrainer.tools.plots.run_data import Runs, env_name, grouped_by_env, needed_curve
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 NUM_THRESHOLDS = 201
 AGGREGATES = {
@@ -27,7 +21,7 @@ AGGREGATES = {
 }
 
 
-def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> "Figure":
+def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, title: str = "") -> Figure:
     """Return the picture of performance profiles: the share of runs, over all tasks, that score above each threshold.
 
     Higher is better; if one line is above another everywhere, any quantile of its scores is better.
@@ -57,7 +51,7 @@ def performance_profiles(scores: Mapping[str, ArrayLike], *, confidence: float =
 
 def aggregate_scores(
     scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 10_000, title: str = ""
-) -> "Figure":
+) -> Figure:
     """Return the picture of four aggregates of each algorithm, with their intervals.
 
     Median over tasks, interquartile mean and mean, and the optimality gap: by how much runs miss a score of 1.
@@ -85,7 +79,7 @@ def aggregate_scores(
 
 def probability_of_improvement(
     scores: Mapping[str, ArrayLike], *, confidence: float = 0.95, num_resamples: int = 2000, title: str = ""
-) -> "Figure":
+) -> Figure:
     """Return the picture of the probability that one algorithm's run scores better than another's.
 
     Each pair has a row, the first named over the other, averaged over tasks; see
@@ -115,7 +109,7 @@ def probability_of_improvement(
 
 
 def _draw_rows(
-    axes: "Axes",
+    axes: Axes,
     statistic: Callable[..., Array],
     rows: Sequence[tuple[Array, ...]],
     confidence: float,

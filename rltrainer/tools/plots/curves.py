@@ -1,25 +1,20 @@
 """Learning curves: of one run, of several seeds of an algorithm, of several algorithms."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rltrainer.errors import ParamsError
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
 from rltrainer.tools.plots import run_data
-from rltrainer.tools.plots.figures import count_steps, drawing, label, line, new_figure, note
+from rltrainer.tools.plots.figures import Axes, Figure, count_steps, drawing, label, line, new_figure, note
 from rltrainer.tools.plots.run_data import AnyRun, Curve, Runs, needed_curve, step_unit
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Up to so many points are marked.
 FEW_POINTS = 40
 
 
-def learning_curve(run: AnyRun) -> "Figure":
+def learning_curve(run: AnyRun) -> Figure:
     """Return the picture of a run's returns, in test steps and training episodes; none are a `ParamsError`."""
     run = run_data.as_run(run)
     test, training = (run_data.curve(run, f"{kind}/return") for kind in ("test", "training"))
@@ -43,7 +38,7 @@ def learning_curve(run: AnyRun) -> "Figure":
     return figure
 
 
-def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95, title: str = "") -> "Figure":
+def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float = 0.95, title: str = "") -> Figure:
     """Return the picture of several seeds of one algorithm, or of several: interquartile mean and bootstrap interval.
 
     Runs are interpolated linearly at common steps. The mean and its interval reach as far as all runs of a group have
@@ -84,7 +79,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
     return figure
 
 
-def _draw_group(axes: "Axes", index: int, name: str, curves: list[Curve], confidence: float) -> None:
+def _draw_group(axes: Axes, index: int, name: str, curves: list[Curve], confidence: float) -> None:
     style = line(index)
     text = label(name if len(curves) == 1 else f"{name} ({len(curves)} runs)")
     if len(curves) == 1:
@@ -109,7 +104,7 @@ MAX_PANELS = 60
 MAX_PARTS = 500
 
 
-def metrics(run: AnyRun, kind: str = "update") -> "Figure":
+def metrics(run: AnyRun, kind: str = "update") -> Figure:
     """Return the picture of all numbers of a kind of row over a run's steps: losses, learning rates, what hooks log.
 
     Args:
@@ -124,7 +119,7 @@ def metrics(run: AnyRun, kind: str = "update") -> "Figure":
     return draw_panels(found, step_unit(run))
 
 
-def draw_panels(found: Mapping[str, Curve], unit: str) -> "Figure":
+def draw_panels(found: Mapping[str, Curve], unit: str) -> Figure:
     """Return the picture of curves by name, each for itself, over steps of a unit."""
     shown = dict(list(found.items())[:MAX_PANELS])
     with drawing():

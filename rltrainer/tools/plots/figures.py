@@ -6,13 +6,17 @@ settings of the user's stay as they are.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rltrainer.errors import importing_extra
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import matplotlib.axes
+    import matplotlib.figure
+
+# Texts, as Matplotlib is not imported yet.
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Figure: TypeAlias = "matplotlib.figure.Figure"
 
 # Blue, vermilion, green, purple and black of Okabe and Ito (2008), which are dark enough for a line on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
@@ -51,7 +55,7 @@ def drawing() -> Iterator[None]:
 
 def new_figure(
     title: str, num_axes: int = 1, *, num_columns: int = 1, size: tuple[float, float] = (6.4, 3.8)
-) -> "tuple[Figure, list[Axes]]":
+) -> tuple[Figure, list[Axes]]:
     """Return a figure, and its axes row by row; within `drawing` only."""
     from matplotlib.figure import Figure
 
@@ -65,7 +69,7 @@ def new_figure(
     return figure, list(grid[:num_axes])
 
 
-def count_steps(axes: "Axes", unit: str) -> None:
+def count_steps(axes: Axes, unit: str) -> None:
     """Label the x axis of a log with its unit, and its numbers as 20k and 1.5M."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -74,7 +78,7 @@ def count_steps(axes: "Axes", unit: str) -> None:
     axes.set_xlabel(unit)
 
 
-def note(axes: "Axes", text: str) -> None:
+def note(axes: Axes, text: str) -> None:
     """Write a small grey text above axes."""
     axes.set_title(text, loc="left", color=GREY, size=8, weight="normal")
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -19,13 +19,10 @@ from rltrainer.files.atomic_write import replaced_file
 from rltrainer.state.state_file import read_state
 from rltrainer.tools.plots import run_data
 from rltrainer.tools.plots.curves import draw_panels, learning_curve
-from rltrainer.tools.plots.figures import drawing
+from rltrainer.tools.plots.figures import Figure, drawing
 from rltrainer.tools.plots.run_data import AnyRun, curve, step_unit
 from rltrainer.tools.runs import Run
 from rltrainer.validation.field_rules import AnyPath, checked, is_finite
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Counters.
 SKIPPED_KINDS = {"epoch"}
@@ -143,7 +140,7 @@ def _metrics(run: Run) -> Iterator[str]:
             yield _picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
 
 
-def _picture(figure: "Figure", words: str) -> str:
+def _picture(figure: Figure, words: str) -> str:
     # SVG is sharp at any size; as the source of an image it cannot run scripts.
     file = io.BytesIO()
     with drawing():

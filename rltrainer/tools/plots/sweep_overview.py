@@ -1,17 +1,13 @@
 """A sweep at a glance: the scores of its trials, and how each varying field relates to them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rltrainer.errors import ParamsError
-from rltrainer.tools.plots.figures import COLORS, GREY, drawing, label, new_figure
+from rltrainer.tools.plots.figures import COLORS, GREY, Axes, Figure, drawing, label, new_figure
 from rltrainer.tools.sweeps import SweepResult, SweepTrial
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Positive numbers that differ by so much are drawn on a logarithmic axis.
 MANY_TIMES = 30
@@ -21,7 +17,7 @@ FEW_VALUES = 5
 MARKS = {"complete": ("o", COLORS[0], 1.0), "pruned": ("x", GREY, 0.7)}
 
 
-def sweep(result: SweepResult) -> "Figure":
+def sweep(result: SweepResult) -> Figure:
     """Return the picture of a sweep: scores by trial with the best so far, and by each field that varies.
 
     A pruned trial is a cross at its last score; a failed trial is left out. No score at all is a `ParamsError`.
@@ -48,7 +44,7 @@ def sweep(result: SweepResult) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", trials: Sequence[SweepTrial], places: Sequence[float]) -> None:
+def _draw(axes: Axes, trials: Sequence[SweepTrial], places: Sequence[float]) -> None:
     for state, (marker, color, alpha) in MARKS.items():
         points = [(x, trial.score) for x, trial in zip(places, trials, strict=True) if trial.state == state]
         if points:
@@ -56,7 +52,7 @@ def _draw(axes: "Axes", trials: Sequence[SweepTrial], places: Sequence[float]) -
     axes.set_ylabel("score")
 
 
-def _placed(axes: "Axes", values: Sequence[Any]) -> Sequence[float]:
+def _placed(axes: Axes, values: Sequence[Any]) -> Sequence[float]:
     # Numbers lie at their place on the x axis; other values, and few numbers, stand side by side.
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if are_numbers and not len(set(values)) <= FEW_VALUES < len(values):
