@@ -191,7 +191,7 @@ class KnownFiles:
 
     def manifest(self, path: Path) -> Manifest:
         """Return the manifest of a checkpoint; for errors see `open_checkpoint`."""
-        with _read_errors(path):
+        with reading(path, "the checkpoint "):
             _recover(path)
             found: Manifest = self._once(path / MANIFEST, None, lambda: read_manifest(path))
             return found
@@ -243,7 +243,7 @@ def open_checkpoint(path: str | os.PathLike[str], ranks: Ranks = ALONE, known: K
 def _problem(path: Path, manifest: Manifest, ranks: Ranks, known: KnownFiles) -> str | None:
     """Compare the files of this rank's shards with the manifest; return what is wrong with the first, or None."""
     try:
-        with _read_errors(path):
+        with reading(path, "the checkpoint "):
             found = set(os.listdir(path)) - {MANIFEST}
             for name in sorted(found ^ set(manifest.files)):
                 raise CheckpointError(f"{path / name}: {'not in the manifest' if name in found else 'missing'}")
@@ -370,12 +370,12 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
 
 
 @contextlib.contextmanager
-def _read_errors(path: Path) -> Any:
-    """Raise an `OSError` of a read as a `CheckpointError`."""
+def reading(path: Path, what: str = "") -> Any:
+    """Raise an `OSError` of a read as a `CheckpointError`, which may say what could not be read at the path."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"{path}: the checkpoint could not be read ({error})") from error
+        raise CheckpointError(f"{path}: {what}could not be read ({error})") from error
 
 
 def _stamp(file: Path) -> Any:
@@ -437,5 +437,4 @@ def _recover(path: Path) -> None:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                 raise
             return
-        text = "%s: put back from %s, where a killed save left it"
-        logging.getLogger("rltrainer").warning(text, path, newest.name)
+        logging.getLogger("rltrainer").warning("%s: put back from %s, where a killed save left it", path, newest.name)

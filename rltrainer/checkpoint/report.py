@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, KnownFiles, open_checkpoint, read_manifest
+from rltrainer.checkpoint.folder import FORMAT_VERSION, MANIFEST, KnownFiles, open_checkpoint, read_manifest, reading
 from rltrainer.checkpoint.store import checkpoints_in
 from rltrainer.errors import CheckpointError, escaped
 from rltrainer.state.state_file import CHECKSUM
@@ -36,20 +36,17 @@ def verify(path: str | os.PathLike[str]) -> Report:
         CheckpointError: there is none.
     """
     folder, known = Path(os.path.abspath(path)), KnownFiles()
-    try:
+    with reading(folder):
         is_one = os.path.lexists(folder / MANIFEST)
         paths = [folder] if is_one else [each.path for each in checkpoints_in(folder, known)]
         if not paths:
             read_manifest(folder)  # raises what is missing
-    except OSError as error:
-        raise CheckpointError(f"{folder}: could not be read ({error})") from error
     problems, lines = {}, []
     for each in paths:
         problems[each], text = _report(each, known)
         lines += text
     if len(paths) > 1:
-        num_damaged = sum(map(bool, problems.values()))
-        lines.append(f"{len(paths)} checkpoints, {num_damaged or 'none'} damaged")
+        lines.append(f"{len(paths)} checkpoints, {sum(map(bool, problems.values())) or 'none'} damaged")
     return Report(problems, "\n".join(lines))
 
 
@@ -62,8 +59,7 @@ def _report(path: Path, known: KnownFiles) -> tuple[str, list[str]]:
         for part, name in sorted(manifest.parts(0).items()):  # the other shards are alike
             tensors, rows = _tensors(path / name), manifest.rows.get(part, {}).values()
             shared = f", {len(rows)} files of rows of {_size(sum(entry.size for entry in rows))}" if rows else ""
-            size = _size(manifest.files[name].size)
-            parts += [f"  {part}: {size}, {len(tensors)} tensors{shared}", *tensors]
+            parts += [f"  {part}: {_size(manifest.files[name].size)}, {len(tensors)} tensors{shared}", *tensors]
     except (CheckpointError, OSError) as error:
         problem, parts = str(error), []
     lines = [f"{path}: {f'DAMAGED. {problem}' if problem else 'whole'}"]

@@ -32,6 +32,7 @@ from rltrainer.checkpoint.folder import (
     absolute_path,
     on_first,
     open_checkpoint,
+    reading,
     write_manifest,
     write_member,
     write_parts,
@@ -163,10 +164,8 @@ class CheckpointStore:
         """
 
         def found() -> list[tuple[str, str]]:
-            try:
+            with reading(self.folder):
                 return [(str(each.path), each.problem) for each in checkpoints_in(self.folder, self._known)]
-            except OSError as error:
-                raise CheckpointError(f"{self.folder}: could not be read ({error})") from error
 
         problems = []
         for path, problem in on_first(self._ranks, found):
