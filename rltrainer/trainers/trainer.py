@@ -239,10 +239,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
         if self.meeting is not None and self.meeting.is_on:  # all shards save together, and a callback is one's own
             hint = "CheckpointParams saves while it trains."
             raise CheckpointError(f"{owner}: must not be called while a run of several shards trains. {hint}")
-        self._save(path, overwrite)
-
-    def _save(self, path: str | Path, overwrite: bool) -> None:
-        with self._on_all_shards(Trainer._save, path, overwrite):
+        with self._on_all_shards(Trainer.save, path, overwrite):
             parts = run_parts(self.state, self.params, self.algorithm, self.ranks, lambda part: dict(part.state_dict()))
             write_checkpoint(path, parts, overwrite, self.ranks)
 
