@@ -70,7 +70,7 @@ def find(env: str, algorithm: str | None = None) -> Recipe | None:
 
 def read_recipe(algorithm: str, env: str, table: Mapping[str, Any]) -> Recipe:
     """Return the recipe in a table of a file."""
-    reader = PlainReader({}, _refuse)
+    reader = PlainReader({}, lambda place, name: f"a recipe holds data only, not {name!r}")
     fields = {name: _read(value, reader, f"{algorithm}/{env}.{name}") for name, value in table.items()}
     params = algorithm_named("recipes", algorithm).params_class(**fields.pop("params", {}))
     return Recipe(algorithm=algorithm, env=env, params=params, **fields)
@@ -101,10 +101,6 @@ def is_atari(env: str) -> bool:
 
 def _without_version(env: str) -> str:
     return re.sub(r"^ALE/|(NoFrameskip)?-v\d+$", "", env)
-
-
-def _refuse(place: str, name: str) -> str:
-    return f"a recipe holds data only, not {name!r}"
 
 
 NAME = "recipe.json"

@@ -253,14 +253,20 @@ class AnyRecipe(Params):
         """Return the steps of the run and of a collection, and their unit."""
 
     def _epochs(self) -> dict[str, int]:
+        """Split the run into about `max_epochs` equal epochs of whole collections, rounded up."""
         num_steps, collection, _ = self._steps()
-        return whole_epochs(math.ceil(num_steps / collection), self.max_epochs, collection)
+        num_collections, wanted = math.ceil(num_steps / collection), self.max_epochs
+        # Epochs of `fewer` collections are at least as many as wanted, epochs of one more at most as many. The nearer
+        # number of epochs is taken; if both are as near, the one with fewer steps.
+        fewer = num_collections // wanted
+        candidates = [(-(-num_collections // size), size) for size in (fewer, fewer + 1) if size > 0]
+        count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
+        return {"max_epochs": count, "epoch_num_steps": size * collection}
 
     def _place(self, policy: Policy, earlier: Mapping[str, str]) -> Policy:
         """Move a policy to its device; algorithm and collectors follow it."""
         owner, kept = type(self).__name__, earlier.get("networks")
-        device = resolve_device(owner, self.device, policy, policy.observation_space, self.backend, kept)
-        return policy.to(device)
+        return policy.to(resolve_device(owner, self.device, policy, policy.observation_space, self.backend, kept))
 
     def _device_of_buffer(self, nbytes: int, policy: Policy, earlier: Mapping[str, str]) -> torch.device:
         """Return the policy's device if a buffer of so many bytes fits there, and did so when the run started."""
@@ -350,16 +356,6 @@ class AnyRecipe(Params):
             return did_you_mean(name, self.field_names())
         also = "rl.train" if meant in of_train else "make_trainer, and of rl.train"
         return f"{f' Did you mean {meant!r}?' * (meant != name)} It is an argument of {also}."
-
-
-def whole_epochs(num_units: int, wanted: int, unit: int = 1) -> dict[str, int]:
-    """Split `num_units` units of `unit` steps, such as collections, into about `wanted` equal epochs, rounded up."""
-    # Epochs of `fewer` units are at least as many as wanted, epochs of one unit more at most as many. The nearer number
-    # of epochs is taken; if both are as near, the one with fewer steps.
-    fewer = num_units // wanted
-    candidates = [(-(-num_units // size), size) for size in (fewer, fewer + 1) if size > 0]
-    count, size = min(candidates, key=lambda each: (abs(each[0] - wanted), each[0] * each[1]))
-    return {"max_epochs": count, "epoch_num_steps": size * unit}
 
 
 def vector_env(owner: str, env: Any, num_envs: int, **options: Any) -> VectorEnv:
