@@ -319,19 +319,16 @@ def quiet() -> Iterator[None]:
     """Silence PyTorch's exporters (missing packages, deprecations, traces), but not errors."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
-
-    def nothing(record: logging.LogRecord) -> bool:
-        return False
-
+    others_only = logging.Filter("rltrainer")  # lets records of other loggers than PyTorch's pass
     for handler in handlers:
-        handler.addFilter(nothing)
+        handler.addFilter(others_only)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         for handler in handlers:
-            handler.removeFilter(nothing)
+            handler.removeFilter(others_only)
 
 
 def input_names(policy: Policy) -> list[str]:
