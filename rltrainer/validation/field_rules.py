@@ -123,11 +123,11 @@ def instance_of(*classes: type, hint: str = "") -> Rule:
     return Rule(f"a {names}", lambda value: isinstance(value, classes), hint_of)
 
 
-def a_callable(signature: str, hint: str = "") -> Rule:
+def a_callable(signature: str) -> Rule:
     """Return the rule of a callback, with its signature in words, such as `(score) -> bool`."""
     args = [arg.strip() for arg in re.sub(r"\[[^]]*\]|^\(", "", signature.partition(")")[0]).split(",")]
     names = ", ".join(arg if arg.islower() else "stats" for arg in args)
-    return Rule(f"a callable {signature}", lambda v: _takes(v, len(args)), hint or f"Write lambda {names}: ...")
+    return Rule(f"a callable {signature}", lambda v: _takes(v, len(args)), f"Write lambda {names}: ...")
 
 
 def _meant_number(value: Any) -> int | float | None:

@@ -17,11 +17,8 @@ P = ParamSpec("P")
 
 def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the known name that a misspelt or foreign one stands for; None if none is near."""
-    theirs = {}
-    for other, names in ARGUMENTS.items():
-        ours = [each for each in names if each in known]
-        if ours:
-            theirs[other] = ours[0]
+    ours = {other: [each for each in names if each in known] for other, names in ARGUMENTS.items()}
+    theirs = {other: names[0] for other, names in ours.items() if names}
     if name in theirs:
         return theirs[name]
     # A misspelt name of another library; with the usual cutoff of 0.6, names that only look alike would win over ours.
@@ -33,8 +30,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return ` Did you mean 'lr'?` for the known name that is meant, other advice, or nothing if none is near."""
     is_argument = any(ours in known for ours in ARGUMENTS.get(name, ()))
-    advice = "" if is_argument else _advice(ADVICE, name, known)
-    if advice:
+    if not is_argument and (advice := _advice(ADVICE, name, known)):
         return advice
     meant = nearest(name, known)
     return "" if meant is None else f" Did you mean {meant!r}?"
@@ -54,8 +50,7 @@ class SuggestsAttributes:
         def __getattr__(self, name: str) -> Any:
             """Raise a `NoSuchNameError` with advice, or Python's own error; called for names that are not found."""
             if advice := _advice(ATTRIBUTES, name, [cls.__name__ for cls in type(self).__mro__]):
-                text = f"{type(self).__name__}.{name}: there is no such attribute.{advice}"
-                raise NoSuchNameError(text, name=name)
+                raise NoSuchNameError(f"{type(self).__name__}.{name}: there is no such attribute.{advice}", name=name)
             return object.__getattribute__(self, name)  # raises; from a property the error that is its own
 
 
