@@ -69,8 +69,7 @@ def hidden_names(path: Path, suffix: str) -> list[tuple[Path, str]]:
         names = os.listdir(path.parent)
     except OSError:
         return []
-    matches = map(pattern.fullmatch, names)
-    return [(path.with_name(match[0]), match[1]) for match in matches if match is not None]
+    return [(path.with_name(match[0]), match[1]) for match in map(pattern.fullmatch, names) if match is not None]
 
 
 def remove_abandoned(path: Path, suffix: str) -> None:

@@ -126,8 +126,7 @@ class Evaluate(TrainerHook):
             self.state.best_score = score  # last: an algorithm that could not be saved is not the best one
         if ctx.params.logger is not None:
             row = {"return": score, "length": float(stats.lengths.mean()), **stats.info_means}
-            step = ctx.env_step or ctx.gradient_step
-            ctx.params.logger.log(self.name, row, step, ctx.update_step, ctx.gradient_step)
+            ctx.params.logger.log(self.name, row, ctx.env_step or ctx.gradient_step, ctx.update_step, ctx.gradient_step)
 
     def shutdown(self, ctx: TrainerContext) -> None:
         """Close the envs that it made."""

@@ -50,8 +50,7 @@ class NumberedPath:
         names: list[str] = []
         with contextlib.suppress(OSError):
             names = os.listdir(self._numbered(2).parent)
-        found = map(self._number, names)
-        numbers = sorted(number for number in found if number is not None)
+        numbers = sorted(number for number in map(self._number, names) if number is not None)
 
         def last_change(path: Path) -> int:
             files = path.iterdir() if path.is_dir() else [path]

@@ -151,8 +151,7 @@ class Logger(Stateful[LoggerState], metaclass=ExplainsArguments):
 
         Scalar tensors stay on their device until the row is due. `weights` has the numbers with another weight.
         """
-        part = Part(dict(values), weight, dict(weights or {}))
-        gather(self._state.gathered.setdefault(kind, []), part, merge)
+        gather(self._state.gathered.setdefault(kind, []), Part(dict(values), weight, dict(weights or {})), merge)
 
     def log(self, kind: Kind, values: Row, step: int, update_step: int = 0, gradient_step: int | None = None) -> None:
         """Write the gathered means of a kind of row, and `values`, if its interval was crossed.
@@ -373,8 +372,7 @@ class MultiLogger(Logger):
 
         A kill between two loggers leaves the second one epoch behind, a failing logger stays further behind.
         """
-        found = [logger.read_progress() for logger in self.loggers]
-        known = [progress for progress in found if progress is not None]
+        known = filter(None, [logger.read_progress() for logger in self.loggers])
         return max(known, key=lambda progress: progress["env_step"] or progress["gradient_step"] or 0, default=None)
 
     def get_state(self) -> LoggerState:

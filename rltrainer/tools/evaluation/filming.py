@@ -87,8 +87,7 @@ def require_encoder(owner: str) -> Any:
 
         imageio_ffmpeg.get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
-        text = f"{owner}: needs ffmpeg to write videos: {error}. {install_extra('video')}"
-        raise MissingExtraError(text) from error
+        raise MissingExtraError(f"{owner}: needs ffmpeg to write videos: {error}. {install_extra('video')}") from error
     return imageio_ffmpeg
 
 

@@ -72,8 +72,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
             count_steps(axes, " or ".join(units))
             axes.set_ylabel(label(value.replace("/", " ")))
             is_single = max(map(len, groups.values())) == 1
-            text = "" if is_single else f"IQM, {100 * confidence:g} % bootstrap interval, each run thin"
-            note(axes, text)
+            note(axes, "" if is_single else f"IQM, {100 * confidence:g} % bootstrap interval, each run thin")
             axes.set_title("" if is_one else label(env), loc="right", size=9)
             axes.legend()
     return figure

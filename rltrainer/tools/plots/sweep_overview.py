@@ -38,8 +38,7 @@ def sweep(result: SweepResult) -> Figure:
         by_number.legend()
         for axes, name in zip(by_field, names, strict=True):
             having = [trial for trial in trials if name in trial.fields]
-            values = [trial.fields[name] for trial in having]
-            _draw(axes, having, _placed(axes, values))
+            _draw(axes, having, _placed(axes, [trial.fields[name] for trial in having]))
             axes.set_xlabel(label(name))
     return figure
 

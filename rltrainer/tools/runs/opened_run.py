@@ -98,8 +98,7 @@ class Run:
     @property
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint with a readable manifest, or None."""
-        found = checkpoints_in(self.folder.checkpoints)
-        return next((each.path for each in found if each.manifest is not None), None)
+        return next((each.path for each in checkpoints_in(self.folder.checkpoints) if each.manifest is not None), None)
 
     @property
     def videos(self) -> list[Path]:

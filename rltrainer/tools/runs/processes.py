@@ -1,12 +1,9 @@
 """Several jobs at once: a worker process of one thread for each, as many at a time as there are cores."""
 
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Self
-
-from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
 from rltrainer.errors import EnvError, ParamsError
 from rltrainer.loggers.terminal import make_bar
@@ -171,11 +168,6 @@ class Bar:
         """Print a line above the bar."""
         if self._is_shown:
             self._bar.write(text)
-
-    @staticmethod
-    def complain(text: str) -> None:
-        """Print lines to the standard error, above the bar if it is shown."""
-        tqdm.write(text, file=sys.stderr)
 
 
 def check_program(owner: str, make: object) -> None:

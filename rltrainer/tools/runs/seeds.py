@@ -1,10 +1,13 @@
 """One program for several seeds: each in a process of one thread, as many at a time as there are cores."""
 
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Generic, TypeVar, overload
+
+from tqdm import tqdm  # type: ignore[import-untyped]  # tqdm ships no types
 
 from rltrainer.errors import RLTrainerError
 from rltrainer.seeding import seed as seed_everything
@@ -108,5 +111,5 @@ class _Outcomes(Listener):
         """Record a finished seed."""
         self.runs[number] = SeedRun(number, result, error)
         if error is not None:
-            self._bar.complain(f"run_seeds: seed {number} failed:\n{error}")
+            tqdm.write(f"run_seeds: seed {number} failed:\n{error}", file=sys.stderr)  # above the bar
         self.progress(number, 1.0, result.best_score if isinstance(result, InfoStats) else None)

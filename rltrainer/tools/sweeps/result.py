@@ -93,8 +93,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     for name in (DESCRIBED, STUDY):
         if not (folder / name).exists():
             missing = f"holds no {name}" if folder.is_dir() else f"is no folder{neighbours_hint(folder)}"
-            text = f"expected the folder of a sweep, as rl.sweep makes it; it {missing}"
-            raise CheckpointError(f"{folder}: {text}")
+            raise CheckpointError(f"{folder}: expected the folder of a sweep, as rl.sweep makes it; it {missing}")
     described, found = read_json_file(folder / DESCRIBED, "what a sweep varies"), read_trials(folder / STUDY)
     match described:
         case {"make": dict(make), "seed": int(seed), "num_seeds": int(num_seeds)} if 0 < num_seeds <= MAX_SEEDS:
