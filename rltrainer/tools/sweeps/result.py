@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rltrainer.errors import CheckpointError, ParamsError, RLTrainerError, readable
 from rltrainer.files.json_text import check_depth
@@ -17,12 +17,8 @@ from rltrainer.spaces import check_claims
 from rltrainer.state.plain import PlainReader
 from rltrainer.state.registry import value_named
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, Recipe
-from rltrainer.tools.sweeps.study import FIELDS, STUDY, read_trials, require_optuna
+from rltrainer.tools.sweeps.study import FIELDS, STUDY, FrozenTrial, read_trials, require_optuna
 from rltrainer.validation.field_rules import AnyPath, checked
-
-if TYPE_CHECKING:
-    import optuna
-
 
 State = Literal["complete", "pruned", "failed"]
 
@@ -108,7 +104,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     return SweepResult(folder, tuple(trials), swept)
 
 
-def as_trial(trial: "optuna.trial.FrozenTrial", fields: Mapping[str, Any], folder: Path, seeds: range) -> SweepTrial:
+def as_trial(trial: FrozenTrial, fields: Mapping[str, Any], folder: Path, seeds: range) -> SweepTrial:
     """Return a finished trial of a study."""
     error = trial.user_attrs.get("error")
     return SweepTrial(
@@ -123,7 +119,7 @@ def run_paths(folder: Path, number: int, seeds: range) -> dict[int, Path]:
     return {seed: folder / f"trial-{number:03}" / f"seed-{seed}" for seed in seeds}
 
 
-def _fields(folder: Path, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
+def _fields(folder: Path, trial: FrozenTrial) -> dict[str, Any]:
     # A trial that ended before its fields were recorded has its draws alone.
     if (plain := trial.user_attrs.get(FIELDS)) is None:
         return dict(trial.params)

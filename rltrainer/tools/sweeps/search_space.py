@@ -5,17 +5,14 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from rltrainer.errors import ParamsError
 from rltrainer.state.plain import to_plain
 from rltrainer.tools.recipes import AnyRecipe
+from rltrainer.tools.sweeps.study import AnyTrial
 from rltrainer.validation.field_rules import FiniteFloat, as_python, checked, is_finite
 from rltrainer.validation.suggestions import argument_names, did_you_mean
-
-if TYPE_CHECKING:
-    import optuna
-
 
 OWNER = "sweep"
 
@@ -71,7 +68,7 @@ def check_range(name: str, values: Any) -> None:
         refuse("must be a list of values that can be told apart in a file")
 
 
-def draw(trial: "optuna.trial.BaseTrial", name: str, values: Range) -> Any:
+def draw(trial: AnyTrial, name: str, values: Range) -> Any:
     """Return a trial's value of a range."""
     if isinstance(values, Uniform):
         return trial.suggest_float(name, values.low, values.high, log=isinstance(values, LogUniform))
@@ -89,7 +86,7 @@ def label(value: Any) -> bool | int | float | str | None:
     return plain if plain is None or is_number or isinstance(plain, str) else json.dumps(plain, sort_keys=True)
 
 
-Space = Mapping[str, Range] | Callable[["optuna.trial.BaseTrial"], Mapping[str, Any]]
+Space = Mapping[str, Range] | Callable[[AnyTrial], Mapping[str, Any]]
 Make = AnyRecipe | Callable[..., Any]
 
 
@@ -116,7 +113,7 @@ class SearchSpace:
                     rule = f"{OWNER}.space[{name!r}]: has values that the field does not take"
                     raise ParamsError(f"{rule}. {error}") from None
 
-    def draw(self, trial: "optuna.trial.BaseTrial") -> dict[str, Any]:
+    def draw(self, trial: AnyTrial) -> dict[str, Any]:
         """Return the fields of a trial by name; a `ParamsError` if a function returned no dict."""
         if not callable(self._space):
             return {name: draw(trial, name, values) for name, values in self._space.items()}

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.errors import CheckpointError, ParamsError, importing_extra, readable
@@ -23,6 +23,9 @@ from rltrainer.validation.field_rules import is_int
 if TYPE_CHECKING:
     import optuna
 
+# Texts, as Optuna is imported when a sweep needs it.
+AnyTrial: TypeAlias = "optuna.trial.BaseTrial"
+FrozenTrial: TypeAlias = "optuna.trial.FrozenTrial"
 Sampler = Callable[..., Any]
 # Trials that end before any is pruned.
 NUM_STARTUP_TRIALS = 5
@@ -55,9 +58,9 @@ class Study:
         self._study = _load(self.path, functools.partial(optuna.create_study, **options))
 
     @property
-    def trials(self) -> "list[optuna.trial.FrozenTrial]":
+    def trials(self) -> list[FrozenTrial]:
         """All trials, by number."""
-        trials: list[optuna.trial.FrozenTrial] = self._study.get_trials(deepcopy=False)
+        trials: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
         return trials
 
     def begin(self, number: int) -> "optuna.trial.Trial":
@@ -120,11 +123,11 @@ def open_study(folder: Path, sampler: Sampler | None, pruner: Any, seed: int) ->
         lock.release()
 
 
-def read_trials(path: Path) -> "list[optuna.trial.FrozenTrial]":
+def read_trials(path: Path) -> list[FrozenTrial]:
     """Return the trials of a study by number. Its file is only read, and a sweep may be writing to it."""
     with read_errors(path, CheckpointError):
         open_regular(path).close()
-    trials: list[optuna.trial.FrozenTrial] = _load(path, require_optuna().load_study).get_trials(deepcopy=False)
+    trials: list[FrozenTrial] = _load(path, require_optuna().load_study).get_trials(deepcopy=False)
     return trials
 
 
@@ -158,7 +161,7 @@ def _load(path: Path, load: Callable[..., Any]) -> Any:
     return study
 
 
-def _problem_of(trial: "optuna.trial.FrozenTrial") -> str | None:
+def _problem_of(trial: FrozenTrial) -> str | None:
     # Optuna believes its file; a sweep and its pictures need scores that are numbers.
     values, noted = trial.values, trial.intermediate_values
     if values is None and trial.state.name == "COMPLETE":

@@ -26,7 +26,7 @@ from rltrainer.tools.runs.processes import Bar, Job, Listener, Processes, check_
 from rltrainer.tools.runs.ray_processes import RayProcesses
 from rltrainer.tools.sweeps.result import DESCRIBED, SweepResult, SweepTrial, as_trial, run_paths
 from rltrainer.tools.sweeps.search_space import OWNER, LogUniform, Make, Range, SearchSpace, Space, Uniform
-from rltrainer.tools.sweeps.study import FIELDS, Study, open_study, require_optuna
+from rltrainer.tools.sweeps.study import FIELDS, FrozenTrial, Study, open_study, require_optuna
 from rltrainer.tools.sweeps.trial_process import DiskRefusal, ScoreReport, TrialJob
 from rltrainer.validation.field_rules import AnyPath, Flag, NonNegativeInt, PositiveInt, Rule, checked
 from rltrainer.validation.suggestions import explains_arguments
@@ -172,7 +172,7 @@ class _Trials(Listener):
         scores = [each.value for each in self._study.trials if each.state.name == "COMPLETE" and each.value is not None]
         self._bar.move(number, 1.0, **({"best_score": f"{max(scores):.4g}"} if scores else {}))
 
-    def _remove_checkpoints(self, trial: "optuna.trial.FrozenTrial") -> None:
+    def _remove_checkpoints(self, trial: FrozenTrial) -> None:
         if trial.state.name in ("COMPLETE", "PRUNED"):
             for path in run_paths(self._folder, trial.number, self._seeds).values():
                 remove(RunFolder(path).checkpoints)
