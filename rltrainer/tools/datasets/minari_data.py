@@ -10,13 +10,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rltrainer.data.buffer_description import stored_episodes
+from rltrainer.data.buffer_description import StoredEpisodes
 from rltrainer.data.replay_buffer import ReplayBuffer
 from rltrainer.errors import ParamsError, ReplayBufferError, importing_extra, readable
 from rltrainer.files.json_text import read_json
 from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.spaces import check_claims, leaf_spaces
 from rltrainer.tools.datasets.array_files import claimed_nbytes_of, members_of
+from rltrainer.tools.datasets.chosen_episodes import episodes_of
 from rltrainer.tools.datasets.logged_rows import NAMES, check_claim, reading, to_buffer
 from rltrainer.tools.datasets.parquet_files import claimed_nbytes, opened
 from rltrainer.tree import Tree, leaves, map_tree, to_array
@@ -174,8 +175,7 @@ def to_minari(
         from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage.datasets_root_dir import get_dataset_path
-    if not isinstance(buffer, ReplayBuffer):
-        raise ReplayBufferError.about("to_minari", "buffer", "must be a ReplayBuffer", buffer)
+    stored = episodes_of("to_minari", buffer)
     name = checked("to_minari", "name", name, AnyText)
     try:
         parse_dataset_id(name)
@@ -189,7 +189,8 @@ def to_minari(
     if folder.exists():
         raise ReplayBufferError(f"to_minari: {folder}: expected nothing there, found a data set. Raise the version.")
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
-    episodes = [EpisodeBuffer(**columns, infos={}) for columns in _episodes(buffer, f"to_minari: {folder}")]
+    stored.warn_of_lost_beginnings(f"to_minari: {folder}")
+    episodes = [EpisodeBuffer(**columns, infos={}) for columns in _episodes(buffer, stored)]
     if not episodes:
         raise ReplayBufferError("to_minari.buffer: must hold an episode from its beginning; got none")
     texts = {
@@ -209,19 +210,16 @@ def to_minari(
     return folder
 
 
-def _episodes(buffer: ReplayBuffer, caller: str) -> Iterator[dict[str, Any]]:
-    # In the order of storage; episodes with an overwritten start are left out, and counted in a warning.
-    ring, episodes = buffer._ring, stored_episodes(buffer._ring)
-    episodes.warn_of_lost_beginnings(caller)
+def _episodes(buffer: ReplayBuffer, episodes: StoredEpisodes) -> Iterator[dict[str, Any]]:
+    # In the order of storage; episodes with an overwritten start are left out.
+    ring, names = buffer._ring, ("action", "reward", "terminated", "truncated")
     obs_spaces = leaf_spaces(buffer.observation_space)
     trajectories = np.split(episodes.slots, np.cumsum(episodes.length)[:-1])
     for i in np.flatnonzero(episodes.is_whole):
         slots = torch.from_numpy(trajectories[i]).to(ring.device)
         # [T + 1, ...]: the last observation follows the last step.
         obs = map_tree(lambda x, y: torch.cat([x, y]), ring.observations(slots), ring.successors(slots[-1:]))
-        action, reward, terminated, truncated = (
-            to_array(ring.columns[name].gather(slots)) for name in ("action", "reward", "terminated", "truncated")
-        )
+        action, reward, terminated, truncated = (to_array(ring.columns[name].gather(slots)) for name in names)
         truncated[-1] |= not terminated[-1]
         yield {
             "observations": map_tree(lambda x, space: to_array(x).astype(space.dtype), obs, obs_spaces),
