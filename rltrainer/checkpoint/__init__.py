@@ -6,12 +6,6 @@ from rltrainer.checkpoint.report import Report, verify
 from rltrainer.checkpoint.store import CheckpointStore
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointParams",
-    "CheckpointStore",
-    "Report",
-    "open_checkpoint",
-    "read_checkpoint",
-    "verify",
+    "Checkpoint", "CheckpointParams", "CheckpointStore", "Report", "open_checkpoint", "read_checkpoint", "verify",
     "write_checkpoint",
-]
+]  # fmt: skip

@@ -125,7 +125,7 @@ class RunLog:
         if self._bar.wants_values():
             self._bar.show(state.log.means())
 
-    def updated(self, state: RunState, result: UpdateResult) -> None:
+    def updated(self, result: UpdateResult) -> None:
         """Take in an update step."""
         if self._logger is not None and result.num_gradient_steps:
             self._logger.gather("update", result.metrics, result.num_gradient_steps, result.counts)

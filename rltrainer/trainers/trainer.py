@@ -201,7 +201,7 @@ class Trainer(SuggestsAttributes, ABC, Generic[TAlgorithm, TParams]):
                             result = self._update(batch)
                         if result is not None:
                             state.add_update(result, record, time.perf_counter() - began)
-                            self._log.updated(state, result)
+                            self._log.updated(result)
                         state.stop_reason = self.algorithm.stop_reason
                         record.num_training_steps += 1
                         hooks.end_training_step(batch, result, self._has_all_steps(record))

@@ -200,11 +200,9 @@ class TrainerParams(Params):
         """Raise a `ParamsError` if collectors or device do not fit the algorithm."""
         check_deterministic(self.runtime, algorithm.device)
         if self.runtime.overlap and not self.can_overlap:
-            rule = (
-                "must be False unless an off-policy Collector without a device has envs of arrays and a policy on CUDA"
-            )
+            fits = "an off-policy Collector without a device has envs of arrays and a policy on CUDA"
             hint = 'Move the policy, `.to("cuda")`, before its algorithm and collector are made.'
-            self.runtime.raise_invalid("overlap", rule, hint)
+            self.runtime.raise_invalid("overlap", f"must be False unless {fits}", hint)
         for field, collector in self.collectors().items():
             if collector.policy is not algorithm.policy:
                 hint = "Make it with Collector(algorithm.policy, envs)."

@@ -217,9 +217,10 @@ class FilmedEnvs(gym.vector.VectorWrapper[Any, Any, Any, Any]):
 class _Filmed:
     """A recorder of an env in one video."""
 
-    _wrapped: Any
-    _video: VideoFile
     _first: Any = None
+
+    def __init__(self, env: Any, video: VideoFile) -> None:
+        self._wrapped, self._video = env, video
 
     def reset(self, **options: Any) -> Any:
         """Reset, and keep the first frame until a step follows."""
@@ -242,15 +243,12 @@ class FilmedEnv(_Filmed, gym.Wrapper[Any, Any, Any, Any]):
     """An env that is filmed in one video."""
 
     def __init__(self, env: gym.Env[Any, Any], video: VideoFile) -> None:
-        super().__init__(env)
-        self._wrapped, self._video = env, video
+        gym.Wrapper.__init__(self, env)
+        _Filmed.__init__(self, env, video)
 
 
 class FilmedAgents(_Filmed):
     """A PettingZoo parallel env that is filmed in one video."""
-
-    def __init__(self, env: Any, video: VideoFile) -> None:
-        self._wrapped, self._video = env, video
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)

@@ -176,9 +176,8 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
     if num_epochs is not None and "checkpoint" not in live and not folder.checkpoints.exists():
         # A run makes this folder first: it was removed.
         hint = f"Train on from its best algorithm, in a folder of its own: rltrainer train ... --start {folder.path}"
-        raise CheckpointError(
-            f"{folder.path}: its checkpoints are gone, as a sweep removes those of what is over. {hint}"
-        )
+        text = "its checkpoints are gone, as a sweep removes those of what is over"
+        raise CheckpointError(f"{folder.path}: {text}. {hint}")
     try:
         if start is not None:
             start.save(cast(Path, recipe.start))
