@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.collect import Collector, CollectStats
-from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
@@ -100,12 +99,9 @@ class OffPolicyTrainer(OnlineTrainer[OffPolicyAlgorithm, OffPolicyTrainerParams]
         super()._start_collecting(reset_collectors, reset_buffers)
         self._fit_collectors()
 
-    @property
-    def _is_warmup(self) -> bool:
-        return self.env_step < self.params.warmup_num_env_steps
-
-    def _process(self) -> Process | None:
-        return partial(self._hooks.replaced, "batch_process") if self._hooks.has("batch_process") else None
+    def _collection_options(self) -> dict[str, Any]:
+        process = partial(self._hooks.replaced, "batch_process") if self._hooks.has("batch_process") else None
+        return {"random": self.env_step < self.params.warmup_num_env_steps, "process": process}
 
     def _batch(self) -> Rollout | None:
         is_seen = self._hooks.has("pre_steps_log") or self._hooks.has("post_steps_log")

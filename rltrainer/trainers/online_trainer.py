@@ -3,11 +3,10 @@
 import dataclasses
 import logging
 from abc import abstractmethod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rltrainer.algorithms import Algorithm
 from rltrainer.collect import CollectStats, DataSource
-from rltrainer.collect.data_source import Process
 from rltrainer.nets.normalizer import running_moments
 from rltrainer.trainers.run_state import EpochRecord
 from rltrainer.trainers.shards import merged_stats
@@ -117,7 +116,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
         num_episodes = None if num_episodes is None else self._own(num_episodes)
         done = {"epoch": state.counters.epoch - 1, "training_step": state.training_step - 1}
         collector.sync({**vars(state.counters), **done})
-        own = collector.collect(num_steps, num_episodes, random=self._is_warmup, process=self._process())
+        own = collector.collect(num_steps, num_episodes, **self._collection_options())
         self._collected = stats = merged_stats(own, self.ranks)
         self._hooks.note_collection(stats)
         state.add_collection(stats, record)
@@ -128,17 +127,13 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
                 state.stop_reason = "stop_fn"
         return self._batch()
 
-    def _process(self) -> Process | None:
-        """Return the transform of newly collected data, if there is one."""
-        return None
+    def _collection_options(self) -> dict[str, Any]:
+        """Return further arguments of a collection: are actions random, and the transform of newly collected data."""
+        return {}
 
     @abstractmethod
     def _batch(self) -> Rollout | None:
         """Return the last collection as hooks see it; None if no hook looks."""
-
-    @property
-    def _is_warmup(self) -> bool:
-        return False
 
     def _settings(self) -> dict[str, float]:
         """Return frames, if env steps take several, and the settings of exploration and collector."""
