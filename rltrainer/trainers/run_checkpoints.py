@@ -20,7 +20,7 @@ from torch import Tensor
 from rltrainer.algorithms import Algorithm
 from rltrainer.checkpoint import CheckpointParams, CheckpointStore
 from rltrainer.checkpoint.folder import Checkpoint, KnownFiles, on_first, open_checkpoint
-from rltrainer.checkpoint.store import Found, checkpoints_in, live_state
+from rltrainer.checkpoint.store import checkpoints_in, live_state
 from rltrainer.collect.data_source import EpisodeWriter
 from rltrainer.errors import CheckpointError, RankLostError, ReplayBufferError, at_the_end, readable, without_addresses
 from rltrainer.hooks import HookRunner
@@ -203,11 +203,8 @@ class RunCheckpoints:
             if self._state.global_random is not None and self._ranks.is_first_here:
                 self._state.global_random.restore()
 
-    def _found(self) -> list[Found]:
-        return checkpoints_in(self._store.folder, self._known)
-
     def _warn_of_newer(self, path: str | os.PathLike[str]) -> None:
-        found = [each.path for each in self._found() if each.manifest is not None]
+        found = [each.path for each in checkpoints_in(self._store.folder, self._known) if each.manifest is not None]
         if found and found[0] != Path(os.path.abspath(path)):
             text = f"the run goes back to {path}, though {found[0]} was saved later"
             hint = 'resume="auto" continues from that; a branch takes a folder of its own.'
@@ -215,7 +212,7 @@ class RunCheckpoints:
 
     def require_empty(self) -> None:
         """Raise a `CheckpointError` if there are checkpoints: a new run would mix with them."""
-        if self.is_on and (found := self._found()):
+        if self.is_on and (found := checkpoints_in(self._store.folder, self._known)):
             text = f"it holds checkpoints, the newest is {found[0].path.name}, and a new run would mix with them"
             hint = 'resume="auto" continues from there; a new run takes a folder of its own, as RunFolder.new makes.'
             raise CheckpointError(f"CheckpointParams.folder {self._params.folder!r}: {text}. {hint}")
