@@ -210,9 +210,8 @@ def trace(owner: str, policy: Policy) -> torch.export.ExportedProgram:
     with torch.no_grad(), large_products_by("torch"), quiet():
         try:
             # Strict reads the code as well as running it: `len(x)` is no constant, and `if x.sum() > 0` is found.
-            program = torch.export.export(
-                GreedyGraph(policy), args, dynamic_shapes=map_tree(lambda _: {0: batch}, args), strict=True
-            )
+            shapes = map_tree(lambda _: {0: batch}, args)
+            program = torch.export.export(GreedyGraph(policy), args, dynamic_shapes=shapes, strict=True)
         except Exception as error:  # whatever a user's module raises on tensors without numbers
             problem = f"{owner}: {type(policy).__name__} is no graph of tensors: {cause_of(error)}"
             hint = "Its modules must do the same for all numbers and any number of observations: torch.where, not if."

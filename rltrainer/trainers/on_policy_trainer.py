@@ -40,9 +40,8 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         if isinstance(algorithm, OnPolicyAlgorithm):
             algorithm.check_batch_size(self.batch_size, num_rows, self.num_envs)
-            own_size, own_num_envs = self.own_batch_size, self.training_collector.num_envs
             if algorithm.trains_recurrent:  # its minibatches are whole envs
-                algorithm.check_batch_size(own_size, num_rows, own_num_envs)
+                algorithm.check_batch_size(self.own_batch_size, num_rows, self.training_collector.num_envs)
 
     @property
     def own_batch_size(self) -> int | None:

@@ -75,7 +75,6 @@ def _actions(axes: Axes, actions: ActionCoverage | None) -> None:
         axes.use_sticky_edges = False
         axes.autoscale_view()
         axes.invert_yaxis()
-        axes.set_xlabel(
-            "range used of the bounds" if len(pairs) == len(actions.used or ()) else "range used of the first"
-        )
+        are_all = len(pairs) == len(actions.used or ())
+        axes.set_xlabel("range used of the bounds" if are_all else "range used of the first")
         axes.set_ylabel("number of the action")

@@ -131,9 +131,8 @@ def _arrays(owner: str, scores: Mapping[str, ArrayLike]) -> dict[str, Array]:
         raise ParamsError.about(owner, "scores", rule, scores)
     for each in scores.values():
         mean_score(each)  # says what is wrong with it
-    return {
-        name: np.asarray(each, dtype=np.float64).reshape(len(np.asarray(each)), -1) for name, each in scores.items()
-    }
+    arrays = {name: np.asarray(each, dtype=np.float64) for name, each in scores.items()}
+    return {name: each.reshape(len(each), -1) for name, each in arrays.items()}
 
 
 def _explained(arrays: Mapping[str, Array], confidence: float) -> str:

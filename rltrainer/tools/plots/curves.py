@@ -62,9 +62,8 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
     }
     with drawing():
         is_one = len(panels) == 1
-        figure, grid = new_figure(
-            title or (next(iter(panels)) if is_one else ""), len(panels), num_columns=min(len(panels), 3)
-        )
+        title = title or (next(iter(panels)) if is_one else "")
+        figure, grid = new_figure(title, len(panels), num_columns=min(len(panels), 3))
         for axes, (env, groups) in zip(grid, panels.items(), strict=True):
             for index, (name, of_name) in enumerate(curves[env].items()):
                 _draw_group(axes, index, name, of_name, confidence)
@@ -128,10 +127,8 @@ def draw_panels(found: Mapping[str, Curve], unit: str) -> Figure:
         figure.set_layout_engine(None)
         (width, height), (left, right, bottom, top) = PANEL, MARGINS
         whole, high = width * columns, height * -(-len(shown) // columns)
-        figure.subplots_adjust(left / whole, bottom / high, 1 - right / whole, 1 - top / high)
-        figure.subplots_adjust(
-            wspace=(left + right) / (width - left - right), hspace=(bottom + top) / (height - bottom - top)
-        )
+        wspace, hspace = (left + right) / (width - left - right), (bottom + top) / (height - bottom - top)
+        figure.subplots_adjust(left / whole, bottom / high, 1 - right / whole, 1 - top / high, wspace, hspace)
         for axes, (name, each) in zip(grid, shown.items(), strict=True):
             parts = min(len(each.step), MAX_PARTS)  # a longer curve shows the means of so many parts
             step, value = ([part.mean() for part in np.array_split(x, parts)] for x in (each.step, each.value))

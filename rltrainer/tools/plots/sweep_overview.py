@@ -27,9 +27,8 @@ def sweep(result: SweepResult) -> Figure:
         raise ParamsError.about("sweep", "result", "must have a trial with a score", result.folder)
     names = list(dict.fromkeys(name for trial in trials for name in trial.fields))
     with drawing():
-        figure, [by_number, *by_field] = new_figure(
-            result.folder.name, 1 + len(names), num_columns=min(1 + len(names), 3), size=(3.4, 2.8)
-        )
+        num, size = 1 + len(names), (3.4, 2.8)
+        figure, [by_number, *by_field] = new_figure(result.folder.name, num, num_columns=min(num, 3), size=size)
         _draw(by_number, trials, [trial.number for trial in trials])
         complete = [trial for trial in trials if trial.state == "complete"]
         best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])

@@ -294,9 +294,8 @@ class AnyRecipe(Params):
         cls = self.algorithm_class
         saved = load(Path(path), classes=[cls])
         if not isinstance(saved, cls):
-            self.raise_invalid(
-                "start", f"must be a saved {cls.__name__}", f"It is a {type(saved).__name__}: name that."
-            )
+            hint = f"It is a {type(saved).__name__}: name that."
+            self.raise_invalid("start", f"must be a saved {cls.__name__}", hint)
         return saved
 
     def make_envs(self, num_envs: int, *, for_tests: bool = False, seed: int | None = None) -> Any:

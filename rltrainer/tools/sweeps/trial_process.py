@@ -85,9 +85,7 @@ class TrialJob:
         finally:
             for collector in made.params.collectors().values():
                 collector.close()
-        if info.stop_reason == f"hook: {PRUNED}":
-            return None
-        return _checked_score(made.state.score)
+        return None if info.stop_reason == f"hook: {PRUNED}" else _checked_score(made.state.score)
 
     def _make(self, seed: int, folder: RunFolder, pruning: "_Pruning") -> Trainer[Any, Any] | float:
         live: dict[str, Any] = {"run_folder": folder, "show_progress": False, "verbose": False}
