@@ -76,21 +76,14 @@ def split(
         ParamsError: something in the params or the algorithm cannot be split.
     """
     first, *others = meeting.ranks
-    for part in algorithm.policy.modules():
-        if isinstance(part, BATCH_NORMS):
-            rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
-            raise ParamsError.about(type(algorithm).__name__, "policy", rule, type(part), "Take nn.LayerNorm.")
+    _check_layers(algorithm)
     if params.resume_from_log:
         params.raise_invalid("resume_from_log", "must be False in a run of several shards", "Resume from a checkpoint.")
     collectors = _collectors(params)
     for owner, collector in collectors.items():
         collector.check_part(owner, first.world)
     for field in SHARED_OUT:
-        count = getattr(params, field, None)
-        if count is not None and count % first.world:
-            below = count - count % first.world
-            hint = f"Take {f'{below} or ' if below else ''}{below + first.world}."
-            params.raise_invalid(field, f"must be a multiple of the number of shards, {first.world}", hint)
+        _require_multiple(params, field, first.world)
     quiet = _quiet(params, training_fn=None, test_fn=None)  # which are called once in each process
     params = _quiet(params) if first.rank > 0 else params
     shared = {id(each): each for collector in collectors.values() for each in collector.replaced()}  # such as envs
@@ -116,6 +109,14 @@ def _collectors(params: TrainerParams) -> dict[str, Collector]:
     """Return the collectors by the names of their fields; a `ParamsError` if one is of another class."""
     named = {f"{type(params).__name__}.{field}": source for field, source in params.collectors().items()}
     return {owner: require_collector(owner, source) for owner, source in named.items()}
+
+
+def _require_multiple(params: TrainerParams, field: str, world: int) -> None:
+    count = getattr(params, field, None)
+    if count is not None and count % world:
+        below = count - count % world
+        hint = f"Take {f'{below} or ' if below else ''}{below + world}."
+        params.raise_invalid(field, f"must be a multiple of the number of shards, {world}", hint)
 
 
 def _quiet(params: TParams, **changes: Any) -> TParams:
@@ -162,3 +163,10 @@ def own_global_random(ranks: Ranks, seed: int | None) -> Iterator[None]:
         own, numpy, python, gpu = tensors
         gpus = [] if gpu is None else [gpu.byte()] * torch.cuda.device_count()
         GlobalRandom(own.byte(), gpus, numpy, python, spares).restore()
+
+
+def _check_layers(algorithm: Algorithm) -> None:
+    for part in algorithm.policy.modules():
+        if isinstance(part, BATCH_NORMS):
+            rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
+            raise ParamsError.about(type(algorithm).__name__, "policy", rule, type(part), "Take nn.LayerNorm.")
