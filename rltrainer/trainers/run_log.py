@@ -294,8 +294,10 @@ class ProgressBar:
 
     def say(self, line: str) -> None:
         """Print a line."""
-        if self._verbose:
-            (print if self._bar is None else self._bar.write)(line)
+        if self._verbose and self._bar is not None:
+            self._bar.write(line)
+        elif self._verbose:
+            print(line)
 
     def end_epoch(self, stats: EpochStats, score: float | None, best: Best, recent: float | None, step: int) -> None:
         """Print the epoch's line, with the `recent` return and the number of the `step`."""
