@@ -67,7 +67,9 @@ class ActionSelection:
                 return decision
         memory = self._before = self.memory if envs is None or self.memory is None else self.memory[envs]
         if self.random:
-            decision = random_decision(self.policy, obs, self._adapter, generator, envs)
+            space, mask = self._adapter.action_space, self.policy.mask_of(obs)
+            action = random_action(space, self._adapter.num_envs if envs is None else len(envs), generator)
+            decision = Decision(action if mask is None else allowed(action, mask, space, generator))
             if self.policy.is_recurrent and memory is not None:  # its memory depends on the observations
                 decision.state = self.policy.select_action(obs, memory).state
         else:
@@ -127,15 +129,6 @@ class ActionSelection:
             rule = f"must have no memory where {type(self.policy).__name__} has one"
             raise ParamsError.about("Collector", "exploration", rule, exploration)
         return exploration.initial_state(num_envs, self._adapter.action_space).to(self.policy.device)
-
-
-def random_decision(
-    policy: Policy, obs: Tree, adapter: EnvAdapter, generator: torch.Generator, envs: Tensor | None = None
-) -> Decision:
-    """Return random actions that the masks in the observations allow, both of N or of K `envs` [N, ...] or [K, ...]."""
-    space, mask = adapter.action_space, policy.mask_of(obs)
-    action = random_action(space, adapter.num_envs if envs is None else len(envs), generator)
-    return Decision(action if mask is None else allowed(action, mask, space, generator))
 
 
 def random_action(space: gym.Space[Any], num_envs: int, generator: torch.Generator) -> Tensor:

@@ -292,14 +292,14 @@ class BatchedCollector(Collector):
         terminated, truncated, valid = step.terminated[envs], step.truncated[envs], counted[envs]
         obs, next_obs = take_rows(adapter.obs, envs), take_rows(step.next_obs, envs)
         extra = {name: self._extra[name][envs] for name in self._selection.columns}
-        stored = (obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, valid, extra)
+        stored = obs, self._action[envs], step.reward[envs], next_obs, terminated, truncated, extra
         if before is None:
-            buffer.add_steps(envs, *stored)
+            buffer.add_steps(envs, stored, valid)
             return
         lengths, done = before + valid, terminated | truncated
         for k, env in enumerate(envs.tolist()):
             queued = self._queued[env]
-            queued.append(map_tree(lambda leaf, k=k: leaf[k : k + 1], stored))
+            queued.append(map_tree(lambda leaf, k=k: leaf[k : k + 1], (stored, valid)))
             if lengths[k] >= shortest:
                 for each in queued:
                     buffer.add_steps(envs[k : k + 1], *each)

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NoReturn, cast
 
 import torch
@@ -248,7 +248,8 @@ class TensorRollouts:
             else:
                 decision = Decision(actions[t])
             known = decision.extra if memory is None else {**decision.extra, MEMORY: memory}
-            extra = {name: _called(known[name]) for name in columns}
+            chosen = {name: known[name] for name in columns}
+            extra = {name: column() if callable(column) else column for name, column in chosen.items()}
             env_action = self._to_env(decision.action)
             state, step = envs.advance(state, env_action, uniform[t])
             row = {"obs": obs, "action": decision.action, "env_action": env_action, "extra": extra}
@@ -258,7 +259,3 @@ class TensorRollouts:
             if memory is not None and initial is not None:
                 memory = torch.where((step.terminated | step.truncated)[:, None], initial, memory)
         return state, memory, map_tree(lambda *x: torch.stack(x), *rows)
-
-
-def _called(column: Tensor | Callable[[], Tensor]) -> Tensor:
-    return column() if callable(column) else column

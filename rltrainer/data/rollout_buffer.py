@@ -115,19 +115,8 @@ class RolloutBuffer:
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             self._end(np.flatnonzero(terminated | truncated), row)
 
-    def add_steps(
-        self,
-        envs: Array,
-        obs: Tree,
-        action: Any,
-        reward: Any,
-        next_obs: Tree,
-        terminated: Array,
-        truncated: Array,
-        valid: Array,
-        extra: dict[str, Any] | None = None,
-    ) -> None:
-        """Store the next step of some envs [K], no env twice; each leaf is an array or tensor [K, ...].
+    def add_steps(self, envs: Array, step: tuple[Any, ...], valid: Array) -> None:
+        """Store the next step of some envs [K], no env twice; `step` is as in `RowStorage.write`, of leaves [K, ...].
 
         Envs may take different numbers of steps: call `pad` before `rollout`. Between two calls of `clear`, call
         either this or `add`.
@@ -136,11 +125,12 @@ class RolloutBuffer:
         while int(rows.max()) + 1 >= self._columns["obs"].shape[0]:
             self._reserve()
         accepted, at = self._valid.accept(valid, envs.shape), ((rows, envs), (rows + 1, envs))
-        self._writer.write(at, (obs, action, reward, next_obs, terminated, truncated, extra), len(envs))
+        self._writer.write(at, step, len(envs))
         self._valid.target[at[0]] = accepted
         self._lengths[envs] += 1
         self._is_ragged = self._has_invalid = True
         self.num_rows = max(self.num_rows, int(self._lengths.max()))
+        *_, terminated, truncated, _ = step
         done = terminated | truncated
         if np.count_nonzero(done):
             self._end(envs[done], rows[done])
@@ -225,8 +215,7 @@ class RolloutBuffer:
             self._views = None
             self._final_obs.grow(num_final)
         for name, view in self._view(num_rows, num_final).items():
-            if name != "final_index":
-                map_tree(lambda mine, new: mine.copy_(new), view, getattr(rollout, name))
+            map_tree(lambda mine, new: mine.copy_(new), view, getattr(rollout, name))
         self._final_index = rollout.final_index.tolist()
         self._starts[:] = to_array(rollout.starts)
         self.num_rows, self._has_invalid, self._continues = num_rows, not bool(rollout.valid.all()), False
@@ -277,9 +266,8 @@ class RolloutBuffer:
         # The last rollout's views are used again if they fit, in new dicts, as callers may add to them.
         _, plain, trees = self._views
         found: dict[str, Any] = plain | {name: map_tree(lambda x: x, tree) for name, tree in trees.items()}
-        if num_final:
-            found["final_index"] = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
-        return Rollout(**found, starts=self._new_starts())
+        final_index = torch.tensor(self._final_index, dtype=torch.int64, device=self.device)
+        return Rollout(**found, final_index=final_index, starts=self._new_starts())
 
     def _new_starts(self) -> Tensor:
         return torch.from_numpy(self._starts.copy()).to(self.device)
@@ -289,7 +277,6 @@ class RolloutBuffer:
         views = {name: column.rows(num_rows) for name, column in self._columns.items()}
         views["last_obs"] = map_tree(lambda x: x[-1], self._columns["obs"].rows(num_rows + 1))
         views["final_obs"] = self._final_obs.rows(num_final)
-        views["final_index"] = torch.zeros(0, dtype=torch.int64, device=self.device)
         return views
 
     def _reserve(self, rows: int | None = None) -> None:

@@ -15,16 +15,7 @@ from rltrainer.envs.checks import check_reward_shape, check_same_spaces, failure
 from rltrainer.errors import EnvError
 from rltrainer.processes.program import IDLE, Failure, Link
 from rltrainer.processes.shared_arrays import SharedArrays
-from rltrainer.processes.worker import (
-    START_HINT,
-    TICK,
-    Worker,
-    WorkerGroup,
-    WorkerLostError,
-    end_workers,
-    make_context,
-    num_cores,
-)
+from rltrainer.processes.worker import START_HINT, Worker, WorkerGroup, WorkerLostError, make_context, num_cores
 from rltrainer.seeding import derive_seed, stream_seed
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.spaces import leaf_shape, leaf_spaces
@@ -165,7 +156,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
         self.num_restarts = 0  # failures so far that led to a restart
         self.group = WorkerGroup[EnvWorker]("WorkerVectorEnv")
         if self._options.step_timeout is not None:
-            self.group.tick = min(TICK, self._options.step_timeout / 4)
+            self.group.tick = min(self.group.tick, self._options.step_timeout / 4)
         try:
             count = min(self._options.num_workers or num_cores(), len(factories))
             self._spins = count <= num_cores()
@@ -281,7 +272,7 @@ class WorkerVectorEnv(MaskedVectorEnv):
             self.num_restarts += 1
             logging.getLogger("rltrainer").warning("restart %d of %d: %s", self.num_restarts, limit, error)
             number = self.group.workers.index(worker)
-            end_workers([worker], os.getpid(), grace=0.0 if isinstance(error, WorkerLostError) else 1.0)
+            self.group.end_all([worker], os.getpid(), grace=0.0 if isinstance(error, WorkerLostError) else 1.0)
             worker = self.group.workers[number] = self._start(worker.envs)
             try:
                 worker.call("the making of the envs", "describe")

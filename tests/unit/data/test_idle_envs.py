@@ -18,7 +18,8 @@ ACTION = gym.spaces.Discrete(5, start=2)
 def add(buffer: RolloutBuffer, envs: list[int], cells: list[Cell], valid: bool = True, **changes: Any) -> None:
     obs, action, reward, *rest = columns(cells)
     values: dict[str, Any] = {"action": action, "reward": reward, **changes}
-    buffer.add_steps(np.array(envs), obs, values["action"], values["reward"], *rest, np.full(len(cells), valid))
+    step = obs, values["action"], values["reward"], *rest, None
+    buffer.add_steps(np.array(envs), step, np.full(len(cells), valid))
 
 
 def cell(obs: int, end: str = "") -> Cell:
