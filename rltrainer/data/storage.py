@@ -518,9 +518,8 @@ class FrameStack:
         """Return each stack's [*axes, k, ...] newest frame [*axes, ...]; a `ReplayBufferError` for another shape."""
         obs = obs if isinstance(obs, Tensor) else to_array(obs)
         if tuple(obs.shape[num_axes:]) != self._shape:
-            raise ReplayBufferError(
-                f"{self._owner}.obs: expected stacks of shape {self._shape}, got {tuple(obs.shape)}"
-            )
+            text = f"expected stacks of shape {self._shape}, got {tuple(obs.shape)}"
+            raise ReplayBufferError(f"{self._owner}.obs: {text}")
         return obs[(slice(None),) * num_axes + (-1,)]
 
     def check(self, obs: Any, next_obs: Any) -> None:

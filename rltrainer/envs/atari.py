@@ -14,10 +14,10 @@ from gymnasium.vector import AutoresetMode
 
 from rltrainer.errors import CheckpointError, EnvError, MissingExtraError, ParamsError, install_extra
 from rltrainer.seeding import draw_seed
+from rltrainer.spaces import Array
 from rltrainer.state.stateful import Stateful
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, Rule, as_python, checked, is_int
 
-Array = np.ndarray[Any, Any]
 Seed = Annotated[int, Rule("an integer in [0, 2**31)", lambda v: is_int(v) and 0 <= v < 2**31)]
 
 UNDERSTOOD = {"repeat_action_probability", "full_action_space", "max_num_frames_per_episode", "num_threads"}

@@ -12,11 +12,10 @@ from gymnasium import spaces, wrappers
 from rltrainer.envs.atari import AtariWrapper
 from rltrainer.envs.checks import describe
 from rltrainer.errors import EnvError, ParamsError, SpaceError
-from rltrainer.spaces import ACTION_MASK, num_choices
+from rltrainer.spaces import ACTION_MASK, Array, num_choices
 from rltrainer.validation.field_rules import Flag, Rule, checked, is_int
 from rltrainer.validation.suggestions import did_you_mean
 
-Array = np.ndarray[Any, Any]
 Env = gym.Env[Any, Any]
 
 

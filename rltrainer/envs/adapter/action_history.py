@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
+from rltrainer.spaces import Array
 from rltrainer.tree import to_array
-
-Array = np.ndarray[Any, Any]
 
 MAX_STEPS = 100_000  # of the longest episode with kept actions
 MIN_ROWS = 256

@@ -74,6 +74,7 @@ class EnvAdapter(Stateful[AdapterState]):
         self.to_env = ActionConverter(self.action_space, self.num_envs)
         self._env_device: torch.device | None = None
         self._autoreset = Autoreset(envs, *find_autoreset(envs), self._check_obs)
+        self.can_reset_one = self._autoreset.is_masked  # single envs, while the others continue
         self._env_state = EnvState(envs, self._autoreset.can_repeat, self.history_class(self.num_envs))
         self._history = self._env_state.history
         self._loaded: AdapterState | None = None  # what `resume` restores
@@ -135,11 +136,6 @@ class EnvAdapter(Stateful[AdapterState]):
     def is_fresh(self) -> bool:
         """True if no step was taken since the last reset of all envs."""
         return self._now is not None and self._clock.num_steps == 0
-
-    @property
-    def can_reset_one(self) -> bool:
-        """True if single envs can be reset while the others continue."""
-        return self._autoreset.is_masked
 
     @property
     def is_current(self) -> bool:

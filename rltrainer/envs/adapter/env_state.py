@@ -10,19 +10,16 @@ import torch
 
 from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory
 from rltrainer.envs.adapter.actions import lent
-from rltrainer.envs.adapter.autoreset import layers
+from rltrainer.envs.adapter.autoreset import VectorEnv, layers
 from rltrainer.envs.adapter.episode_clock import ClockState, EpisodeClock, Mask, Rows
 from rltrainer.envs.adapter.observations import ObsMemory, take_rows
 from rltrainer.envs.backends.masked_resets import MaskedVectorEnv, SaveableEnv
 from rltrainer.envs.backends.native import NativeVectorEnv
 from rltrainer.errors import CheckpointError
-from rltrainer.spaces import ValueRange, leaf_shape, numpy_dtype
+from rltrainer.spaces import Array, ValueRange, leaf_shape, numpy_dtype
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, leaves, rebuild, to_array
 from rltrainer.validation.field_rules import NonNegativeInt
-
-Array = np.ndarray[Any, Any]
-VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 NO_ROWS: Rows = np.zeros(0, np.int64)
 

@@ -15,13 +15,12 @@ from rltrainer.envs.adapter.action_history import MAX_STEPS, ActionHistory
 from rltrainer.envs.adapter.episode_clock import EpisodeClock, Rows
 from rltrainer.envs.adapter.observations import EnvStep
 from rltrainer.errors import CheckpointError, EnvError, ParamsError, readable
-from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, numpy_dtype
+from rltrainer.spaces import Array, ValueRange, leaf_shape, leaf_spaces, numpy_dtype
 from rltrainer.state.codec import from_state, to_state
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.tree import Tree, leaves, map_tree, to_array
 from rltrainer.validation.field_rules import AnyPath, NonNegativeInt, Rule, checked
 
-Array = np.ndarray[Any, Any]
 Env = gym.Env[Any, Any]
 MakeEnv = Annotated[Callable[[], Env], Rule("a factory of one env, as for make_vec", callable)]
 

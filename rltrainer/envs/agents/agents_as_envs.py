@@ -18,13 +18,14 @@ from gymnasium.vector.utils import batch_space
 
 from rltrainer.envs.adapter.adapter import EnvAdapter
 from rltrainer.envs.adapter.env_state import AdapterState, check_array
-from rltrainer.envs.agents.parallel_env import Array, OfAllAgents, ParallelEnv, absent_obs
+from rltrainer.envs.agents.parallel_env import OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.envs.backends.masked_resets import NO_TRANSITION, write_row
 from rltrainer.envs.deferred_envs import opened
 from rltrainer.envs.make_vec import make_vec
 from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import ParamsError, SpaceError, importing_extra
 from rltrainer.seeding import derive_seed
+from rltrainer.spaces import Array
 from rltrainer.state.stateful import Stateful
 from rltrainer.tree import Tree, map_tree
 from rltrainer.validation.field_rules import Flag, NonNegativeInt, PositiveInt, as_python, checked, is_int

@@ -5,9 +5,9 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from rltrainer.envs.agents.parallel_env import OfAllAgents, ParallelEnv, Space, absent_obs
+from rltrainer.envs.agents.parallel_env import OfAllAgents, ParallelEnv, absent_obs
 from rltrainer.errors import SpaceError
-from rltrainer.spaces import ACTION_MASK, has_action_mask, leaf_shape, num_choices
+from rltrainer.spaces import ACTION_MASK, Space, has_action_mask, leaf_shape, num_choices
 from rltrainer.validation.field_rules import checked
 
 

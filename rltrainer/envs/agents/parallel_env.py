@@ -9,11 +9,8 @@ from gymnasium import spaces
 
 from rltrainer.envs.checks import check_flag, check_info, check_obs, check_reward, describe
 from rltrainer.errors import EnvError, ParamsError, SpaceError
-from rltrainer.spaces import ACTION_MASK, leaf_shape, leaf_spaces
+from rltrainer.spaces import ACTION_MASK, Array, Space, leaf_shape, leaf_spaces
 from rltrainer.tree import Tree, map_tree
-
-Array = np.ndarray[Any, Any]
-Space = gym.Space[Any]
 
 
 class ParallelEnv(Protocol):
