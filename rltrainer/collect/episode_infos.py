@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from rltrainer.data.storage import Array
 from rltrainer.envs.agents.agents_as_envs import TEAM_RETURN, AgentsAsEnvs, LastInfos
 from rltrainer.envs.vector_env import VectorEnv
 from rltrainer.errors import EnvError, ParamsError, readable
-from rltrainer.validation.field_rules import Rule, as_python, checked, is_int
+from rltrainer.validation.field_rules import Rule, are_names, as_python, checked, is_int
 from rltrainer.validation.suggestions import did_you_mean
 
 LastInfo = Callable[[int], tuple[dict[str, Any], int]]
@@ -19,11 +19,6 @@ LastInfo = Callable[[int], tuple[dict[str, Any], int]]
 OF_SUCCESS = ("is_success", "success")
 # Names that the rows of a log have already.
 TAKEN = ("return", "length", "score", "env_steps_per_second")
-
-
-def are_names(value: object) -> TypeGuard[Sequence[str]]:
-    """Return whether a value is a sequence of texts, and no text itself."""
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(x, str) for x in value)
 
 
 Keys = Annotated[

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.algorithms import OnPolicyAlgorithm
-from rltrainer.collect.episode_infos import are_names
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import TrainerContext, TrainerHook
 from rltrainer.nets.encoder import Encoder
@@ -19,7 +18,7 @@ from rltrainer.seeding import check_generator, make_generator, reseed, set_gener
 from rltrainer.spaces import ACTION_MASK
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Load, Rollout, State, Transitions
-from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked, is_finite
+from rltrainer.validation.field_rules import Names, NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked, is_finite
 from rltrainer.validation.suggestions import did_you_mean
 
 Decay = Annotated[float, Rule("a number in (0, 1]", lambda v: is_finite(v) and 0 < v <= 1)]
@@ -108,7 +107,6 @@ class RewardNormalizer(TrainerHook):
 
 
 OBSERVATIONS = {"obs", "next_obs", "last_obs", "final_obs"}
-Names = Annotated[Sequence[str], Rule("a sequence of names", are_names)]
 
 
 class SelectKeys(TrainerHook):

@@ -10,7 +10,7 @@ from torch import nn
 from rltrainer.nets.mlp import MLP, Activation, Dropout, EnsembleMLP, make_activation
 from rltrainer.state import registry
 from rltrainer.state.params import Params
-from rltrainer.validation.field_rules import Rule, Sizes, is_finite
+from rltrainer.validation.field_rules import Rule, Sizes, are_names, is_finite
 
 ACTIVATIONS = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid,
@@ -21,11 +21,6 @@ registry.add_values(*ACTIVATIONS, nn.BatchNorm1d, nn.LayerNorm, nn.RMSNorm)
 MakeEncoder = Callable[[Any], nn.Module | None]
 # Takes an observation space, and returns a module from observations as stored [B, ...] to features [B, F].
 MakeObsEncoder = Callable[[Any], nn.Module]
-
-
-def _are_names(value: Any) -> bool:
-    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_sequence and len(value) > 0 and all(isinstance(key, str) for key in value)
 
 
 def _is_maker(value: Any) -> bool:
@@ -71,7 +66,7 @@ class NetParams(Params):
     obs_encoder: Annotated[MakeObsEncoder, Rule("a callable (observation space) -> module", _is_maker)] | None = None
     """Makes one encoder of the whole observation from its space, to combine parts of a Dict before the hidden layers.
     The encoder gets the observation as stored, a dict for a Dict, with the parts in `keys` and no `action_mask`."""
-    keys: Annotated[Sequence[str], Rule("a sequence of names", _are_names)] | None = None
+    keys: Annotated[Sequence[str], Rule("a sequence of names", lambda v: are_names(v) and len(v) > 0)] | None = None
     """The parts of a Dict observation that the network sees; None is all. A critic may see more than the actor."""
 
     def __post_init__(self) -> None:

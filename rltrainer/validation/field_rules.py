@@ -42,6 +42,11 @@ def is_finite(value: object) -> TypeGuard[float]:
     return is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
+def are_names(value: object) -> TypeGuard[Sequence[str]]:
+    """Return whether a value is a sequence of texts, and no text itself."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(isinstance(x, str) for x in value)
+
+
 PositiveInt = Annotated[int, Rule("a positive integer", lambda v: is_int(v) and v > 0)]
 NonNegativeInt = Annotated[int, Rule("a non-negative integer", lambda v: is_int(v) and v >= 0)]
 PositiveFloat = Annotated[float, Rule("a positive finite number", lambda v: is_finite(v) and v > 0)]
@@ -56,6 +61,7 @@ Sizes = Annotated[
         lambda v: f"Write ({v}, {v})." if is_int(v) else "",
     ),
 ]
+Names = Annotated[Sequence[str], Rule("a sequence of names", are_names)]
 Flag = Annotated[bool, Rule("True or False", lambda v: isinstance(v, bool))]
 _NO_PATH = re.compile(rb"\0|[^/]{256}")
 AnyPath = Annotated[
