@@ -33,7 +33,7 @@ from rltrainer.processes.worker import make_context
 from rltrainer.seeding import Integer, derive_seed
 from rltrainer.state.stateful import Stateful
 from rltrainer.types import Rollout
-from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, checked
+from rltrainer.validation.field_rules import NonNegativeInt, PositiveFloat, PositiveInt, Rule, are_names, checked
 
 MakeEnvs = Annotated[
     Callable[[], gym.vector.VectorEnv[Any, Any, Any]],
@@ -43,10 +43,7 @@ Modules = Annotated[
     Mapping[str, nn.Module],
     Rule(
         'a mapping from paths to modules, such as {"exploration.target": network}',
-        lambda value: (
-            isinstance(value, Mapping)
-            and all(isinstance(name, str) and isinstance(module, nn.Module) for name, module in value.items())
-        ),
+        lambda v: isinstance(v, Mapping) and are_names([*v]) and all(isinstance(x, nn.Module) for x in v.values()),
     ),
 ]
 StartMethod = Literal["forkserver", "spawn", "fork"]

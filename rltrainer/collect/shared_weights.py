@@ -37,14 +37,9 @@ class SharedWeights:
     def __init__(self, layout: Layout, file: int | None = None) -> None:
         self.layout = layout
         sizes = (dtype.itemsize * math.prod(shape) for _, shape, dtype in layout)
-        self._memory = SharedArrays(
-            {
-                "numbers": np.dtype((np.int64, (2,))),  # serial and version
-                "progress": np.dtype((np.float64, (1,))),
-                "weights": tuple(np.dtype((np.uint8, (size,))) for size in sizes),
-            },
-            file,
-        )
+        weights = tuple(np.dtype((np.uint8, (size,))) for size in sizes)
+        numbers, progress = np.dtype((np.int64, (2,))), np.dtype((np.float64, (1,)))  # numbers: serial and version
+        self._memory = SharedArrays({"numbers": numbers, "progress": progress, "weights": weights}, file)
         arrays = self._memory.arrays
         self.file, self._numbers, self._progress = self._memory.file, arrays["numbers"], arrays["progress"]
         self._views = [

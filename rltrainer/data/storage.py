@@ -14,7 +14,7 @@ from rltrainer.errors import ParamsError, ReplayBufferError, SpaceError, readabl
 from rltrainer.spaces import ValueRange, leaf_shape, leaf_spaces, stored_dtype
 from rltrainer.tree import Tree, is_on_host, leaves, map_tree, rebuild, to_array
 from rltrainer.types import to_device
-from rltrainer.validation.field_rules import PositiveInt, Rule, as_python, checked, is_int
+from rltrainer.validation.field_rules import PositiveInt, Rule, are_names, as_python, checked, is_int
 
 Array = np.ndarray[Any, Any]
 # Shape (of one transition) and dtype of each extra, by name.
@@ -30,11 +30,8 @@ def _is_extra(value: Any) -> bool:
     return value[1] in EXTRA_DTYPES.values() and all(is_int(n) and n >= 0 for n in as_python(value[0]))
 
 
-def _has_names(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-
-
-AnyExtras = Annotated[Any, Rule("a mapping from names to (shape, dtype)", _has_names)]
+EXTRAS_RULE = "a mapping from names to (shape, dtype)"
+AnyExtras = Annotated[Any, Rule(EXTRAS_RULE, lambda v: isinstance(v, Mapping) and are_names([*v]))]
 EXTRA_RULE = f"(shape, dtype), such as ((3,), torch.float32); dtype one of {', '.join(EXTRA_DTYPES)}"
 AnyExtra = Annotated[Any, Rule(EXTRA_RULE, _is_extra)]
 

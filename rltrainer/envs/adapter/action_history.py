@@ -24,11 +24,6 @@ class ActionHistory:
         self._rows: Any = None  # [C, N, ...], an array or a tensor as the envs get it
         self._used = self._capacity = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are reserved."""
-        return 0 if self._rows is None else int(self._rows.nbytes)
-
     def add(self, env_action: Any, clock: EpisodeClock) -> None:
         """Keep a row of actions [N, ...], before the clock has counted it."""
         if self._used == self._capacity:  # make room behind the newest rows that are kept

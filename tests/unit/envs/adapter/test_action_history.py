@@ -57,13 +57,13 @@ def test_memory_is_for_twice_the_longest_running_episode() -> None:
         trail.add(row(number), clock)
         clock.num_steps += 1
         clock.finish(EVERY if number % 5_000 == 4_999 else EVERY[:2], delay=0)  # one env has episodes of 5,000 steps
-        largest = max(largest, trail.nbytes)
+        largest = max(largest, trail._rows.nbytes)
     assert 5_000 * 12 <= largest <= 2 * 5_000 * 12 + 24
     for number in range(20_000):  # and none any more
         trail.add(row(number), clock)
         clock.num_steps += 1
         clock.finish(EVERY, delay=0)
-    assert trail.nbytes == action_trail.MIN_ROWS * 12
+    assert trail._rows.nbytes == action_trail.MIN_ROWS * 12
 
 
 def test_an_episode_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,5 +74,5 @@ def test_an_episode_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
         trail.add(row(number), clock)
         stream.put(EVERY, clock.episode_steps, row(number))
         clock.num_steps += 1
-        assert max(trail.nbytes, stream.nbytes) <= 2 * 1_002 * 12
-    assert trail.nbytes == action_trail.MIN_ROWS * 12
+        assert max(trail._rows.nbytes, stream._rows.nbytes) <= 2 * 1_002 * 12
+    assert trail._rows.nbytes == action_trail.MIN_ROWS * 12
