@@ -86,11 +86,10 @@ class TorchOptimizer:
         for i, (group, current) in enumerate(zip(groups, own["groups"], strict=True)):
             _check_entry(f"{name}.groups.{i}", group, current, may_lack=True)
         try:
-            trial = copy.deepcopy(self.optimizer)
-            self._load(trial, {}, groups)
-            for parameter in itertools.chain.from_iterable(group["params"] for group in trial.param_groups):
-                parameter.grad = torch.zeros_like(parameter)
-            type(trial).step(trial)  # a learning-rate scheduler puts a method of the original into the copy
+            try:
+                trial = self._trial(groups)
+            except KeyError:  # it makes its moments when it is built, as Adagrad of torch 2.11
+                trial = self._trial(groups, keeps_moments=True)
         except Exception as error:
             raise CheckpointError(f"{name}: its options do not work ({type(error).__name__}: {error})") from error
         expected = {str(i): entry for i, entry in trial.state_dict()["state"].items()}
@@ -100,6 +99,15 @@ class TorchOptimizer:
             raise CheckpointError(f"{name}: holds {found}. {SAME}")
         for i, entry in moments.items():
             _check_entry(f"{name}.state.{i}", entry, expected[i])
+
+    def _trial(self, groups: list[State], keeps_moments: bool = False) -> torch.optim.Optimizer:
+        """Return a copy of the optimizer that has taken a step with these options."""
+        trial = copy.deepcopy(self.optimizer)
+        self._load(trial, trial.state_dict()["state"] if keeps_moments else {}, groups)
+        for parameter in itertools.chain.from_iterable(group["params"] for group in trial.param_groups):
+            parameter.grad = torch.zeros_like(parameter)
+        type(trial).step(trial)  # a learning-rate scheduler puts a method of the original into the copy
+        return trial
 
     def load_state_dict(self, state: State) -> None:
         """Restore what `state_dict` returned and `check_state_dict` has checked."""

@@ -33,6 +33,15 @@ def change(state: State, path: str, value: Any) -> State:
     return state
 
 
+class Built(torch.optim.Adagrad):
+    """Needs the moments that it makes when it is built, as Adagrad of torch 2.11 does."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            _ = self.state[parameter]["sum"]
+        return super().step(closure)
+
+
 def first(number: float) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return what puts a number at the first place of a tensor."""
 
@@ -83,6 +92,7 @@ def test_algorithms(name: str, path: str, value: Any, text: str) -> None:
     (torch.optim.AdamW, "state/0/exp_avg_sq", first(-1.0), "state.0.exp_avg_sq: is negative"),
     (torch.optim.RMSprop, "state/0/square_avg", first(-1.0), "state.0.square_avg: is negative"),
     (torch.optim.Adagrad, "state/0/sum", first(-1.0), "state.0.sum: is negative"),
+    (Built, "state/0/sum", first(-1.0), "state.0.sum: is negative"),
     (torch.optim.SGD, "groups/0/lr", -1.0, "groups.0.lr: is negative"),
     (torch.optim.SGD, "group_sizes", [torch.zeros(2)], r"group_sizes.0: expected an integer, found tensor"),
     (torch.optim.SGD, "groups/0/momentum", NAN, "groups.0.momentum: expected a value like 0, found nan"),

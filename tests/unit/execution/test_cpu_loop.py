@@ -12,7 +12,9 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.execution import cpu_loop
-from rltrainer.execution.cpu_loop import CompiledLoop
+from rltrainer.execution.cpu_loop import CompiledLoop, loops_are_tested
+
+needs_loops = pytest.mark.skipif(not loops_are_tested(), reason="needs a version of torch whose loops were tested")
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,7 @@ def append(index: Tensor, column: Tensor, count: Tensor, last: Tensor) -> dict[s
     return {"row": row.squeeze(0).float(), "one": torch.ones(())}
 
 
+@needs_loops
 @pytest.mark.full
 def test_a_loop_takes_each_step_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (shutil.which("g++") or shutil.which("clang++")):
@@ -53,6 +56,7 @@ def interrupted(index: Tensor, column: Tensor) -> dict[str, Tensor]:
     return {}
 
 
+@needs_loops
 def test_a_loop_that_cannot_be_compiled_does_nothing(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
     column, loop = torch.zeros(4), CompiledLoop("a test", interrupted)
     with caplog.at_level(logging.INFO, "rltrainer"):
@@ -69,6 +73,7 @@ def counting(index: Tensor, column: Tensor, calls: list[int]) -> dict[str, Tenso
     return {}
 
 
+@needs_loops
 def test_a_step_that_changes_an_object_of_pythons_is_no_loop(caplog: pytest.LogCaptureFixture) -> None:
     column, calls = torch.zeros(4), [0]
     with caplog.at_level(logging.INFO, "rltrainer"):
@@ -77,6 +82,7 @@ def test_a_step_that_changes_an_object_of_pythons_is_no_loop(caplog: pytest.LogC
     assert caplog.records[0].getMessage().endswith(" is changed")
 
 
+@needs_loops
 def test_a_loop_takes_all_steps_where_the_compiler_is_switched_off() -> None:
     column, count, last = torch.zeros(3, dtype=torch.int64), torch.tensor(0), torch.tensor(0)
     with torch.compiler.set_stance("force_eager"):
