@@ -78,7 +78,6 @@ class Ring:
         frames: FrameStack | None,
     ) -> None:
         self.specs, self.env_capacity, self.num_envs, self.device = specs, env_capacity, num_envs, device
-        self._counts_on_device = device.type != "cpu"  # a draw reads there how much is stored
         self.num_rows = env_capacity + 1
         self.num_slots = self.num_rows * num_envs
         shape = (self.num_rows, num_envs)
@@ -111,6 +110,11 @@ class Ring:
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(column.nbytes for column in self.columns.values()) + self.final.nbytes
+
+    @property
+    def _counts_on_device(self) -> bool:
+        """Whether a draw reads there how much is stored."""
+        return self.device.type != "cpu"
 
     def __len__(self) -> int:
         return int(self.sizes().sum()) if self._level is None else self.num_envs * min(self._level, self.env_capacity)
