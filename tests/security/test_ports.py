@@ -6,6 +6,7 @@ import os
 import pickle
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,11 +23,17 @@ def write_to_all_keys(port: int, payload: bytes) -> None:
         store.set(key, payload)
 
 
-def attack(canary: Path) -> list[str]:
-    """Write a pickle to all ports on which the launcher and the ranks listen; return the addresses."""
+def listening(pid: int) -> list[Any]:
+    """Return the addresses on which a process listens."""
+    found = psutil.Process(pid).net_connections("inet")
+    return [each.laddr for each in found if each.status == psutil.CONN_LISTEN]
+
+
+def attack(canary: Path, ports_before: set[int]) -> list[str]:
+    """Write a pickle to all new ports on which the launcher and the ranks listen; return the addresses."""
     ranks = process_ranks()
-    found = [each for pid in (os.getppid(), os.getpid()) for each in psutil.Process(pid).net_connections("inet")]
-    addresses = [each.laddr for each in found if each.status == psutil.CONN_LISTEN]
+    found = [address for pid in (os.getppid(), os.getpid()) for address in listening(pid)]
+    addresses = [address for address in found if address.port not in ports_before]
     payload, fork = base64.b64encode(pickle.dumps(Canary(canary))), multiprocessing.get_context("fork")
     for address in addresses:
         writer = fork.Process(target=write_to_all_keys, args=(address.port, payload))
@@ -38,6 +45,7 @@ def attack(canary: Path) -> list[str]:
 
 @pytest.mark.full
 def test_what_is_written_to_the_ports_of_a_run_is_not_run(tmp_path: Path) -> None:
-    addresses = run_ranks("test", 2, partial(attack, tmp_path / "canary"))
+    before = {address.port for address in listening(os.getpid())}  # of other tests, in this launcher
+    addresses = run_ranks("test", 2, partial(attack, tmp_path / "canary", before))
     assert set(addresses) == {"127.0.0.1"}
     assert not (tmp_path / "canary").exists()
