@@ -91,7 +91,7 @@ class TrainCommand(click.Command):
         for field in fields:
             if field.group not in NESTED:
                 named.setdefault(field.group, []).append(field.flag.removeprefix("--"))
-        named["and fields of"] = list(dict.fromkeys(field.group for field in fields if field.group not in named))
+        named["fields of"] = list(dict.fromkeys(field.group for field in fields if field.group not in named))
         for group, names in named.items():
             text = textwrap.fill(" ".join(names), formatter.width - 16, break_on_hyphens=False)
             formatter.write(textwrap.indent(text, " " * 16).replace(" " * 16, f"  {group:14}", 1) + "\n")

@@ -184,9 +184,9 @@ def test_help_names_fields_by_group_and_explains_them(capsys: Capture) -> None:
     assert named == ["train", "sweep", "resume", "evaluate", "watch", "record", "plot", "export", "list", "doctor"]
     assert main(["train", "--help-all"]) == 0
     out = capsys.readouterr().out
-    groups = ["run", "algorithm", "policy", "trainer", "and fields of"]
+    groups = ["run", "algorithm", "policy", "trainer", "fields of"]
     assert re.findall(r"^  ([a-z][a-z ]+?)  ", out, re.MULTILINE) == groups
-    assert re.search(r"^  and fields of +net critic_net update precision runtime checkpoint$", out, re.MULTILINE)
+    assert re.search(r"^  fields of +net critic_net update precision runtime checkpoint$", out, re.MULTILINE)
     assert main(["train", "--env", "CartPole-v1", "--explain", "lr"]) == 0
     lr = "--lr [linear:0.001:0:1]\n    Learning rate, or a schedule of it over progress.\n"
     assert capsys.readouterr().out == lr
