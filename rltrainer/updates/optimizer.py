@@ -216,7 +216,7 @@ class Optimizer:
 
     @property
     def shared_tensors(self) -> list[Tensor]:
-        """What is equal in all ranks: not the sums of a group, but the state of an optimizer of the user's."""
+        """The tensors that are equal in all ranks: without the sums of a group, with the state of a torch optimizer."""
         states = self.method.optimizer.state if isinstance(self.method, TorchOptimizer) else {}
         moments = [x for p in self.parameters for x in states.get(p, {}).values() if isinstance(x, Tensor)]
         return [x for x in self.tensors if x is not (self._accumulate and self._accumulate.sums)] + moments

@@ -205,6 +205,7 @@ def test_nan_is_no_preference(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")  # by torch 2.14
 def test_nan_gets_a_place_that_no_space_has_where_nobody_can_look() -> None:
     """On a device, and in a graph; both would have to wait, or to break."""
     bad = torch.tensor([[0.0, 2.0, 1.0], [0.0, math.nan, 1.0]])
