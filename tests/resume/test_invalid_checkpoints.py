@@ -191,3 +191,36 @@ def test_envs_that_fail_to_start_are_met_by_the_next_collection(tmp_path: Path) 
     trainer.restore(tmp_path / "checkpoint")
     with pytest.raises(RuntimeError, match="no more memory on the simulator"):
         trainer.run()
+
+
+def test_a_refused_restore_resets_no_env_and_breaks_no_trace(tmp_path: Path) -> None:
+    saved_in_an_epoch("dqn", tmp_path / "checkpoint", tmp_path / "saved.jsonl")
+    trainer = build("dqn")
+    trainer.reset()
+    collector = trainer.params.training_collector
+    collector.collect(num_steps=4)
+    resets, reset = [], collector.envs.reset
+    collector.envs.reset = lambda **options: resets.append(1) or reset(**options)
+    object.__setattr__(trainer.params, "batch_size", 3)
+    with pytest.raises(CheckpointError, match="batch_size was 8 when it was saved and is 3 now"):
+        trainer.restore(tmp_path / "checkpoint")
+    collector.collect(num_steps=4)
+    assert resets == []
+    sample = trainer.buffer.sample(200, n_step=4, gamma=1.0)
+    # The first cell of each env sees four steps ahead, through the failed restore.
+    first = sample.obs[:, 1] == 0
+    assert sample.next_obs[first, 1].unique().tolist() == [4]
+    assert sample.reward[first].unique().tolist() == [4]
+
+
+def test_an_accepted_restore_leaves_the_log_of_another_run_alone(tmp_path: Path) -> None:
+    saved_in_an_epoch("ppo", tmp_path / "checkpoint", tmp_path / "saved.jsonl")
+    other = build("ppo", max_epochs=9, logger=rl.JSONLinesLogger(tmp_path / "log.jsonl", training_interval=1))
+    other.run()
+    before = (tmp_path / "log.jsonl").read_bytes()
+    trainer = build("ppo", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
+    with pytest.warns(RuntimeWarning, match="log.jsonl: is not the log that the checkpoint knows"):
+        trainer.restore(tmp_path / "checkpoint")
+    trainer.run()
+    assert (tmp_path / "log.jsonl").read_bytes() == before
+    assert (tmp_path / "log-2.jsonl").exists()

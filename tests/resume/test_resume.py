@@ -188,6 +188,21 @@ def test_loading_leaves_the_global_random_state_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_an_env_cut_by_a_restore_cuts_its_trace(tmp_path: Path) -> None:
+    trainer = build("dqn")
+    trainer.reset()
+    trainer.params.training_collector.collect(num_steps=4)  # two of an episode's five steps in each env
+    forget_what_led_there(trainer, tmp_path / "checkpoint")
+    other = build("dqn")
+    with pytest.warns(UserWarning, match="start a new episode"):
+        other.restore(tmp_path / "checkpoint")
+    other.params.training_collector.collect(num_steps=4)
+    sample = other.buffer.sample(200)
+    # CountingEnv observes the number of its episode's seed: no transition leads from one episode into another.
+    assert torch.equal(sample.obs[:, 0], sample.next_obs[:, 0])
+    assert torch.equal(sample.obs[:, 1] + 1, sample.next_obs[:, 1])
+
+
 def test_a_logger_may_be_added_or_left_out(tmp_path: Path) -> None:
     finished("offline_bc").save(tmp_path / "without")
     with_logger = build("offline_bc", logger=rl.JSONLinesLogger(tmp_path / "log.jsonl"))
