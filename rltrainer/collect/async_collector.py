@@ -131,6 +131,7 @@ class AsyncCollector(Stateful[AsyncState]):
         modules = checked(self.owner, "modules", modules, Modules | None)
         self._info_keys = checked_keys(self.owner, info_keys)
         self.policy, self.exploration = policy, checked(self.owner, "exploration", exploration, AnyExploration | None)
+        self._connect(num_workers)
         # It holds no collector, and neither does the team: workers end with the last name of their collector.
         weighted = {"policy": policy, **(modules or {})}
         self._publisher = Publisher(self.owner, policy, weighted, self._make_weights, step_timeout)
@@ -154,6 +155,9 @@ class AsyncCollector(Stateful[AsyncState]):
         except BaseException:
             self.close()
             raise
+
+    def _connect(self, num_workers: int) -> None:
+        """Reach what the workers run on; called once all arguments are known to be right."""
 
     def _make_team(
         self, make_envs: bytes, num_workers: int, method: str | None, timeout: float | None

@@ -231,14 +231,16 @@ class RayCollector(AsyncCollector):
         self._options = {name: checked(self.owner, name, value, NonNegativeFloat) for name, value in sizes.items()}
         call_timeout = checked(self.owner, "call_timeout", call_timeout, PositiveFloat | None)
         self._max_restarts = checked(self.owner, "max_restarts", max_restarts, NonNegativeInt)
-        self._ray = ray = connected_ray(self.owner)
-        if (num := num_actors * self._options["num_cpus"]) > ray.cluster_resources().get("CPU", 0):
-            warnings.warn(f"{self.owner}.num_actors: some wait until the cluster has {num:g} CPUs", stacklevel=2)
-        self._pack, self._make_weights = ray.cloudpickle.dumps, partial(SentWeights, ray)
         super().__init__(
             policy, make_envs, num_actors, buffer, exploration, sync_every=sync_every, modules=modules,
             max_ahead=max_ahead, step_timeout=call_timeout, info_keys=info_keys,
         )  # fmt: skip
+
+    def _connect(self, num_workers: int) -> None:
+        self._ray = ray = connected_ray(self.owner)
+        if (num := num_workers * self._options["num_cpus"]) > ray.cluster_resources().get("CPU", 0):
+            warnings.warn(f"{self.owner}.num_actors: some wait until the cluster has {num:g} CPUs", stacklevel=4)
+        self._pack, self._make_weights = ray.cloudpickle.dumps, partial(SentWeights, ray)
 
     def _make_team(
         self, make_envs: bytes, num_workers: int, method: str | None, timeout: float | None

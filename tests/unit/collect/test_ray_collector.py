@@ -261,6 +261,14 @@ def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
         rl.RayCollector(policy, wide)
 
 
+@pytest.mark.parametrize("wrong", [{"max_restarts": -1}, {"max_ahead": -1}, {"exploration": -1}, {"info_keys": 3}])
+def test_no_cluster_is_started_for_a_wrong_argument(monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]) -> None:
+    monkeypatch.setattr(ray_collector, "connected_ray", lambda owner: pytest.fail("started"))
+    policy, _ = constant()
+    with pytest.raises(ParamsError, match=f"RayCollector.{next(iter(wrong))}: must be "):
+        rl.RayCollector(policy, wide, **wrong)
+
+
 def test_a_program_without_a_cluster_gets_a_quiet_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = types.ModuleType("ray")
     calls: list[dict[str, Any]] = []
