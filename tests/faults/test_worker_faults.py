@@ -151,7 +151,7 @@ def test_a_dead_worker_is_found_while_another_one_is_busy() -> None:
 
 
 def test_a_worker_that_dies_while_its_envs_are_made(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EnvError, match=r"^env 0 \(pid \d+\) exited with code 7 during the making of the envs; the wor"):
+    with pytest.raises(EnvError, match=r"^env 0 \(pid \d+\) exited with code 7 during the making of the envs"):
         make_vec(partial(os._exit, 7), 1, backend="workers")
 
 

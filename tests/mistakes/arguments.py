@@ -126,7 +126,7 @@ ARGUMENTS: list[Row] = [
         ("gym.spaces.MultiBinary(2)", "gym.spaces.MultiBinary(2)", "be a MultiBinary(4), or a Box of shape (4,): a flag for each choice; got ~ for MultiBinary"),
         ("gym.spaces.MultiBinary(2)", "BOX", "be left out, or have another name, as actions are no choices; got ~ for Box"),
     )),
-    ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2)), DISCRETE)", SpaceError, "Encoder.observation_space: must have a part beside 'action_mask'; got Di"),
+    ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2)), DISCRETE)", SpaceError, "Encoder.observation_space: must have a part beside 'action_mask'; got "),
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2), a=BOX), DISCRETE, rl.NetParams(keys=['a', 'action_mask']))", ParamsError, "NetParams.keys: 'action_mask' is no input"),
     ("rl.QNetwork.for_spaces(gym.spaces.Text(3), DISCRETE)", SpaceError, "unsupported space Text"),
     # exploration

@@ -47,7 +47,7 @@ def test_no_writer_follows_a_link(name: str, is_dangling: bool, writer: int, tmp
         target.mkdir() if name == "checkpoints" else target.write_text("mine")
     link.symlink_to(target)
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match=rf"^{link}: is a link, and nothing is written through a link here\. Rem"):
+    with pytest.raises(CheckpointError, match=rf"^{link}: is a link, and nothing is written through a link here"):
         WRITERS[writer](folder)
     assert contents(tmp_path) == before
 

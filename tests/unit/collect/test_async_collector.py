@@ -387,7 +387,7 @@ def test_what_does_not_fit(make: Make) -> None:
         make(policy, wide, 1, rl.ReplayBuffer(10, *spaces, extra={"q": ((), torch.float32)}))
     with pytest.raises(ParamsError, match="make_envs: must return a gymnasium VectorEnv; got Box"):
         make(policy, partial(gym.spaces.Box, 0, 1))
-    with pytest.raises(ParamsError, match=r"AsyncCollector\.modules\['exploration\.target'\]: a worker's collector ha"):
+    with pytest.raises(ParamsError, match=r"AsyncCollector\.modules\['exploration\.target'\]: a worker's collector"):
         make(policy, wide, 1, modules={"exploration.target": torch.nn.Linear(1, 1)}).collect(num_steps=1)
     modules = {"policy": Constant.for_envs(wide(), size=3)}
     with pytest.raises(ParamsError, match=r"modules: must have the same tensors here and in the workers; p"):

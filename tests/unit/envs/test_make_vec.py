@@ -94,7 +94,7 @@ def test_tensor_takes_the_newest_version_or_a_factory() -> None:
 def test_hints_to_the_backend_tensor() -> None:
     with pytest.raises(ParamsError, match=r"functions of tensors: make_vec and rl.train need backend='tensor'. They"):
         make_vec(CartPole, 2)  # type: ignore[arg-type]  # refused
-    with pytest.raises(ParamsError, match=r"There are CartPole-v1.*; a factory of a rl.TensorEnv makes one of your ow"):
+    with pytest.raises(ParamsError, match=r"There are CartPole-v1.*; a factory of a rl.TensorEnv makes one of"):
         make_vec("Taxi-v3", 2, backend="tensor")
 
 

@@ -103,7 +103,7 @@ def test_a_failure_to_write_is_loud(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_other_contents_are_refused(state: Any, tmp_path: Path) -> None:
     write_state(tmp_path / "file", "batch", state)
-    with pytest.raises(ReplayBufferError, match="file: expected the fields of Rollout or Transitions or Sequences, fo"):
+    with pytest.raises(ReplayBufferError, match="file: expected the fields of Rollout or Transitions or Sequences"):
         BatchRecorder.load(tmp_path / "file")
 
 

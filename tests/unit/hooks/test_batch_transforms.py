@@ -266,7 +266,7 @@ def test_seeds() -> None:
 
 def test_it_needs_rollouts_with_windows() -> None:
     policy = tiny_actor_critic(counting_envs())
-    with pytest.raises(ParamsError, match="BatchSubSampler.algorithm: must be on policy; got .*A replay buffer sample"):
+    with pytest.raises(ParamsError, match="BatchSubSampler.algorithm: must be on policy; got .*A replay buffer"):
         BatchSubSampler(4, 2).setup(FakeRun(ScriptedOffPolicy(policy)))
     collector = rl.Collector(policy, counting_envs(2))
     run = FakeRun(ScriptedOnPolicy(policy), training_collector=collector, collection_step_num_env_steps=7)

@@ -42,7 +42,7 @@ def test_a_run_is_saved_where_that_is_due_and_at_its_end(every: Any, steps: Any,
 def test_offline_a_training_step_is_a_gradient_step(tmp_path: Path, saved: Any) -> None:
     trained("offline_iql", tmp_path, every=3).run()
     assert [step for step, _ in saved] == [3, 6, 9, 12]
-    with pytest.raises(ParamsError, match="OfflineTrainerParams.checkpoint: must have no `every` in env steps; got Ch"):
+    with pytest.raises(ParamsError, match="OfflineTrainerParams.checkpoint: must have no `every` in env steps; got "):
         trained("offline_iql", tmp_path, every=rl.Every(3, "env_step"))
 
 
