@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from rltrainer.execution.compiler import OPTIONS, compilers_reason, with_code_of_its_own
+from rltrainer.execution.compiler import OPTIONS, TESTED, compilers_reason, with_code_of_its_own
 
 SPAN = torch.int16
 """Number format of the span [2] of steps, the first one and the end, by which a graph's input is known."""
 LOOPS_TESTED = ("2.13.", "2.14.")
-"""Versions of torch whose loops were tested; with another one, there are only loops that are checked first."""
+"""Versions of torch whose loops were tested; with a later one, there are only loops that are checked first."""
 STEPS_PER_CALL = 256
 """Largest number of steps of a loop in one call: the process is deaf to Ctrl-C for so long."""
 _OF_CPU = {**OPTIONS, "cpp_wrapper": True}
@@ -96,6 +96,14 @@ class CompiledLoop:
 def loops_are_tested() -> bool:
     """Return whether loops were tested with this version of torch."""
     return torch.__version__.startswith(LOOPS_TESTED)
+
+
+def loops_are_wrong() -> bool:
+    """Return whether this version of torch was tested, but not its loops.
+
+    Loops of torch 2.11 compute other numbers, and crash if two threads compile at once.
+    """
+    return torch.__version__.startswith(TESTED) and not loops_are_tested()
 
 
 def _add(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from rltrainer.execution.compiler import (
     tracing_gradients,
     with_code_of_its_own,
 )
-from rltrainer.execution.cpu_loop import LOOPS_TESTED, CompiledFunction, CompiledLoop, loops_are_tested
+from rltrainer.execution.cpu_loop import LOOPS_TESTED, CompiledFunction, CompiledLoop, loops_are_tested, loops_are_wrong
 from rltrainer.execution.cuda_graph import CudaGraphs, CudaRecorder, undone
 from rltrainer.execution.fingerprint import Fingerprint
 from rltrainer.nets.normalizer import warn_once
@@ -245,7 +245,7 @@ class Execution:
         """True if the steps of an update may be one compiled loop on the CPU."""
         if not self._is_compiled_on_host or self.loop is False or self._owner.plan.varies_in_length:
             return False
-        return self.scope()[0] is Scope.UPDATE
+        return self.scope()[0] is Scope.UPDATE and not (self.loop == "auto" and loops_are_wrong())
 
     def _run_loop(self, steps: IndexedSteps) -> UpdateResult | None:
         """Return the result of steps in compiled code; None if their loop cannot be compiled, and nothing was done."""
@@ -386,7 +386,8 @@ def _warn_of_untested(device: torch.device) -> None:
         off.append("each compiled step checks again all that it has read")
     if device.type == "cpu" and not loops_are_tested():
         off.append("rollouts of envs of tensors run row by row")
-        off.append("the steps of an update are one loop only if its first steps equal separate ones")
+        how = "run one by one" if loops_are_wrong() else "are one loop only if its first steps equal separate ones"
+        off.append(f"the steps of an update {how}")
     if off:
         text = f"rltrainer was not tested with torch {torch.__version__}, so compiled runs may be slower:"
         warn_once(f"{text} {'; '.join(off)}. Tested: {LOOPS_TESTED[0]}x to {LOOPS_TESTED[-1]}x")

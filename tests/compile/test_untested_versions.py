@@ -24,6 +24,7 @@ OTHER_NUMBERS, NOT_MADE = "gave other numbers", "could not be made"
 def _untested(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("torch.compile", lambda function, **_: function)  # what runs is the same, and there at once
     monkeypatch.setattr(cpu_loop, "LOOPS_TESTED", ("0.4.", "0.5."))
+    monkeypatch.setattr(cpu_loop, "TESTED", ("0.4.", "0.5."))
     warn_once.cache_clear()
     yield
     warn_once.cache_clear()
@@ -78,6 +79,15 @@ def test_a_loop_is_taken_if_it_equals_its_steps(
     assert warned.startswith(f"rltrainer was not tested with torch {torch.__version__}, so compiled runs may be slower")
     start = f"torch {torch.__version__}: the steps of an update run one by one, as a compiled loop of them"
     assert others == [] if fault is None else [f"{start} {fault}"]
+
+
+def test_versions_that_were_tested_without_loops_try_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_loop, "TESTED", (torch.__version__,))
+    algorithm = make("ppo")
+    algorithm.attach(COMPILED)
+    assert not algorithm._execution.can_loop
+    algorithm.attach(dataclasses.replace(COMPILED, runtime=rl.RuntimeParams(compile=True, loop=True)))
+    assert algorithm._execution.can_loop
 
 
 @pytest.mark.parametrize("fault", [OTHER_NUMBERS, NOT_MADE])
