@@ -19,7 +19,7 @@ PARALLEL := -n 2 --dist loadgroup
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz mutants examples docs pictures bench format install clean FORCE
+.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz mutants examples docs dist pictures bench format install clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -71,6 +71,9 @@ examples: $(STAMP) ## every example in its short form
 # No --quiet: it would hide the warnings from --strict too.
 docs: $(STAMP) ## the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(STAMP) ## the wheel and the sdist into dist/
+	$(BIN)/python -m hatchling build --directory dist
 
 pictures: $(STAMP) ## the pictures of the docs that show runs; some minutes
 	$(BIN)/python -m pictures.symptoms

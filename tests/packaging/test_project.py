@@ -83,7 +83,7 @@ def test_everything_that_extras_name_is_pinned_and_developers_have_all_of_it() -
 def test_versions_and_interpreters_agree() -> None:
     newest = re.search(r"^## \[(.+?)\] - (Unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None
-    assert PROJECT["version"] == newest[1] == rl.__version__
+    assert newest[1] == rl.__version__
     named = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     assert named == ["3.11", "3.12", "3.13"]
     assert PROJECT["requires-python"] == f">={named[0]}"
