@@ -80,6 +80,9 @@ class OnPolicyAlgorithm(Algorithm):
         hint = f"Take larger minibatches, collect more, or set {field}=False."
         raise ParamsError.about(type(self).__name__, "batch_size", rule, batch_size, hint)
 
+    def check_num_steps(self, num_steps: float) -> None:
+        """Raise a `ParamsError` unless updates may apply so many gradients; see `check_batch_size`."""
+
     def standardizes(self) -> bool:
         """Return whether the advantages of each minibatch are standardised, which needs more than one step."""
         return self.standardized_by is not None and bool(getattr(self.params, self.standardized_by))

@@ -1,4 +1,4 @@
-"""Parts of natural gradients and trust regions: conjugate gradients, Fisher products, a line search."""
+"""Parts of natural gradients and trust regions: conjugate gradients, a line search, rates that follow a divergence."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,8 @@ from torch import Tensor
 
 # From a vector [P] to a matrix times it [P].
 Product = Callable[[Tensor], Tensor]
+RATES = 1e-5, 1e-2
+"""Least and largest learning rate of `adapted_rate`."""
 
 
 def conjugate_gradient(product: Product, b: Tensor, num_steps: int, tolerance: float = 1e-10) -> Tensor:
@@ -60,6 +62,17 @@ def trust_region_step(product: Product, gradient: Tensor, max_kl: float, num_ste
 def line_search(is_good: Callable[[float], bool], num_steps: int, shrink: float) -> float:
     """Return the first of 1, shrink, shrink^2, ... that is good, or 0 if none of `num_steps` is."""
     return next((scale for scale in (shrink**k for k in range(num_steps)) if is_good(scale)), 0.0)
+
+
+def adapted_rate(rate: Tensor, kl: Tensor, desired: float) -> Tensor:
+    """Return a learning rate [], lower if KL(old || new) [] is above 2 * desired, higher if it is below desired / 2.
+
+    The factor is 1.5; the rate stays within `RATES`. A divergence of 0, or NaN, changes nothing.
+    """
+    # rsl_rl's `schedule="adaptive"`; Heess et al. 2017, Emergence of Locomotion Behaviours in Rich Environments,
+    # appendix A, adapt a penalty so.
+    lowered, raised = (rate / 1.5).clamp(min=RATES[0]), (rate * 1.5).clamp(max=RATES[1])
+    return torch.where(kl > 2 * desired, lowered, torch.where((kl < desired / 2) & (kl > 0), raised, rate))
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

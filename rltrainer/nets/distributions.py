@@ -49,6 +49,14 @@ class Distribution(Protocol):
         """Return the Fisher information, the second derivative of `kl`, times directions [B, ...] in `parameters`."""
 
 
+def with_parameters(like: Distribution, parameters: Sequence[Tensor]) -> Distribution:
+    """Return distributions of the class of others, given their `parameters`, for `kl`."""
+    if isinstance(like, MultiCategorical):
+        return MultiCategorical([Categorical(logits) for logits in parameters])
+    make: Any = type(like)
+    return make(*parameters)  # type: ignore[no-any-return]  # of that class
+
+
 def excluded(values: Tensor, mask: Tensor) -> Tensor:
     """Return logits or values [B, A], with -1e8 for the choices that a mask [B, A] excludes."""
     return torch.where(mask, values, EXCLUDED)

@@ -36,7 +36,8 @@ class Adam:
         self.num_steps = torch.zeros((), device=device)
         self.num_missed = torch.zeros(len(self.parameters), device=device)  # of these steps, by parameter
         self.counts_differ = False
-        self._lr, self._lr_tensor = 0.0, torch.zeros((), device=device)
+        self._lr, self.rate = 0.0, torch.zeros((), device=device)
+        self.adapts = False  # whether gradient steps change `rate`, which then decides
         self._look_at_moments()
 
     def _look_at_moments(self) -> None:
@@ -55,20 +56,20 @@ class Adam:
         """Bring moments and learning rate to the parameters' format, in place; step counts stay float32."""
         for tensor in (self.mean, self.square):
             convert(tensor, dtype)
-        if self._lr_tensor.dtype != dtype:
-            self._lr_tensor = torch.full_like(self._lr_tensor, self._lr, dtype=dtype)
+        if self.rate.dtype != dtype:
+            self.rate = torch.full_like(self.rate, self.lr, dtype=dtype)
         self._look_at_moments()
 
     @property
     def lr(self) -> float:
-        """The learning rate."""
-        return self._lr
+        """The learning rate; waits for the device if it adapts."""
+        return float(self.rate) if self.adapts else self._lr
 
     @lr.setter
     def lr(self, value: float) -> None:
-        if value != self._lr:
+        if value != self._lr or self.adapts:
             self._lr = value
-            self._lr_tensor.fill_(value)
+            self.rate.fill_(value)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -87,8 +88,8 @@ class Adam:
             mean, square, counts = (list(itertools.compress(each, moves)) for each in (mean, square, counts))
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
             list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [], counts,
-            lr=self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps,
-            amsgrad=False, maximize=False,
+            lr=self.rate if self.adapts else self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0,
+            eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
     def step_flat(
@@ -112,7 +113,7 @@ class Adam:
         mean, square = self.mean.lerp(gradient, 1 - beta1), self.square.lerp(gradient.square(), 1 - beta2)
         # p <- p - lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)
         num_steps = num_steps.to(mean.dtype)
-        scale, correction = self._lr_tensor / (1 - beta1**num_steps), (1 - beta2**num_steps).sqrt()
+        scale, correction = self.rate / (1 - beta1**num_steps), (1 - beta2**num_steps).sqrt()
         if moves is applies:
             scale, correction = computed_once(scale), computed_once(correction)
         else:

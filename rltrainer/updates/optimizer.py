@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.errors import CheckpointError, ParamsError, readable
+from rltrainer.functional.trust_region import adapted_rate
 from rltrainer.nets.target import Accumulation
 from rltrainer.nets.weight_dtype import convert
 from rltrainer.plan import UpdateCallbacks, UpdateParams, UpdatePlan
@@ -66,6 +67,7 @@ class Optimizer:
         self._is_on_host = device.type == "cpu"
         self._bad = BadGradients([p.numel() for p in self.parameters], device)
         self.can_stop, self.is_stopped = False, torch.zeros((), dtype=torch.bool, device=device)
+        self.has_moved = torch.zeros_like(self.is_stopped)  # since the update began, of a rate that adapts
         self.name = "loss"
         self.grad_norm: Tensor | None = None  # before clipping, if the plan sets a limit; its reader resets it
         self._update = UpdateParams()
@@ -107,7 +109,8 @@ class Optimizer:
         largest = torch.finfo(self._bad.gradient.dtype).max
         check = Check(self._bad, self._scale, -1.0 if is_asked else largest if norm is None else norm - 1e-6)
         weigh, reduce = (self._reduce.weigh, self._reduce) if self._reduce.is_on else (None, None)
-        given = (self._scale, weigh, self._accumulate, self._unless_stopped, reduce, check, self.limit)
+        note = self._note_move if self.method.adapts else None
+        given = (self._scale, weigh, self._accumulate, self._unless_stopped, reduce, check, self.limit, note)
         self.transforms: list[Transform] = [transform for transform in given if transform is not None]
         self._of_balanced = [each for each in self.transforms if each not in (self._scale, weigh, reduce)]
 
@@ -148,14 +151,30 @@ class Optimizer:
             vars(self)["step"] = partial(self._step_with_callback, notify)
 
     def set_progress(self, progress: float) -> None:
-        """Begin an update step: take the learning rate of this progress for all of it."""
-        self.method.lr = value_at(self.schedule, progress)
+        """Start an update step: take the learning rate of this progress for all of it, unless the rate adapts."""
+        if self.method.adapts:
+            self.has_moved.zero_()
+        else:
+            self.method.lr = value_at(self.schedule, progress)
         if self.can_stop:
             self.is_stopped.zero_()
 
     def stop_above(self, limit: float, value: Tensor) -> None:
         """Stop the steps of this update, if it `can_stop` and a scalar, averaged over ranks, is above a limit."""
         self.is_stopped.logical_or_(self._reduce.mean(self._reduce.weighed(value)) > limit)
+
+    def make_adaptive(self) -> None:
+        """Let `adapt` change the learning rate, which then is state."""
+        self.method.adapts = True
+        self._arrange()
+
+    @torch.no_grad()
+    def adapt(self, kl: Tensor, desired: float) -> None:
+        """Change the learning rate for the coming step and all later ones, given KL(old || new) [] of this rank."""
+        # Until a step was applied, the two policies are one, and rounding would decide.
+        if self._accumulate is None or self._accumulate.groups.applies:
+            rate, kl = self.method.rate, self._reduce.mean(self._reduce.weighed(kl))
+            rate.copy_(torch.where(self.has_moved & ~self.is_stopped, adapted_rate(rate, kl, desired), rate))
 
     def step(self, loss: Tensor, parts: Sequence[Tensor] = ()) -> None:
         """Minimise a scalar loss by one step: scale, accumulate, reduce, check, limit and apply its gradient.
@@ -212,7 +231,8 @@ class Optimizer:
         of_method = self.method.tensors if isinstance(self.method, Adam) else []
         gathered = [] if self._accumulate is None else [self._accumulate.sums]
         of_scale = [] if self._scale is None else [self._scale.value, self._scale.num_good]
-        return [*self.parameters, *of_method, *self._bad.tensors, self.is_stopped, *gathered, *of_scale]
+        of_rate = [self.method.rate, self.has_moved] if self.method.adapts else []
+        return [*self.parameters, *of_method, *self._bad.tensors, self.is_stopped, *gathered, *of_scale, *of_rate]
 
     @property
     def shared_tensors(self) -> list[Tensor]:
@@ -331,6 +351,11 @@ class Optimizer:
             gradient.applies = ~self.is_stopped
         elif self.can_stop and self.is_stopped:
             return None
+        return gradient
+
+    def _note_move(self, gradient: Gradient) -> Gradient:
+        """Note that a gradient is applied, if it is."""
+        self.has_moved.logical_or_(~self.is_stopped if gradient.applies is None else gradient.applies)
         return gradient
 
     def _apply(self, gradient: Gradient, transforms: Sequence[Transform]) -> None:

@@ -38,24 +38,29 @@ class TorchOptimizer:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ParamsError.about("AlgorithmParams", "optimizer", "must return a torch.optim.Optimizer", optimizer)
         self.optimizer, self.parameters = optimizer, list(parameters)
+        self.adapts, self.rate = False, torch.zeros((), device=self.parameters[0].device)  # see `Adam`
 
     @property
     def lr(self) -> float:
         """The learning rate of all parameter groups."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        return float(self.rate if self.adapts else self.optimizer.param_groups[0]["lr"])
 
     @lr.setter
     def lr(self, value: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = value
+        self.rate.fill_(value)
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring the moments to the parameters' format; step counts keep theirs, as when PyTorch loads a state."""
+        self.rate = cast(self.rate, dtype)
         for moments in self.optimizer.state.values():
             moments.update({name: cast(value, dtype) for name, value in moments.items() if name != "step"})
 
     def step(self, trained: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Apply gradients, one for each of all or some parameters."""
+        if self.adapts:
+            self.lr = self.lr
         for parameter in self.parameters:
             parameter.grad = None
         for parameter, gradient in zip(trained, gradients, strict=True):
@@ -66,6 +71,8 @@ class TorchOptimizer:
 
     def state_dict(self) -> State:
         """Return the optimizer's moments and options; parameters are numbered in their order."""
+        if self.adapts:  # after a step that was left out, the groups have an older rate
+            self.lr = self.lr
         state = self.optimizer.state_dict()
         sizes = [len(group.pop("params")) for group in state["param_groups"]]
         moments = {str(i): dict(entry) for i, entry in state["state"].items()}
@@ -113,6 +120,7 @@ class TorchOptimizer:
         """Restore what `state_dict` returned and `check_state_dict` has checked."""
         moments = {int(i): copy.deepcopy(entry) for i, entry in state["state"].items()}
         self._load(self.optimizer, moments, state["groups"])
+        self.rate.fill_(self.optimizer.param_groups[0]["lr"])
 
     @staticmethod
     def _load(optimizer: torch.optim.Optimizer, moments: dict[int, State], groups: list[State]) -> None:

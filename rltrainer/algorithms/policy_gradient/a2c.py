@@ -102,6 +102,7 @@ class A2C(OnPolicyAlgorithm):
         loss = functools.reduce(operator.add, parts)
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         metrics: dict[str, Tensor | float] = {name: value.detach() for name, value in losses.items()}
+        self.before_step(distribution, batch)
         result = self.step_result(metrics, log_prob.detach(), batch)
         self.optimizer.step(loss, parts)
         return result
@@ -109,6 +110,9 @@ class A2C(OnPolicyAlgorithm):
     def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [B] of a minibatch."""
         return self.policy.evaluate(batch.obs)
+
+    def before_step(self, distribution: Distribution, batch: OnPolicyBatch) -> None:
+        """Use the distributions of a minibatch before its gradient step."""
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
         """Return the result of the coming gradient step, a `PolicyStep` for `policy_change`, given log pi(a|s) [B]."""

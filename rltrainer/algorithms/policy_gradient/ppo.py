@@ -9,7 +9,9 @@ from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
+from rltrainer.functional.trust_region import RATES
 from rltrainer.nets import ActorCritic
+from rltrainer.nets.distributions import Distribution, with_parameters
 from rltrainer.schedules import ScheduledValue
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.planned_step import autocast
@@ -30,6 +32,22 @@ class PPOParams(A2CParams):
     target_kl: PositiveFloat | None = None
     """An update step ends before the first minibatch whose `approx_kl` is above 1.5 times this, as in
     Stable-Baselines3; None takes all."""
+    desired_kl: PositiveFloat | None = None
+    """Adapts the learning rate: before each gradient step the rate is divided by 1.5 if KL(old || new), the mean over
+    the minibatch, is above twice this, and multiplied by 1.5 if KL is below half of this. The rate starts at `lr` and
+    stays within [1e-5, 1e-2]. None takes `lr` as it is.
+
+    The source is rsl_rl's `schedule="adaptive"`, whose `desired_kl` is 0.01. One thing differs: here the rate stays
+    until a step of the update has changed the policy, as KL is 0 up to rounding before. rsl_rl adds 1e-5 to a ratio of
+    standard deviations; so KL is above 0 there, and the first minibatch of each update raises the rate. `old` is the
+    policy before the update. If gradients are accumulated, the last minibatch of a group decides. The minibatch at
+    which `target_kl` ends an update changes the rate too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.desired_kl is not None and (callable(self.lr) or not RATES[0] <= self.lr <= RATES[1]):
+            rule = f"must be a number in [{RATES[0]:g}, {RATES[1]:g}] with desired_kl, which changes it"
+            self.raise_invalid("lr", rule, "Leave out desired_kl for a schedule.")
 
 
 class PPO(A2C):
@@ -47,6 +65,14 @@ class PPO(A2C):
         super().__init__(policy, params)
         self.clip = ScheduledValue(self.params.clip, self.device)
         self.optimizer.can_stop = self.params.target_kl is not None
+        if self.params.desired_kl is not None:
+            self.optimizer.make_adaptive()
+
+    def check_num_steps(self, num_steps: float) -> None:
+        """Raise a `ParamsError` if the learning rate is to adapt, and an update has no second gradient step."""
+        if self.params.desired_kl is not None and num_steps <= 1:
+            rule = "must be None with one gradient step an update, before which KL is 0: the rate would never change"
+            self.params.raise_invalid("desired_kl", rule, "Take smaller minibatches, or more repetitions.")
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
@@ -69,19 +95,35 @@ class PPO(A2C):
         # In the number formats of the gradient steps: the ratio of probabilities is exactly 1 before the first of them.
         with autocast(self.device, self.plan.precision.amp):
             flat = samples.flatten()
-            if "log_prob" in rollout.extra:
-                samples.log_prob = rollout.extra["log_prob"]
-            else:
+            acted = rollout.extra.get("log_prob")
+            if acted is None or self.params.desired_kl is not None:
                 distribution = self.policy.distribution(flat.obs, *([] if is_rounded else features))
-                samples.log_prob = distribution.log_prob(flat.action).view_as(value)
+                samples.extra = self.with_old(samples.extra, distribution, value.shape)
+            samples.log_prob = distribution.log_prob(flat.action).view_as(value) if acted is None else acted
             if self.params.value_clip is not None and is_rounded:
                 samples.value = self.policy.value(flat.obs).view_as(value)  # the center of the clip range
         return samples
+
+    def with_old(self, extra: dict[str, Tensor], distribution: Distribution, shape: torch.Size) -> dict[str, Tensor]:
+        """Return columns [T, N, ...], with the parameters of a rollout's distributions [T * N] if KL is needed."""
+        if self.params.desired_kl is None:
+            return extra
+        return extra | {f"old {i}": x.view(*shape, *x.shape[1:]) for i, x in enumerate(distribution.parameters)}
 
     def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return the clipped surrogate -min(r A, clip(r, 1 - eps, 1 + eps) A) per step [B] (eq. 7)."""
         # The minimum makes it a lower bound: clipping only removes what a larger ratio would gain, never what it loses.
         return clipped_surrogate(log_prob - batch.log_prob, self.advantage(batch), self.clip.value)
+
+    @torch.no_grad()
+    def before_step(self, distribution: Distribution, batch: OnPolicyBatch) -> None:
+        """Change the learning rate by the exact KL(old || new) of a minibatch, if the params say so."""
+        if self.params.desired_kl is not None:
+            # In float64: after a few steps at 1e-5, KL is as small as float32 rounds it, above 0 or below.
+            old = [batch.extra[f"old {i}"].double() for i in range(len(distribution.parameters))]
+            new = [x.double() for x in distribution.parameters]
+            kl = with_parameters(distribution, old).kl(with_parameters(distribution, new))
+            self.optimizer.adapt(weighted_mean(kl, batch.weight), self.params.desired_kl)
 
     def step_result(self, metrics: dict[str, Tensor | float], log_prob: Tensor, batch: OnPolicyBatch) -> UpdateResult:
         """Return a `PolicyStep` for log pi(a|s) [B]; stop the optimizer if the policy has changed too much."""

@@ -70,10 +70,12 @@ class RecurrentPPO(PPO):
             last, final = policy.value(policy.next_state(policy.normalize(others), before)).tensor_split([num_envs])
             samples = self.samples(rollout, value, rollout.successors(value, last, final))
             log_prob = rollout.extra.get("log_prob")
-            if log_prob is None:
+            extra = {name: column for name, column in rollout.extra.items() if name != "state"}
+            if log_prob is None or self.params.desired_kl is not None:
                 distribution = policy.distribution(state, policy.mask_of(obs))
+                extra = self.with_old(extra, distribution, value.shape)
+            if log_prob is None:
                 log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
-        extra = {name: column for name, column in rollout.extra.items() if name != "state"}
         own = {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
         return Sequences(**(samples.fields() | own))
 
