@@ -53,11 +53,11 @@ class Adam:
         self._look_at_moments()
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
-        """Bring moments and learning rate to the parameters' format, in place; step counts stay float32."""
+        """Bring moments and learning rate to the parameters' format, in place; step counts and adaptive rates stay."""
         for tensor in (self.mean, self.square):
             convert(tensor, dtype)
-        if self.rate.dtype != dtype:
-            self.rate = torch.full_like(self.rate, self.lr, dtype=dtype)
+        if self.rate.dtype != dtype and not self.adapts:
+            self.rate = torch.full_like(self.rate, self._lr, dtype=dtype)
         self._look_at_moments()
 
     @property

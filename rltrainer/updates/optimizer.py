@@ -165,7 +165,8 @@ class Optimizer:
 
     def make_adaptive(self) -> None:
         """Let `adapt` change the learning rate, which then is state."""
-        self.method.adapts = True
+        # Always float32: torch's compiler leaves out a change of an input [] in float64, which it takes for a constant.
+        self.method.adapts, self.method.rate = True, self.method.rate.float()
         self._arrange()
 
     @torch.no_grad()

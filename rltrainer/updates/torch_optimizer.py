@@ -53,7 +53,6 @@ class TorchOptimizer:
 
     def set_weight_dtype(self, dtype: torch.dtype) -> None:
         """Bring the moments to the parameters' format; step counts keep theirs, as when PyTorch loads a state."""
-        self.rate = cast(self.rate, dtype)
         for moments in self.optimizer.state.values():
             moments.update({name: cast(value, dtype) for name, value in moments.items() if name != "step"})
 

@@ -66,7 +66,8 @@ def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
     # 60 valid steps are 4 minibatches of 16. The first rank has 10 of its steps in each, padded to 16: in 3 there is
     # room for all.
     {"update": update_few}, pytest.param({"target_kl": 1e-4, "lr": 1e-2}, marks=pytest.mark.full),
-], ids=["fewer valid steps", "an early end"])  # fmt: skip
+    pytest.param({"desired_kl": 1e-4, "lr": 1e-3}, marks=pytest.mark.full),
+], ids=["fewer valid steps", "an early end", "a rate that adapts"])  # fmt: skip
 def test_a_loop_of_ranks_takes_their_steps(options: dict[str, Any]) -> None:
     _, expected, metrics = of_two("ppo", False, **options)
     _, found, metrics_found = of_two("ppo", True, **options)

@@ -244,6 +244,7 @@ VARIANTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "groups off policy": (ALL["sac"], {"update": rl.UpdateParams(accumulate=2)}),
     "groups of a delayed actor": (ALL["td3"], {"update": rl.UpdateParams(accumulate=2), "num_updates": 5}),
     "plain gradient descent": (ppo(optimizer=rl.rms_prop), {"batch_size": 5}),
+    "a rate that adapts": (ppo(desired_kl=1e-4, lr=2e-3), {"batch_size": 5}),
     "a clipped value": (ppo(BOX, value_clip=0.1), {"batch_size": 5}),
     "masks": (ppo(obs=masks.OBS), {"given": of_masks, "batch_size": 5}),
     "masks off policy": (lambda: rl.DQN(policy(rl.QNetwork, obs=masks.OBS)), {"given": of_masks}),

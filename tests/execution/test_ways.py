@@ -39,8 +39,9 @@ class Run:
     def __init__(self, name: str, function: str, runtime: rl.RuntimeParams, device: str) -> None:
         self.function, self.device, self.progress, self.batch_size = function, device, 0.0, 20
         rl.seed(5)
-        made = make(name)
-        self.algorithm: Any = type(made)(made.policy.to(device), dataclasses.replace(made.params, lr=RATE))
+        made = make(name.removeprefix("adaptive "))
+        changes = {"lr": 2e-3, "desired_kl": 1e-4} if name.startswith("adaptive") else {"lr": RATE}
+        self.algorithm: Any = type(made)(made.policy.to(device), dataclasses.replace(made.params, **changes))
         self.algorithm.seed(3)
         self.algorithm.attach(rl.UpdatePlan(lambda: self.progress, runtime=runtime))
         self.buffer = rl.ReplayBuffer(50, *SPACES, 5, device=device, seed=3)
@@ -91,6 +92,11 @@ GRAPHS = rl.RuntimeParams(compile=False)
 EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
 
 
+def require_a_moving_rate(run: Run) -> None:
+    if run.algorithm.optimizer.method.adapts:
+        assert run.algorithm.optimizer.method.lr != pytest.approx(2e-3, rel=0.1), "else nothing is tested"
+
+
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("rltrainer.execution.cuda_graph.NUM_WARM_UPS", 1)
@@ -100,8 +106,11 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("change", ROWS)
 @pytest.mark.parametrize(
-    ("name", "function"), [("ppo", "rollout"), ("ppo", "dense rollout"), ("dqn", "buffer"), ("dqn", "transitions")]
-)
+    ("name", "function"), [
+        ("ppo", "rollout"), ("ppo", "dense rollout"), ("dqn", "buffer"), ("dqn", "transitions"),
+        ("adaptive ppo", "dense rollout"), pytest.param("adaptive ppo", "rollout", marks=pytest.mark.full),
+    ],
+)  # fmt: skip
 @pytest.mark.usefixtures("on_device")
 def test_cuda_graphs_have_the_bits_of_the_function_as_written(name: str, function: str, change: str) -> None:
     written, graphs = (Run(name, function, runtime, "cuda") for runtime in (EAGER, GRAPHS))
@@ -111,13 +120,16 @@ def test_cuda_graphs_have_the_bits_of_the_function_as_written(name: str, functio
             CHANGES[change](graphs)
         assert graphs.update(seed) == written.update(seed)
     assert_same_state(written.algorithm, graphs.algorithm)
+    require_a_moving_rate(written)
     assert graphs.algorithm.has_cuda_graph
     whole = graphs.algorithm._execution._whole
     assert (whole is not None and whole[1].is_on) == (function in ("dense rollout", "buffer"))
 
 
 @pytest.mark.parametrize("change", ROWS)
-@pytest.mark.parametrize(("name", "function"), [("ppo", "rollout"), ("dqn", "transitions")])
+@pytest.mark.parametrize(("name", "function"), [
+    ("ppo", "rollout"), ("dqn", "transitions"), pytest.param("adaptive ppo", "rollout", marks=pytest.mark.full),
+])  # fmt: skip
 def test_compiled_steps_have_the_numbers_of_the_function_as_written(
     name: str, function: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +147,7 @@ def test_compiled_steps_have_the_numbers_of_the_function_as_written(
             CHANGES[change](compiled)
         assert compiled.update(seed) == pytest.approx(written.update(seed), rel=1e-4, abs=1e-5)
     assert compiled.algorithm.is_compiled
+    require_a_moving_rate(written)
 
 
 @pytest.mark.parametrize(("changes", "plan", "scope", "reason"), [

@@ -90,7 +90,17 @@ def build(
     is_midway = name.endswith("_midway")
     name = name.removesuffix("_midway")
     kind = name.removeprefix("offline_")
-    for suffix in ("_float64", "_episodes", "_prioritized", "_mixed", "_sde", "_drifting", "_masked", "_hindsight"):
+    for suffix in (
+        "_float64",
+        "_episodes",
+        "_prioritized",
+        "_mixed",
+        "_sde",
+        "_drifting",
+        "_masked",
+        "_hindsight",
+        "_adaptive",
+    ):
         kind = kind.removesuffix(suffix)
     if name.endswith(("_masked", "_hindsight")):
         make_envs = functools.partial(make_envs, kind=name.rpartition("_")[2])
@@ -101,8 +111,9 @@ def build(
     options |= {"use_sde": True, "sde_sample_interval": 3} if name.endswith("_sde") else {}
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]
-    schedule = rl.LinearSchedule(1e-2, 1e-3)
-    algorithm = algorithm_class(policy, params(lr=schedule, **({"n_step": 2} if kind in ("dqn", "sac") else {})))
+    changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
+    changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else {}
+    algorithm = algorithm_class(policy, params(**changes))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
     test = rl.Collector(policy, make_envs(num_envs, action_space))

@@ -46,7 +46,7 @@ def finished(name: str) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway"])
+@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway", "ppo_adaptive", "recurrent_ppo_adaptive"])
 @pytest.mark.parametrize("num_training_steps", [1, 2, 5])
 def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -> None:
     """Cut in the middle of the first epoch, at its end, and in the middle of the last one."""

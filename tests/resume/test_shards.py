@@ -15,7 +15,8 @@ from tests.resume.test_rows import rows
 
 PROGRAM = Path(__file__).with_name("sharded.py")
 IN_PROCESSES = {
-    "on policy": ["ppo with known envs", "ppo", "recurrent_ppo", "trpo", "reinforce_episodes", "ppo_midway"],
+    "on policy": ["ppo with known envs", "ppo", "recurrent_ppo", "trpo", "reinforce_episodes", "ppo_midway",
+        "ppo_adaptive"],
     "off policy": [
         "sac_prioritized with known envs", "dqn", "td3", "redq", "sac_float64", "offline_iql",
         "offline_sac_prioritized",

@@ -186,4 +186,5 @@ def test_the_rate_is_saved_and_float64_goes_on_with_it(optimizer: Any, tmp_path:
     assert other.optimizer.method.lr == algorithm.optimizer.method.lr == pytest.approx(1.5**2 * 1e-3)
     other.set_weight_dtype(torch.float64)
     assert other.optimizer.method.lr == algorithm.optimizer.method.lr
-    assert other.optimizer.method.rate.dtype == torch.float64
+    other.update(rollout(other, 2), 32, 1)
+    assert other.optimizer.method.lr == pytest.approx(1.5**3 * 1e-3)
