@@ -293,8 +293,9 @@ class DeterministicActorCritic(ContinuousActorCritic):
 class SquashedActorCritic(ContinuousActorCritic):
     """A tanh-squashed Gaussian actor: SAC and algorithms that build on it.
 
-    For `use_sde` and `sde_sample_interval` see `Actor`; `log_std_init` is where that noise starts. Without the noise,
-    another value than the default raises a `ParamsError`.
+    For `use_sde` and `sde_sample_interval` see `Actor`. `log_std_init`, from -20 to 2, is the logarithm of the standard
+    deviation that the normal, or the noise of `use_sde`, starts with for any observation. None starts that noise at -3,
+    and leaves the normal's as it is initialised: near 0, and different for each observation.
     """
 
     extra_specs = LOG_PROB
@@ -304,17 +305,18 @@ class SquashedActorCritic(ContinuousActorCritic):
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
         num_outputs: int = 1, use_sde: bool = False, sde_sample_interval: int | None = None,
-        log_std_init: float = -3.0, **options: Unpack[ContinuousOptions],
+        log_std_init: float | None = None, **options: Unpack[ContinuousOptions],
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
         name = type(self).__name__
         self.use_sde, interval = _checked_sde(self, use_sde, sde_sample_interval)
-        log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat)
+        log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat | None)
         if self.use_sde:
             in_features = cast(MLP, self.actor[1]).out_features
-            self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std_init, True, interval)
-        elif log_std_init != -3.0:
-            raise ParamsError.about(name, "log_std_init", "is where the noise of use_sde=True starts", log_std_init)
+            log_std = -3.0 if log_std_init is None else log_std_init
+            self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std, True, interval)
+        elif log_std_init is not None:
+            cast(SquashedGaussianHead, self.actor[2]).start_at(log_std_init, name)
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
         return SquashedGaussianHead(in_features, num_actions)

@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
-from rltrainer.errors import SpaceError
+from rltrainer.errors import ParamsError, SpaceError
 from rltrainer.nets.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
 from rltrainer.nets.linear import Linear, run_through
 from rltrainer.nets.weight_dtype import full_precision
@@ -96,6 +96,15 @@ class SquashedGaussianHead(LinearHead):
 
     def __init__(self, in_features: int, num_actions: int) -> None:
         super().__init__(in_features, 2 * num_actions)
+
+    def start_at(self, log_std: float, owner: str) -> None:
+        """Start with a standard deviation that does not depend on the observation; `owner` is named in errors."""
+        if not self.LOG_STD_MIN <= log_std <= self.LOG_STD_MAX:
+            rule = f"must be in [{self.LOG_STD_MIN:g}, {self.LOG_STD_MAX:g}]"
+            raise ParamsError.about(owner, "log_std_init", rule, log_std)
+        with torch.no_grad():
+            for parameter, value in ((self.linear.weight, 0.0), (self.linear.bias, log_std)):
+                parameter[len(parameter) // 2 :] = value
 
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""

@@ -60,7 +60,7 @@ ARGUMENTS: list[Row] = [
     *fields("rl.SquashedActorCritic(SPACE, BOX, {})", "SquashedActorCritic", ParamsError,
         ("critic_net=(64, 64)", f"critic_net: {NET}; got "), ("num_outputs=0", f"num_outputs: {COUNT}; got "),
         ("normalize_reward=None", f"normalize_reward: {FLAG}; got "), ("num_critics=0", f"num_critics: {COUNT}; got "),
-        ("log_std_init=-2.0", "log_std_init: is where the noise of use_sde=True starts; got "),
+        ("log_std_init=3.0", "log_std_init: must be in [-20, 2]; got 3.0"), ("log_std_init='0'", "log_std_init: must be a finite number or None; got "),
     ),
     ("rl.GaussianActorCritic(SPACE, BOX, num_critics=1.0)", ParamsError, f"GaussianActorCritic.num_critics: {COUNT}; got "),
     ("rl.DiscreteActorCritic(SPACE, DISCRETE, num_critics=0)", ParamsError, f"DiscreteActorCritic.num_critics: {COUNT}; got "),

@@ -26,6 +26,8 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.PPOParams(learning_rate=1e-3)", ArgumentError, "PPOParams", "'learning_rate'", "Did you mean 'lr'?"),
     ("rl.PPOParams(3e-4)", ArgumentError, "PPOParams", "positional", "Give each field by name: gamma=..."),
     ("rl.PPOParams(lr=lambda: 1e-3)", ParamsError, "PPOParams.lr", "<lambda>", "Write lambda progress: ..."),
+    ("rl.PPOParams(desired_kl=0.01, lr=rl.LinearSchedule(1e-3))", ParamsError, "PPOParams.lr", "got LinearSchedule(start=0.001", "Leave out desired_kl for a schedule"),
+    ("rl.PPOParams(desired_kl=0.01, lr=0.1)", ParamsError, "PPOParams.lr", "got 0.1 (float)", "must be a number in [1e-05, 0.01] with desired_kl"),
     ("rl.PPOParams(optimizer='adam')", ParamsError, "PPOParams.optimizer", "'adam'", "torch.optim.RMSprop"),
     ("rl.DQNParams(gamma=99)", ParamsError, "DQNParams.gamma", "got 99 (int)", "must be a number in [0, 1]"),
     ("rl.LinearSchedule('1e-3')", ParamsError, "LinearSchedule.start", "'1e-3'", "Write 1e-3 without quotes"),
@@ -113,6 +115,8 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.ReplayBuffer.from_arrays(**arrays | {'actions': arrays['actions'] + 3})", SpaceError, "actions", "[3.0]", "must lie in Box(-1.0, 1.0"),
     # trainers
     ("trainer(total_timesteps=1000)", ArgumentError, P, "'total_timesteps'", "max_epochs epochs of epoch_num_steps steps each"),
+    ("rl.OnPolicyTrainer(rl.PPO(policy, rl.PPOParams(desired_kl=0.01)), trainer(batch_size=None).params)", ParamsError, "PPOParams.desired_kl", "got 0.01", "Take smaller minibatches, or more repetitions"),
+    ("rl.OnPolicyTrainer(rl.PPO(policy, rl.PPOParams(desired_kl=0.01)), trainer(batch_size=4, update=rl.UpdateParams(accumulate=5)).params)", ParamsError, "PPOParams.desired_kl", "got 0.01", "one gradient step an update"),
     ("trainer(batch_size=64.0)", ParamsError, f"{P}.batch_size", "got 64.0 (float)", "Write 64."),
     ("trainer(batch_size=0)", ParamsError, f"{P}.batch_size", "got 0 (int)", "must be a positive integer or None"),
     ("trainer(collection_step_num_episodes=3)", ParamsError, f"{P}.collection_step_num_episodes", "got 3", "to None"),

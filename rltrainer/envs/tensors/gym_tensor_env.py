@@ -65,14 +65,8 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         obs, reward, *flags, info = self._step(actions)
         last, self._obs = self._obs, self._choose(obs)
         terminated, truncated = (torch.as_tensor(flag, device=self.device).bool() for flag in flags)
-        done, final = terminated | truncated, info.get("final_obs", info.get("final_observation"))
-        if self._takes_last:
-            final = map_tree(lambda a, b: torch.where(done.view(-1, *[1] * (a.ndim - 1)), a, b), last, self._obs)
-        elif final is None and done.any():
-            hint = 'With final_obs="last" the last observation, on which the policy acted, is taken for it.'
-            raise EnvError(f'{type(self).__name__}: an episode ended, but its info has no "final_obs". {hint}')
-        else:
-            final = self._obs if final is None else self._choose(final)
+        done = terminated | truncated
+        final = rows_of(done, last, self._obs) if self._takes_last else self._final(info, last, terminated, truncated)
         return self._obs, reward.float(), terminated, truncated, {"final_obs": final, "_final_obs": done}
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -84,6 +78,14 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _step(self, actions: Tensor) -> Any:
         return self.env.step(actions)
+
+    def _final(self, info: Any, last: Tree, terminated: Tensor, truncated: Tensor) -> Tree:
+        """Return the true successors, given the observations before this step."""
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is None and (terminated | truncated).any():
+            hint = 'With final_obs="last" the last observation, on which the policy acted, is taken for it.'
+            raise EnvError(f'{type(self).__name__}: an episode ended, but its info has no "final_obs". {hint}')
+        return self._obs if final is None else self._choose(final)
 
     def _choose(self, obs: Any) -> Tree:
         """Return the groups that were chosen, as a tree of tensors that the env does not overwrite later."""
@@ -106,6 +108,11 @@ def require(owner: str, env: Any, *names: str, field: str = "env") -> list[Any]:
         return [read(name) for name in names]
     except AttributeError as error:
         raise ParamsError.about(owner, field, f"must have {', '.join(names)}", env, f"{error}.") from error
+
+
+def rows_of(mask: Tensor, tree: Tree, other: Tree) -> Tree:
+    """Return a tree [N, ...] where a mask [N] is set, and another one elsewhere."""
+    return map_tree(lambda a, b: torch.where(mask.view(-1, *[1] * (a.ndim - 1)), a, b), tree, other)
 
 
 def _as_tree(obs: Any) -> Tree:

@@ -187,3 +187,18 @@ def test_log_probabilities_are_those_of_the_distribution(cls: Any) -> None:
     with torch.no_grad():
         expected = policy.distribution(obs).log_prob(policy.unscale(decision.action))
     torch.testing.assert_close(log_prob(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_squashed_normal_starts_at_a_deviation() -> None:
+    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOUNDED, hidden_sizes=(8,), log_std_init=-1.5)
+    obs = torch.randn(5, *OBS_SPACE.shape)
+    distribution = policy.distribution(obs)
+    assert torch.equal(distribution.log_std, torch.full_like(distribution.mean, -1.5))
+    rl.seed(4)
+    plain = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOUNDED, hidden_sizes=(8,))
+    rl.seed(4)
+    started = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOUNDED, hidden_sizes=(8,), log_std_init=-1.5)
+    assert torch.equal(started.distribution(obs).mean, plain.distribution(obs).mean)
+    assert plain.distribution(obs).log_std.std() > 0
+    (started.distribution(obs).log_std * obs[:, :1]).sum().backward()
+    assert started.actor[2].linear.weight.grad.any()

@@ -79,6 +79,21 @@ class MjlabEnv(Simulator):
         return self.get_observations(), torch.ones(self.num_envs), done, {"time_outs": timed_out, "log": {}}
 
 
+class FinalEnv(MjlabEnv):
+    """Isaac Lab's since August 2026, or as RSL-RL-SAC asks for: final observations by a name, in steps with ends."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__()
+
+    def step(self, actions: Tensor) -> Any:
+        final, terminated, timed_out = self.advance(actions)
+        done, extras = terminated | timed_out, {"time_outs": timed_out}
+        if (done if self.key == "final_obs" else timed_out).any():
+            extras[self.key] = Groups({"policy": final, "critic": final.double().sum(1, keepdim=True)})
+        return self.get_observations(), torch.ones(self.num_envs), done.to(torch.long), extras
+
+
 class IsaacLabEnv(MjlabEnv):
     """Isaac Lab's: without a `reset` of its own, and here of a task with a finite horizon, without `time_outs`."""
 

@@ -14,6 +14,7 @@ import rltrainer as rl
 from rltrainer.envs import EnvAdapter
 from rltrainer.errors import EnvError, ParamsError, SpaceError
 from tests.unit.envs.tensors.simulators import (
+    FinalEnv,
     GenesisEnv,
     IsaacLabEnv,
     IsaacLabGymEnv,
@@ -87,6 +88,43 @@ def test_a_reset_begins_all_episodes_again() -> None:
         assert steps(envs, 1) == first
 
 
+# The true final observations; of a termination without one, the last observation.
+FINAL = [[1, 1, 1], [2, 2, 2], [1, 3, 3], [2, 1, 1]]
+FINAL_AT_LIMITS = [[1, 1, 1], [1, 2, 2], [1, 2, 3], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(("key", "expected"), [("final_obs", FINAL), ("time_outs_obs", FINAL_AT_LIMITS)])
+def test_envs_of_rsl_rl_that_return_final_observations(key: str, expected: Any) -> None:
+    envs = rl.RslRlVectorEnv(FinalEnv(key), "policy", final_obs="extras")
+    envs.reset()
+    assert steps(envs, 4) == [{**row, "final": final} for row, final in zip(LAST, expected, strict=True)]
+
+
+def test_extras_without_the_final_observations_of_a_time_limit() -> None:
+    envs = rl.RslRlVectorEnv(MjlabEnv(), "policy", final_obs="extras")
+    assert [row["final"] for row in steps(envs, 2)] == FINAL_AT_LIMITS[:2]
+    with pytest.raises(EnvError) as error:
+        envs.step(ACTION)
+    assert str(error.value) == (
+        'RslRlVectorEnv: an episode timed out, but extras have neither "final_obs" nor "time_outs_obs". In Isaac Lab, '
+        'set compute_final_obs=True in its config; or take final_obs="last".'
+    )
+
+
+def test_sac_bootstraps_from_true_final_observations_over_several_steps() -> None:
+    """With SAC's n-step returns this is RSL-RL-SAC."""
+    envs = rl.RslRlVectorEnv(FinalEnv("time_outs_obs"), "policy", final_obs="extras", clip_actions=[1, 2])
+    policy = rl.SquashedActorCritic.for_envs(envs, hidden_sizes=(8,), log_std_init=-1.0)
+    buffer = rl.ReplayBuffer(20, envs.single_observation_space, envs.single_action_space, num_envs=3, seed=1)
+    rl.Collector(policy, envs, buffer).collect(num_steps=27)
+    found = buffer.sample(200, n_step=2, gamma=0.5)
+    columns = found.obs.int().tolist(), found.next_obs.int().tolist(), found.discount.tolist()
+    pairs = {(*obs, *next_obs, discount) for obs, next_obs, discount in zip(*columns, strict=True)}
+    # Of env 2, two steps before the limit lead to 2 and to the limit, 3; from the last one it is one step.
+    assert {pair for pair in pairs if pair[0] == 2} == {(2, 0, 2, 2, 0.25), (2, 1, 2, 3, 0.25), (2, 2, 2, 3, 0.5)}
+    assert {pair[1:] for pair in pairs if pair[0] == 0 and pair[1] == 1} == {(1, 0, 1, 0.0)}
+
+
 def test_gymnasium_with_tensors_that_withholds_final_observations() -> None:
     envs = gym_last(gym.wrappers.TransformReward(IsaacLabGymEnv(), lambda reward: reward))
     envs.reset()
@@ -156,6 +194,8 @@ def test_attributes() -> None:
     assert envs.single_action_space == Box(-np.inf, np.inf, (2,), np.float32)
     assert envs.action_space.shape == (3, 2)
     assert rsl_rl(MjlabEnv(), clip_actions=2).single_action_space == Box(-2, 2, (2,), np.float32)
+    bounds = np.array([1, 2], np.float32)
+    assert rsl_rl(MjlabEnv(), clip_actions=(1, 2)).single_action_space == Box(-bounds, bounds)
     assert rl.GymTensorVectorEnv(ManiSkillEnv()).single_action_space == Box(-1, 1, (2,), np.float32)
     bounded = rl.GymTensorVectorEnv(ManiSkillEnv(), action_space=Box(-3, 3, (2,), np.float32))
     assert bounded.action_space == Box(-3, 3, (3, 2), np.float32)
@@ -183,8 +223,9 @@ def test_the_choice_has_to_be_made() -> None:
     with pytest.raises(ParamsError) as error:
         rl.RslRlVectorEnv(MjlabEnv())
     assert str(error.value) == (
-        'RslRlVectorEnv.final_obs: must be "last": an env of rsl_rl returns no final observations; got None '
-        "(NoneType). Then the last observation, on which the policy acted, is taken for an episode's final one."
+        'RslRlVectorEnv.final_obs: must be "extras" or "last": most envs of rsl_rl return no final observations; got '
+        'None (NoneType). With "last" the last observation, on which the policy acted, is taken for an episode\'s '
+        "final one."
     )
     with pytest.raises(ParamsError, match=r"GymTensorVectorEnv.final_obs: must be one of 'info', 'last'; got None"):
         rl.GymTensorVectorEnv(ManiSkillEnv(), final_obs=None)  # type: ignore[arg-type]
@@ -224,3 +265,7 @@ def test_envs_of_another_kind() -> None:
         rl.GymTensorVectorEnv(gym.make_vec("CartPole-v1", 2))
     with pytest.raises(ParamsError, match=r"RslRlVectorEnv.clip_actions: must be a positive finite number.*got -1"):
         rl.RslRlVectorEnv(MjlabEnv(), final_obs="last", clip_actions=-1)
+    with pytest.raises(ParamsError, match=r"RslRlVectorEnv.clip_actions: must be a positive finite number.*got -1"):
+        rl.RslRlVectorEnv(MjlabEnv(), final_obs="extras", clip_actions=[1, -1])
+    with pytest.raises(ParamsError, match=r"RslRlVectorEnv.clip_actions: must have 2 bounds; got \[1\]"):
+        rl.RslRlVectorEnv(MjlabEnv(), final_obs="extras", clip_actions=[1])
