@@ -108,7 +108,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("name", "function"), [
         ("ppo", "rollout"), ("ppo", "dense rollout"), ("dqn", "buffer"), ("dqn", "transitions"),
-        ("adaptive ppo", "dense rollout"), pytest.param("adaptive ppo", "rollout", marks=pytest.mark.full),
+        *(pytest.param("adaptive ppo", kind, marks=pytest.mark.full) for kind in ("rollout", "dense rollout")),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("on_device")

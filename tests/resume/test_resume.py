@@ -46,7 +46,10 @@ def finished(name: str) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway", "ppo_adaptive", "recurrent_ppo_adaptive"])
+ADAPTIVE = [pytest.param(f"{name}_adaptive", marks=pytest.mark.full) for name in ("ppo", "recurrent_ppo")]
+
+
+@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway", *ADAPTIVE])
 @pytest.mark.parametrize("num_training_steps", [1, 2, 5])
 def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -> None:
     """Cut in the middle of the first epoch, at its end, and in the middle of the last one."""

@@ -91,11 +91,12 @@ def rollout(algorithm: Any, seed: int = 0) -> rl.Rollout:
     return batches.rollout(obs, action, torch.randn(16, 4, generator=g), last_obs=last, valid=valid, extra=columns)
 
 
-FAST = [(Notes, "box", {}), (Notes, "discrete", {"obs": MASKED}), (RecurrentNotes, "discrete", {})]
+FAST = [(Notes, "box", {}), (Notes, "discrete", {"obs": MASKED})]
 MORE = [
     (Notes, "discrete", {}), (Notes, "multi-discrete", {}), (Notes, "binary", {}),
     (Notes, "box", {"policy": {"use_sde": True}}), (Notes, "discrete", {"policy": {"share_encoder": True}}),
-    (RecurrentNotes, "discrete", {"obs": MASKED}), (Notes, "box", {"optimizer": torch.optim.AdamW}),
+    (RecurrentNotes, "discrete", {}), (RecurrentNotes, "discrete", {"obs": MASKED}),
+    (Notes, "box", {"optimizer": torch.optim.AdamW}),
 ]  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def test_groups_of_accumulated_gradients_change_the_rate_once() -> None:
 
 def test_an_update_that_target_kl_ends_has_lowered_the_rate_once() -> None:
     algorithm = make(lr=1e-2, desired_kl=1e-4, target_kl=2e-4)
-    assert algorithm.update(rollout(algorithm), 16, 10).num_gradient_steps < 40
+    assert algorithm.update(rollout(algorithm), 16, 5).num_gradient_steps < 20
     assert algorithm.optimizer.method.lr < 1e-2
 
 
