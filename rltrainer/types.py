@@ -189,6 +189,18 @@ class Rollout:
         index = None if bool(self.valid.all()) else self.valid.flatten().nonzero().squeeze(-1)
         return map_tree(lambda x: x.flatten(0, 1) if index is None else x.flatten(0, 1).index_select(0, index), tree)
 
+    def all_obs(self) -> Tree:
+        """Return `obs`, `last_obs` and `final_obs` one after another, a tree [T * N + N + K, ...]."""
+        flat = map_tree(lambda x: x.flatten(0, 1), self.obs)
+        return map_tree(lambda *x: torch.cat(x), flat, self.last_obs, self.final_obs)
+
+    def by_step(self, of_all_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Arrange values of `all_obs` by step, and by the successor of each step, both [T, N]."""
+        shape = self.reward.shape
+        value, last, final = torch.split(of_all_obs, [shape.numel(), shape[1], len(self.final_index)])
+        value = value.view(shape)
+        return value, self.successors(value, last, final)
+
     def successors(self, of_obs: Tree, of_last_obs: Tree, of_final_obs: Tree) -> Tree:
         """Arrange values of each step's successor [T, N, ...], such as the outputs of a value network.
 

@@ -19,7 +19,6 @@ from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.schedules import ScheduledValue
-from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
@@ -166,12 +165,8 @@ class A2C(OnPolicyAlgorithm):
 
     def _values(self, rollout: Rollout) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return V(obs) and V(next_obs) [T, N], and the features of obs if actor and critic share them."""
-        shape = rollout.reward.shape
-        flat = map_tree(lambda x: x.flatten(0, 1), rollout.obs)
         # Each observation is valued once: the successor of a step is the next row, the last, or an episode's final one.
-        everything = self.policy.normalize(map_tree(lambda *x: torch.cat(x), flat, rollout.last_obs, rollout.final_obs))
+        everything = self.policy.normalize(rollout.all_obs())
         features = self.policy.shared_features(everything)
-        values = self.policy.value(everything, *features)
-        value, last, final = torch.split(values, [shape.numel(), shape[1], len(rollout.final_index)])
-        value = value.view(shape)
-        return value, rollout.successors(value, last, final), [x[: shape.numel()] for x in features]
+        value, next_value = rollout.by_step(self.policy.value(everything, *features))
+        return value, next_value, [x[: value.numel()] for x in features]
