@@ -22,16 +22,17 @@ from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEP
 from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
+from rltrainer.algorithms.q_learning.pqn import PQN, PQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
 from rltrainer.schedules import ScheduledValue
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
-    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
+    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN",
     "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch",
-    "Optimizer", "PPOParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "RecurrentPPO", "SACParams",
+    "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "RecurrentPPO", "SACParams",
     "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
 ]  # fmt: skip

@@ -40,6 +40,7 @@ ON_POLICY: dict[str, Make] = {
         ("trpo", rl.TRPO, 4, {}),
         ("recurrent_ppo", rl.RecurrentPPO, 3, {"_box": rl.PPOParams(value_clip=0.2)}),
         ("reinforce", rl.REINFORCE, 3, {}),
+        ("pqn", rl.PQN, 1, {}),
     )
     for kind in list(SPACES)[:num_kinds]
 }

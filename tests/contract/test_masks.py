@@ -14,7 +14,7 @@ from tests import batches
 OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces.Box(-1.0, 1.0, (4,), np.float32))
 ALGORITHMS: list[Any] = [
     rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DiscreteSAC, rl.DQN, rl.DoubleDQN,
-    rl.DiscreteCQL, rl.C51, rl.QRDQN, rl.BC,
+    rl.DiscreteCQL, rl.C51, rl.QRDQN, rl.BC, rl.PQN,
 ]  # fmt: skip
 FORBIDDEN = 1
 """The place of the action that no observation allows."""

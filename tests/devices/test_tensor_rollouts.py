@@ -191,6 +191,7 @@ ALGORITHMS: dict[str, tuple[Any, Any, Any, str]] = {
     "trpo": (rl.TRPO, rl.ActorCritic, rl.TRPOParams(lr=RATE), "CartPole-v1"),
     "reinforce": (rl.REINFORCE, rl.Actor, rl.REINFORCEParams(lr=RATE), "CartPole-v1"),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, rl.PPOParams(lr=RATE), "CartPole-v1"),
+    "pqn": (rl.PQN, rl.QNetwork, rl.PQNParams(lr=RATE), "CartPole-v1"),
     "dqn": (rl.DQN, rl.QNetwork, rl.DQNParams(lr=RATE), "CartPole-v1"),
     "sac": (rl.SAC, rl.SquashedActorCritic, rl.SACParams(lr=RATE), "Pendulum-v1"),
     "td3": (rl.TD3, rl.DeterministicActorCritic, rl.TD3Params(lr=RATE), "Pendulum-v1"),
@@ -236,7 +237,7 @@ def test_a_run_has_the_bits_of_one_without_graphs(name: str, replays: Replays, t
     assert not replays
     assert end(trainer_of(name, GRAPHS)) == without
     assert replays.count("a rollout of envs of tensors") == 6
-    if name in ("ppo", "a2c", "impala"):
+    if name in ("ppo", "a2c", "impala", "pqn"):
         assert replays == ["a rollout of envs of tensors", "the update"] * 6
     stopped, resumed = trainer_of(name, GRAPHS), trainer_of(name, GRAPHS)
     stopped.execute_epoch()

@@ -75,6 +75,7 @@ ALGORITHMS |= {
     "double_dqn": (maker(rl.DoubleDQN, quick_dqn(rl.DQNParams, epsilon=0.5)), best_q, False),
     "c51": (maker(rl.C51, quick_dqn(rl.C51Params, epsilon=0.5)), best_q, False),
     "qr_dqn": (maker(rl.QRDQN, quick_dqn(rl.QRDQNParams, epsilon=0.5)), best_q, False),
+    "pqn": (maker(rl.PQN, quick(rl.PQNParams, epsilon=0.5)), best_q, False),
     "discrete_sac": (maker(rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
     "td3": (maker(rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
     "ddpg": (maker(rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
@@ -93,7 +94,7 @@ OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
 }
 
 
-ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "dqn", "sac")
+ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "pqn", "dqn", "sac")
 """Algorithms that solve the same probes as envs of tensors, too: from whole rollouts that lie on the device."""
 CASES = [
     *(pytest.param(name, probes, id=name) for name in ALGORITHMS),

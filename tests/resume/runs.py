@@ -27,6 +27,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE),
     "trpo": (rl.TRPO, rl.ActorCritic, BOX),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
+    "pqn": (rl.PQN, rl.QNetwork, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE),
@@ -44,7 +45,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes",
+    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq",
     "a2c_sde", "sac_sde", "ddpg_drifting",
