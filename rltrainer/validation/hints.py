@@ -8,7 +8,8 @@ from collections.abc import Collection
 # Arguments and fields: the other libraries' names for each of ours.
 THEIRS = {
     "lr": "learning_rate policy_lr actor_lr", "critic_lr": "q_lr", "gamma": "discount discount_factor",
-    "gae_lambda": "lam lambda_", "entropy_coef": "ent_coef", "temperature": "ent_coef alpha", "value_coef": "vf_coef",
+    "gae_lambda": "lam lambda_ td_lambda", "td_lambda": "q_lambda lam lambda_ gae_lambda",
+    "entropy_coef": "ent_coef", "temperature": "ent_coef alpha", "value_coef": "vf_coef",
     "learn_temperature": "autotune auto_alpha", "clip": "clip_range clip_coef clip_ratio eps_clip",
     "value_clip": "clip_range_vf", "max_grad_norm": "max_norm clip_grad_norm gradient_clip_val",
     "grad_norm_type": "clip_grad_norm_type", "adam_eps": "adam_epsilon", "huber_delta": "huber_loss_delta",

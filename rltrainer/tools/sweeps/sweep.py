@@ -235,6 +235,10 @@ _OFF_POLICY: dict[str, Range] = {"lr": LogUniform(1e-5, 2e-3), **_GAMMA, "batch_
 _ACTOR_CRITIC: dict[str, Range] = {**_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05]}
 _TD3: dict[str, Range] = {**_ACTOR_CRITIC, "exploration_noise": Uniform(0.05, 0.5)}
 _SAC: dict[str, Range] = {**_ACTOR_CRITIC, "critic_lr": LogUniform(1e-5, 2e-3)}
+_PQN: dict[str, Range] = {
+    "lr": LogUniform(1e-5, 2e-3), **_GAMMA, "td_lambda": [0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 0.95],
+    "collection_step_num_env_steps": [256, 512, 1024, 2048, 4096], "batch_size": [32, 64, 128, 256, 512], **_NET,
+}  # fmt: skip
 _Q_LEARNING: dict[str, Range] = {**_OFF_POLICY, "target_update_interval": [1, 100, 500, 1000, 5000]}
 _A2C: dict[str, Range] = {
     **_ON_POLICY, "entropy_coef": LogUniform(1e-8, 0.1), "value_coef": Uniform(0.1, 1.0),
@@ -246,6 +250,7 @@ DEFAULT_RANGES: dict[str, dict[str, Range]] = {
     "dqn": _Q_LEARNING,
     "ppo": _A2C
     | {"batch_size": [32, 64, 128, 256, 512], "update_step_num_repetitions": [1, 5, 10, 20], "clip": [0.1, 0.2, 0.3]},
+    "pqn": _PQN,
     "qrdqn": _Q_LEARNING,
     "sac": _SAC,
     "td3": _TD3,

@@ -83,6 +83,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "squashed_sde": (rl.SquashedActorCritic, spaces.Discrete(4, start=2), BOX, {"use_sde": True}),
     "discrete": (rl.DiscreteActorCritic, masked(3), DISCRETE, {}),
     "q": (rl.QNetwork, masked(3), DISCRETE, {"dueling": True}),
+    "q_norm": (rl.QNetwork, VECTOR, DISCRETE, rl.PQN.policy_options),
     "q_categorical": (rl.CategoricalQNetwork, VECTOR, DISCRETE, {"v_min": -2.0, "v_max": 2.0, "num_atoms": 5}),
     "q_quantile": (rl.QuantileQNetwork, masked(3), DISCRETE, {"num_quantiles": 5}),
     "recurrent_gru": (rl.RecurrentActorCritic, masked(3), DISCRETE, {"normalize_obs": True, "cell_size": 4}),
