@@ -34,7 +34,7 @@ MAKERS: dict[str, Any] = {
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, DISCRETE, rl.PPOParams()),
     "trpo": (rl.TRPO, rl.ActorCritic, BOX, rl.TRPOParams()),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
-    "pqn": (rl.PQN, rl.QNetwork, DISCRETE, rl.PQNParams()),
+    "pqn": (rl.PQN, rl.QNetwork, DISCRETE, rl.PQNParams(lr=1e-3)),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE, rl.DQNParams(tau=0.01, target_update_interval=1)),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE, rl.C51Params(target_update_interval=7)),

@@ -13,8 +13,8 @@ PAGE = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
 FIGURES = json.loads((symptoms.FOLDER / "symptoms.json").read_text())
 LARGEST = 60_000
 """Bytes of a picture."""
-KINDS = {"PPO": "CartPole-v1", "A2C": "CartPole-v1", "IMPALA": "CartPole-v1", "DQN": "CartPole-v1",
-         "SAC": "Pendulum-v1", "TD3": "Pendulum-v1"}  # fmt: skip
+KINDS = {"PPO": "CartPole-v1", "A2C": "CartPole-v1", "IMPALA": "CartPole-v1", "PQN": "CartPole-v1",
+         "DQN": "CartPole-v1", "SAC": "Pendulum-v1", "TD3": "Pendulum-v1"}  # fmt: skip
 """The algorithms that the page names, and an env for each."""
 
 
@@ -56,7 +56,7 @@ def test_the_names_are_those_of_our_logs(tmp_path: Path) -> None:
     logged = {}
     for algorithm, env in KINDS.items():
         folder = tmp_path / algorithm
-        warmup = {} if algorithm in ("PPO", "A2C", "IMPALA") else {"warmup_num_env_steps": 20, "batch_size": 8}
+        warmup = {} if algorithm in ("PPO", "A2C", "IMPALA", "PQN") else {"warmup_num_env_steps": 20, "batch_size": 8}
         rl.train(
             env, algorithm.lower(), folder=folder, max_epochs=1, test_step_num_episodes=1, num_env_steps=600,
             hidden_sizes=(8,), logger=rl.RunFolder(folder).logger("jsonl", training_interval=100), verbose=False,
