@@ -293,6 +293,9 @@ TASKS: dict[str, Task] = {
     "reinforce_cartpole": on_policy(
         "CartPole-v1", agent(rl.REINFORCE, lr=rl.LinearSchedule(5e-3)), 475, 200_000, 4000,
         collection_step_num_env_steps=None, collection_step_num_episodes=8, batch_size=None),
+    "pqn_cartpole": on_policy(  # the recipe
+        "CartPole-v1", agent(rl.PQN, {"hidden_sizes": (120, 84)} | rl.PQN.policy_options), 475, 499_712, 31_232,
+        num_envs=4, num_seeds=3, collection_step_num_env_steps=512, batch_size=128, update_step_num_repetitions=4),
     "dqn_cartpole": off_policy("CartPole-v1", DQN_CARTPOLE, 475, 50_000, 1000, **DQN_STEPS),
     "prioritized_dqn_cartpole": off_policy(
         "CartPole-v1", DQN_CARTPOLE, 475, 50_000, 1000, make_buffer=prioritized, **DQN_STEPS),
@@ -367,6 +370,10 @@ TENSOR_TASKS = {
         **{name: TASKS[name] for name in (
             "ppo_cartpole", "a2c_cartpole", "impala_cartpole", "trpo_cartpole", "reinforce_cartpole", "ppo_pendulum")},
         "recurrent_ppo_no_velocities": no_velocities(rl.RecurrentPPO, {"cell": "lstm"}, env=TensorNoVelocities),
+        "pqn_cartpole": on_policy(
+            "CartPole-v1", agent(rl.PQN, rl.PQN.policy_options, lr=rl.LinearSchedule(1e-3), td_lambda=0.9), 475,
+            196_608, 16_384, num_envs=32, num_seeds=3, collection_step_num_env_steps=2048, batch_size=128,
+            update_step_num_repetitions=4),
         "dqn_cartpole": off_policy(
             "CartPole-v1", agent(rl.DQN, lr=1e-3, target_update_interval=100, n_step=3), 475, 50_000, 1024, num_envs=32,
             collection_step_num_env_steps=32, batch_size=128, update_step_num_gradient_steps_per_sample=0.25,
