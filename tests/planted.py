@@ -80,6 +80,8 @@ MUTANTS = [
            f"{ALGORITHMS}/policy_gradient/test_a2c.py"),
     mutant("DQN: double chooses with the target network", "algorithms/q_learning/dqn.py",
            "None if self.params.double else output", "output", f"{ALGORITHMS}/q_learning/test_c51.py"),
+    mutant("PQN: actions are no places in the output", "algorithms/q_learning/pqn.py",
+           "self.policy.unscale(batch.action)", "batch.action", f"{ALGORITHMS}/q_learning/test_pqn.py"),
     mutant("SAC: the target leaves the entropy out", "algorithms/actor_critic/sac.py",
            "next_q - self.temperature() * next_log_prob", "next_q - 0 * next_log_prob", OFF_POLICY),
     mutant("SAC: the temperature goes the wrong way", "algorithms/actor_critic/sac.py",

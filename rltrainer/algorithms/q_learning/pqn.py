@@ -65,7 +65,7 @@ class PQN(OnPolicyAlgorithm):
         )  # fmt: skip
 
     def process(self, rollout: Rollout) -> OnPolicyBatch:
-        """Estimate lambda returns of the greedy policy with one pass over all observations (Q(lambda), section 4)."""
+        """Estimate lambda returns of the greedy policy with one pass over all observations (Peng & Williams 1996)."""
         # G_t = r_t + gamma * (1 - terminated_t) * [(1 - lambda) * max_a Q(next_obs_t, a) + lambda * G_{t+1}]
         # `gae` of the values max_a Q(obs, a) comes to it: V(obs_{t+1}) cancels out of A_{t+1} + V(obs_{t+1}).
         policy, params = self.policy, self.params
