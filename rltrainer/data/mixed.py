@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from rltrainer.data.buffer_state import MixedState
 from rltrainer.data.replay_buffer import ReplayBuffer
+from rltrainer.data.ring import MEMORY
 from rltrainer.data.storage import Array
 from rltrainer.data.transition_sources import CHUNK_SIZE
 from rltrainer.errors import ReplayBufferError, SpaceError
@@ -19,6 +21,12 @@ from rltrainer.seeding import derive_seed
 from rltrainer.tree import Tree
 from rltrainer.types import Sequences, State, Transitions
 from rltrainer.validation.field_rules import PositiveInt, UnitFloat, checked
+
+
+def _join(*parts: Tensor, sizes: list[int], axis: int) -> Tensor:
+    """Join tensors along an axis; of a part of size 0 nothing."""
+    whole = zip(parts, sizes, strict=True)
+    return torch.cat([part if size else part.narrow(axis, 0, 0) for part, size in whole], axis)
 
 
 def _of_online(name: str) -> Any:
@@ -86,26 +94,54 @@ class MixedBuffer(ReplayBuffer):
         Returns:
             transitions [B], or [K, B]; `index` of the offline ones is `online.num_slots` larger than in their buffer.
         """
-        batch_size = checked("MixedBuffer.sample", "batch_size", batch_size, PositiveInt, ReplayBufferError)
+        parts, sizes = self._draw_parts("sample", batch_size, n_step=n_step, gamma=gamma, num_batches=num_batches)
+        return Transitions.combine(partial(_join, sizes=sizes, axis=0 if num_batches is None else 1), parts)
+
+    def sample_sequences(
+        self,
+        batch_size: int,
+        length: int,
+        burn_in: int = 0,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        num_batches: int | None = None,
+    ) -> Sequences:
+        """Draw online sequences, then offline ones; each as their buffer does. For errors see `ReplayBuffer`.
+
+        Returns:
+            sequences [burn_in + length, B], or [K, burn_in + length, B]; `index` as `sample` returns it.
+        """
+        options: Any = {"length": length, "burn_in": burn_in, "n_step": n_step, "gamma": gamma}
+        parts, sizes = self._draw_parts("sample_sequences", batch_size, num_batches=num_batches, **options)
+        axis = 0 if num_batches is None else 1
+        # The memory before the first action has no axis of time.
+        memories = [drawn.extra.pop(MEMORY) for drawn in parts if MEMORY in drawn.extra]
+        sequences = Sequences.combine(partial(_join, sizes=sizes, axis=axis + 1), parts)
+        if memories:
+            sequences.extra[MEMORY] = _join(*memories, sizes=sizes, axis=axis)
+        return sequences
+
+    def _draw_parts(self, method: str, batch_size: int, **options: Any) -> tuple[list[Any], list[int]]:
+        """Draw from each buffer by its own method; return what was drawn, and how much of it is of this rank's batch.
+
+        The second number may be 0 where another rank has all of a buffer's share: then one transition was drawn.
+        """
+        batch_size = checked(f"MixedBuffer.{method}", "batch_size", batch_size, PositiveInt, ReplayBufferError)
         # RLPD draws half from either (section 4.1); without online data all is offline. The share is
         # rounded over the batch of all ranks, and each rank has its part.
         whole = batch_size * self._ranks.world
         num_offline = round(self.offline_share * whole) if len(self.online) else whole
         part = self._ranks.part_of(num_offline)
         counts = ((self.online, batch_size - part, whole - num_offline), (self.offline, part, num_offline))
-        arguments: Any = {"n_step": n_step, "gamma": gamma, "num_batches": num_batches}
-        axis = 0 if num_batches is None else 1
-        parts = []
+        parts, sizes = [], []
         for buffer, size, size_of_all in counts:
             if size_of_all > 0:  # then all ranks draw, as they exchange the weights of a prioritized buffer
-                drawn = buffer.sample(max(size, 1), **arguments)
+                drawn = getattr(buffer, method)(max(size, 1), **options)
                 drawn.index += self.num_slots * (buffer is self.offline)
-                parts.append(drawn if size else drawn._map(lambda x: x.narrow(axis, 0, 0)))
-        return Transitions.combine(lambda *x: torch.cat(x, axis), parts)
-
-    def sample_sequences(self, *args: Any, **options: Any) -> Sequences:
-        """Refuse by a `ReplayBufferError`: sequences are sampled from one buffer."""
-        raise ReplayBufferError("MixedBuffer.sample_sequences: sequences come from one buffer: online or offline")
+                parts.append(drawn)
+                sizes.append(size)
+        return parts, sizes
 
     def max_num_batches(self, batch_size: int) -> int:
         """Return how many batches are sampled at once at most."""

@@ -315,7 +315,8 @@ ARGUMENTS: list[Row] = [
     )),
     ("rl.MixedBuffer(filled(), filled()).sample(0)", ReplayBufferError, f"MixedBuffer.sample.batch_size: {COUNT}; got 0"),
     ("rl.MixedBuffer(filled(), filled()).sample(2, gamma=2.0)", ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"),
-    ("rl.MixedBuffer(filled(), filled()).sample_sequences(2, 2)", ReplayBufferError, "MixedBuffer.sample_sequences: sequences come from one buffer"),
+    ("rl.MixedBuffer(filled(), filled()).sample_sequences(0, 2)", ReplayBufferError, f"MixedBuffer.sample_sequences.batch_size: {COUNT}; got 0"),
+    ("rl.MixedBuffer(filled(), filled()).sample_sequences(2, 11)", ReplayBufferError, "ReplayBuffer.sample_sequences.length: must with burn_in=0 be at most"),
     *((f"rl.datasets.{call}", error, text) for call, error, text in (
         ("best_episodes(filled())", ParamsError, "best_episodes.share: must be given, or num_episodes, but"),
         ("best_episodes(filled(), share=0.5, num_episodes=2)", ParamsError, "best_episodes.share: must b"),

@@ -61,6 +61,43 @@ def test_shares_are_rounded() -> None:
         assert int((mixed(share).sample(7).obs[:, 0] >= 100).sum()) == num_offline
 
 
+def test_sequences_of_both() -> None:
+    """By hand: a quarter of 4 is offline; row 1 follows row 0 in its own buffer, or has weight 0 behind the end."""
+    buffer = mixed()
+    batch = buffer.sample_sequences(4, 2, n_step=2, gamma=0.5)
+    assert batch.obs.shape == (2, 4, 2)
+    first, second = batch.obs[..., 0]
+    assert (first >= 100).tolist() == [False, False, False, True]
+    for start, after, weight, index in zip(first, second, batch.weight[1], batch.index[1], strict=True):
+        is_last = float(start) in (2, 101)
+        assert (float(after), float(weight)) == ((start, 0.0) if is_last else (start + 1, 1.0))
+        assert int(index) == (after if after < 100 else after - 100 + 6)
+    rewards = {0: 0.5, 1: 2.0, 2: 2.0, 100: 150.5, 101: 101.0}
+    assert batch.reward[0].tolist() == [rewards[int(start)] for start in first]
+    several = buffer.sample_sequences(4, 2, 1, num_batches=3)
+    assert (several.obs.shape, several.first.shape) == ((3, 3, 4, 2), (3, 3, 4))
+    assert ((several.obs[..., 0] >= 100) == torch.tensor([False, False, False, True])).all()
+    assert (mixed(1.0).sample_sequences(3, 2).obs[..., 0] >= 100).all()
+
+
+def test_memories_of_sequences_and_a_rank_without_a_share() -> None:
+    def drawn(ranks: Any) -> tuple[list[float], list[list[int]]]:
+        parts = [make_buffer(5, extra={"state": ((), torch.float32)}) for _ in range(2)]
+        for part, numbers in zip(parts, ((0, 1, 2), (100, 101)), strict=True):
+            for n in numbers:
+                obs, no = np.full((1, 2), n, np.float32), np.zeros(1, bool)
+                part.add(obs, [0], [0.0], obs + 1, no, no, extra={"state": np.float32([n])})
+        buffer = rl.MixedBuffer(parts[0], parts[1], 0.25)
+        buffer.follow(no_progress, ranks)
+        one, several = buffer.sample_sequences(2, 2), buffer.sample_sequences(2, 2, num_batches=3)
+        for batch in (one, several):
+            assert torch.equal(batch.extra["state"], batch.obs[..., 0].select(-2, 0))
+        assert (one.obs.shape, several.obs.shape) == ((2, 2, 2), (3, 2, 2, 2))
+        return [float((batch.obs[..., 0] >= 100).float().mean()) for batch in (one, several)]
+
+    assert run_in_threads([drawn] * 2) == [[0.5, 0.5], [0.0, 0.0]]
+
+
 @pytest.mark.parametrize("has_priorities", [False, True])
 def test_shares_are_those_of_all_shards(has_priorities: bool) -> None:
     """Of 8 times 2 transitions 4 are offline, of 8 times 3 in two batches 6 each; all exchange priorities."""
