@@ -30,6 +30,8 @@ class SACParams(OffPolicyParams):
     """Entropy in nats that a learned temperature steers to; None is minus the number of action dimensions."""
     learn_temperature: Flag = True
     """Adapt the temperature (section 5 of the paper), or keep it."""
+    entropy_in_target: Flag = True
+    """Count the entropy of the next action in the critics' target. RLPD leaves it out in AntMaze and Adroit."""
 
 
 class Temperature(nn.Module):
@@ -107,11 +109,15 @@ class SAC(OffPolicyAlgorithm):
 
     @torch.no_grad()
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
-        """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5)."""
+        """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5).
+
+        Without `entropy_in_target` the last term is left out.
+        """
         next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
         # The lowest of several critics: the actor would go where one overestimates.
-        next_q = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
-        next_value: Tensor = next_q - self.temperature() * next_log_prob
+        next_value = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
+        if self.params.entropy_in_target:
+            next_value = next_value - self.temperature() * next_log_prob
         return batch.reward + batch.discount * next_value
 
     def critic_loss(self, batch: Transitions, target: Tensor, noise: Any) -> tuple[Tensor, Tensor]:

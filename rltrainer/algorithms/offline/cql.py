@@ -21,6 +21,7 @@ class CQLParams(SACParams):
 
     lr: PositiveFloat | Scheduled = 1e-4
     critic_lr: PositiveFloat | Scheduled = 3e-4
+    entropy_in_target: Flag = False  # as in the authors' code
     conservative_coef: PositiveFloat = 5.0
     """Weight of the conservative term: 5 for the robots of D4RL, 10 in later implementations."""
     num_sampled_actions: PositiveInt = 10
@@ -57,12 +58,6 @@ class CQL(SAC):
             next_sampled=next_sampled.normal_(generator=self.generator),
             uniform=uniform.uniform_(-1, 1, generator=self.generator),
         )  # fmt: skip
-
-    @torch.no_grad()
-    def critic_target(self, batch: Transitions, noise: CQLNoise) -> Tensor:
-        """Return reward + discount * min_i Q_i(s', a') [B], without the entropy, as the authors' code does."""
-        next_action, _ = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
-        return batch.reward + batch.discount * self.target_value(self.target_critic(batch.next_obs, next_action), noise)
 
     def critic_loss(self, batch: Transitions, target: Tensor, noise: CQLNoise) -> tuple[Tensor, Tensor]:
         """Return SAC's loss + coef * (log sum_a exp Q(s, a) - Q(s, a of the data)) [] (eq. 4), and errors [B]."""

@@ -22,7 +22,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "td_lambda": [0], "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
     "target_entropy": [-1, 0, None], "normalize_advantage": [True],
     "damping": [0], "line_search_shrink": [0], "standardize_return": [True],
-    "learn_temperature": [True], "double": [True],
+    "learn_temperature": [True], "entropy_in_target": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None], "desired_kl": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
     "huber_delta": [None], "max_grad_value": [None], "grad_norm_type": [math.inf], "balance_grad_norms": [True],

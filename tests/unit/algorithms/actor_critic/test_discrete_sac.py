@@ -39,6 +39,8 @@ def test_target_by_hand() -> None:
     target = sac.critic_target(batch, sac.sample_noise(batch))
     # Rewards 1 and 3, the latter's at the end.
     assert target.tolist() == pytest.approx([1 + 0.5 * VALUE, 3.0], abs=1e-6)
+    plain = algorithm(entropy_in_target=False)
+    assert plain.critic_target(batch, plain.sample_noise(batch)).tolist() == pytest.approx([1 + 0.5 * 1.4, 3.0])
 
 
 def test_critic_loss_by_hand() -> None:

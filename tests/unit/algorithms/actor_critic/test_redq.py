@@ -1,5 +1,6 @@
 """REDQ: a random few of its critics make the target, all of them train the actor, and that not at each step."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ def test_target_and_actor_value() -> None:
     algorithm.policy.distribution = lambda obs: FixedDistribution(-1.5)
     # 1 + 0.99 (min(4, 3) + 0.2 * 1.5); the critic that says 1 was not drawn.
     assert algorithm.critic_target(data, noise).tolist() == pytest.approx([4.267])
+    algorithm.params = dataclasses.replace(algorithm.params, entropy_in_target=False)
+    assert algorithm.critic_target(data, noise).tolist() == pytest.approx([3.97])  # 1 + 0.99 * 3, RLPD's other form
     assert algorithm.actor_value(q).tolist() == pytest.approx([8 / 3])
     algorithm.critic = FixedCritic(q)
     assert float(algorithm.critic_loss(data, torch.tensor([2.0]), noise)[0]) == 4.0 + 1.0 + 1.0  # a sum over critics
