@@ -57,11 +57,11 @@ class DiscreteSAC(SAC):
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * V(next_obs) [B] (eq. 10)."""
         next_q = self.target_value(self.target_critic(batch.next_obs), noise)
-        distribution = self.policy.distribution(batch.next_obs)
+        distribution: Any = self.policy.distribution(batch.next_obs)
         if self.params.entropy_in_target:
             next_value = self.soft_value(distribution, next_q)
         else:
-            next_value = (distribution.log_probs.exp() * next_q).sum(-1)
+            next_value = torch.sum(distribution.log_probs.exp() * next_q, -1)
         return batch.reward + batch.discount * next_value
 
     def actor_loss(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:

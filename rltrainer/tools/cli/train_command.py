@@ -139,7 +139,7 @@ def help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 NAMING = (
     click.Argument(["algorithm"], required=False, metavar="[ALGORITHM]"),
     click.Option(["--env"], metavar="ENV", help="A gymnasium id, or my_package:MyEnv."),
-    click.Option(["--data"], metavar="DATA", help="A file, folder or Minari data set: train offline."),
+    click.Option(["--data"], metavar="DATA", help="A file, folder or Minari data set to train on."),
     click.Option(["--recipe"], metavar="NAME", help="Such as ppo/LunarLander-v3; see `rltrainer list`."),
 )
 EXPLAINING = (
@@ -270,7 +270,10 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
         algorithm = next((ours for ours in ALGORITHMS if ours.replace("_", "") == plain), algorithm)
     if algorithm is not None and (algorithm in gym.registry or ":" in algorithm):
         raise click.UsageError(f"{algorithm} is no algorithm. Name an env by --env {algorithm}")
-    if data is not None or (algorithm in OFFLINE and start is None):
+    share = _value_of("--offline-share", args)
+    # Only that there is a share decides here; its option is read with all others.
+    both: dict[str, Any] = {} if share is None or data is None else {"data": data, "offline_share": 0.5}
+    if (data is not None and not both) or (algorithm in OFFLINE and start is None and not both):
         if name is not None:
             raise click.UsageError("a recipe trains in its env: name it, or data")
         return choose_recipe(None if env is None else env_named(env), algorithm, {}, data or NO_DATA)
@@ -278,11 +281,11 @@ def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:
         recipe = get(name)
         if algorithm not in (None, recipe.algorithm):
             raise click.UsageError(f"the recipe {name} is of {recipe.algorithm}, not of {algorithm}")
-        recipe = recipe if env is None else recipe.with_fields(env=env_named(env))
+        recipe = recipe.with_fields(**both) if env is None else recipe.with_fields(env=env_named(env), **both)
         return recipe, f"recipe {name} ({recipe.source})"
     num_envs = _value_of("--num-envs", args) or ""
     shape: dict[str, Any] = {"num_envs": int(num_envs)} if num_envs.isdecimal() and int(num_envs) else {}
-    shape |= {"backend": _value_of("--backend", args), "start": start}
+    shape |= {"backend": _value_of("--backend", args), "start": start, **both}
     return choose_recipe(env_named(DEFAULT_ENV if env is None else env), algorithm, shape)
 
 

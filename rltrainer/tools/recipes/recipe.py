@@ -15,7 +15,7 @@ import torch
 from rltrainer.algorithms import Algorithm, AlgorithmParams, OffPolicyAlgorithm, OnPolicyAlgorithm, load
 from rltrainer.collect import Collector
 from rltrainer.collect.episode_infos import Keys, checked_keys
-from rltrainer.data import HindsightReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from rltrainer.data import HindsightReplayBuffer, MixedBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from rltrainer.data.memory_forecast import device_for_data
 from rltrainer.device import AnyDevice, require_device, resolve_device
 from rltrainer.envs import TensorEnv
@@ -25,6 +25,7 @@ from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from rltrainer.loggers import RunFolder
 from rltrainer.nets import Policy
 from rltrainer.seeding import seed as seed_everything
+from rltrainer.spaces import describe_mismatch
 from rltrainer.state.params import Params
 from rltrainer.tools.datasets import load as load_data
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, algorithms_for, name_of, policy_of
@@ -47,6 +48,7 @@ from rltrainer.validation.field_rules import (
     checked,
     field_hints,
     instance_of,
+    is_finite,
 )
 from rltrainer.validation.suggestions import argument_names, did_you_mean, nearest
 
@@ -138,10 +140,11 @@ class AnyRecipe(Params):
             self.raise_invalid("env_kwargs", f"must be arguments of the env, and have no {taken[0]!r}", hint)
         keys = (self.info_keys,) if isinstance(self.info_keys, str) else self.info_keys
         object.__setattr__(self, "info_keys", checked_keys(type(self).__name__, keys))
-        if self.start is not None:
-            object.__setattr__(self, "start", os.fspath(self.start))
-            if self.policy:
-                self.raise_invalid("policy", "must have no options where a saved algorithm continues")
+        for field in ("start", "data"):
+            if isinstance(path := getattr(self, field, None), os.PathLike):
+                object.__setattr__(self, field, os.fspath(path))
+        if self.start is not None and self.policy:
+            self.raise_invalid("policy", "must have no options where a saved algorithm continues")
         if type(self.params) is not cls.params_class:
             self.raise_invalid("params", f"must be {cls.params_class.__name__}, as {cls.__name__} has")
         for field in ("policy", "trainer"):
@@ -389,6 +392,14 @@ AnyBuffer = Annotated[
         or (isinstance(v, type) and issubclass(v, ReplayBuffer)),
     ),
 ]  # fmt: skip
+Data = Annotated[
+    str | os.PathLike[str] | ReplayBuffer,
+    Rule(
+        "a file or folder of data, the name of a Minari data set, or a ReplayBuffer",
+        lambda v: isinstance(v, ReplayBuffer | os.PathLike) or (isinstance(v, str) and v.strip() != ""),
+    ),
+]
+Share = Annotated[float, Rule("a number between 0 and 1", lambda v: is_finite(v) and 0 < v < 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -407,11 +418,22 @@ class Recipe(AnyRecipe):
     """Transitions in the replay buffer, off policy; None takes all of the run, up to a million."""
     frame_stack: PositiveInt | None = None
     """Frames in an observation, where it is a stack of them: the replay buffer stores each once."""
+    data: Data | None = None
+    """Earlier data to learn from as well, off policy: a file or folder as `rl.datasets.load` reads it, the name of a
+    Minari data set, or a buffer."""
+    offline_share: Share | None = None
+    """Share of `data` in each batch, 0.5 in RLPD; it needs `data`, and `data` needs it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.data is None) != (self.offline_share is None):
+            missing, given = ("data", "offline_share") if self.data is None else ("offline_share", "data")
+            self.raise_invalid(missing, f"must be given with {given}", "RLPD draws half of each batch from data: 0.5.")
+        if self.data is not None and self.trainer_params_class is OnPolicyTrainerParams:
+            self.raise_invalid("data", "must be None on policy", "Take redq, sac or another off-policy algorithm.")
         # BC learns from data only; the others can improve online.
-        if self.algorithm in OFFLINE and (self.start is None or self.algorithm == "bc"):
+        has_begun = self.start is not None or self.data is not None
+        if self.algorithm in OFFLINE and (not has_begun or self.algorithm == "bc"):
             hint = 'Give it data: rl.train(..., data="logged.safetensors"), rltrainer train ... --data FILE.'
             self.raise_invalid("algorithm", "must be one that trains in an env", hint)
         if self.buffer is not None and self.trainer_params_class is OnPolicyTrainerParams:
@@ -448,6 +470,8 @@ class Recipe(AnyRecipe):
         policy, buffer = self._place(self._make_policy(*spaces), earlier), None
         if self.trainer_params_class is OffPolicyTrainerParams:
             buffer = self._make_buffer(spaces, policy, earlier)
+            if self.data is not None:
+                buffer = MixedBuffer(buffer, self._read_data(spaces, buffer.device), cast(float, self.offline_share))
         fields = {"training_collector": Collector(policy, envs, buffer, info_keys=self.info_keys), **self._epochs()}
         if envs is not self.env:  # tests need envs of their own
             test_envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
@@ -469,20 +493,23 @@ class Recipe(AnyRecipe):
             return cls.for_env(one, size, **options)
         return cls(size, *spaces, **options)
 
+    def _read_data(self, spaces: Any, device: torch.device) -> ReplayBuffer:
+        """Return the data on a device; a `SpaceError` if its spaces are not the env's, a `NonFiniteError` for NaN."""
+        expected = dict(zip(("observation_space", "action_space"), spaces, strict=True))
+        data = self.data if isinstance(self.data, ReplayBuffer) else load_data(cast(str, self.data), **expected)
+        for name, space in expected.items():
+            where = f"{type(self).__name__}.data.{name}"
+            found = getattr(data, name)
+            if mismatch := describe_mismatch(where, space, found, with_bounds=name == "action_space"):
+                raise SpaceError(f"{mismatch}. The data must be of this env.")
+        data.check_finite()
+        return data.to(device)
+
     def _steps(self) -> tuple[int, int, str]:
         num_steps = self.trainer.get(SIZE, getattr(self.trainer_params_class, SIZE))
         # Collections of whole episodes, None, have no number of steps.
         collection = 1 if num_steps is None else math.ceil(num_steps / self.num_envs) * self.num_envs
         return self.num_env_steps, collection, "env steps"
-
-
-Data = Annotated[
-    str | os.PathLike[str] | ReplayBuffer,
-    Rule(
-        "a file or folder of data, the name of a Minari data set, or a ReplayBuffer",
-        lambda v: isinstance(v, ReplayBuffer | os.PathLike) or (isinstance(v, str) and v.strip() != ""),
-    ),
-]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -499,8 +526,6 @@ class OfflineRecipe(AnyRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.data, os.PathLike):
-            object.__setattr__(self, "data", os.fspath(self.data))
         if not issubclass(self.algorithm_class, OffPolicyAlgorithm):
             hint = "It learns from its own steps only. Take sac, td3bc, iql, discrete_cql or another off-policy one."
             self.raise_invalid("algorithm", "must be one that learns from data", hint)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rltrainer.algorithms import Algorithm, OnPolicyAlgorithm
+from rltrainer.algorithms import REDQ, Algorithm, OnPolicyAlgorithm
 from rltrainer.algorithms import load as load_algorithm
 from rltrainer.algorithms.recommended import a_step_per_sample, offline_fields
 from rltrainer.data import ReplayBuffer
@@ -23,6 +23,7 @@ from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
+from rltrainer.nets import NetParams
 from rltrainer.ranks.torch_ranks import process_ranks
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
@@ -37,7 +38,11 @@ from rltrainer.validation.field_rules import AnyPath, checked
 from rltrainer.validation.suggestions import SuggestsAttributes
 
 # Fields that recommended settings depend on.
-SHAPES = {"num_envs", "env_kwargs", "wrappers", "backend", "start"}
+SHAPES = {"num_envs", "env_kwargs", "wrappers", "backend", "start", "data", "offline_share"}
+# REDQ with data (Ball et al. 2023, 2302.02948, section 4): 10 critics with layer normalisation.
+RLPD: dict[str, Any] = {
+    "policy": {"num_critics": 10, "critic_net": NetParams(norm="layer")}, "source": "RLPD, Ball et al. 2023",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +63,7 @@ def train(
     algorithm: str | type[Algorithm] | Algorithm | None = None,
     *,
     data: str | os.PathLike[str] | ReplayBuffer | None = None,
+    offline_share: float | None = None,
     folder: str | os.PathLike[str] = "runs",
     num_ranks: int | None = None,
     **fields: Any,
@@ -65,7 +71,8 @@ def train(
     """Train an agent by the best recipe for an env, in a numbered folder of its own.
 
     Without a recipe it takes the `recommended` fields of PPO, or of SAC for actions in a bounded Box; from `data`, of
-    TD3+BC, or of discrete CQL for discrete actions. It prints its choice and writes it to the folder.
+    TD3+BC, or of discrete CQL for discrete actions; in an env and from `data`, of REDQ as RLPD has it, or of double
+    DQN. It prints its choice and writes it to the folder.
 
     Args:
         env: a gymnasium id, a factory of envs or vector envs, or a vector env, which trains without test steps, as they
@@ -74,7 +81,8 @@ def train(
             networks, optimizers and params continue, such as `result.algorithm` of a run on data; the object itself
             does not change.
         data: train offline from a file or folder as `rl.datasets.load` reads it, the name of a Minari data set, or a
-            buffer.
+            buffer. With `offline_share` train in the env, and from the data as well.
+        offline_share: share of `data` in each batch, between 0 and 1; 0.5 in RLPD (Ball et al. 2023).
         folder: where the folder is made.
         num_ranks: processes of this machine that train together, as `torchrun` starts them; see `ParallelParams`. The
             call then stands under `if __name__ == "__main__":`, and its arguments are pickled.
@@ -86,9 +94,12 @@ def train(
         RLTrainerError: a rank failed; the text has its traceback.
     """
     if (num_started := ranks_to_start("train", num_ranks)) is not None:
-        return train_in_ranks(num_started, env=env, algorithm=algorithm, data=data, folder=folder, **fields)
-    env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
+        named: Any = {"env": env, "algorithm": algorithm, "data": data, "offline_share": offline_share}
+        return train_in_ranks(num_started, **named, folder=folder, **fields)
     data = checked("train", "data", data, Data | None)
+    if offline_share is not None:  # fields of a `Recipe`, like others
+        fields, data = fields | {"data": data, "offline_share": offline_share}, None
+    env = checked("train", "env", env, AnyEnv if data is None else AnyEnv | None)
     folder = checked("train", "folder", folder, AnyPath)
     verbose = fields.get("verbose", True)
     shape = {name: fields[name] for name in SHAPES & fields.keys()}
@@ -236,7 +247,7 @@ def for_env(env: str | Callable[[], gym.Env[Any, Any]], algorithm: str | None = 
 def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = None) -> tuple[AnyRecipe, str]:
     """Return the recipe for an env or data, and words on the choice; `shape` has fields of `SHAPES`.
 
-    The name of a recipe in place of an env raises a `ParamsError`.
+    Data in `shape` are beside the env. The name of a recipe in place of an env raises a `ParamsError`.
     """
     if algorithm is not None:
         algorithm_named("train", algorithm)
@@ -250,12 +261,15 @@ def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = N
         hint = f"It is a recipe: rl.train({of!r}, {meant!r}), or --recipe in a command."
         raise ParamsError.about("train", "env", "must be the id of an env", env, hint)
     has_name = isinstance(env, str) and not isinstance(algorithm, type)
+    if algorithm is None and "offline_share" in shape:  # the best recipe may be of an algorithm that cannot learn so
+        has_name = False
     found = cookbook.find(env, algorithm) if has_name else None
     if found is None:
         recipe = recommended_recipe(env, algorithm, shape, None)
         return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm_name}"
     words = f"recipe {found.name} ({found.source})"
-    return found.with_fields(env=env), words if found.env == env else f"{words}, as there is none for {env}"
+    both = {name: shape[name] for name in ("data", "offline_share") if name in shape}
+    return found.with_fields(env=env, **both), words if found.env == env else f"{words}, as there is none for {env}"
 
 
 def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any) -> AnyRecipe:
@@ -276,6 +290,8 @@ def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: An
             space = (data if isinstance(data, ReplayBuffer) else load(data)).action_space
         is_plain = isinstance(space, spaces.Box) and len(space.shape) == 1 and space.is_bounded()
         for_boxes, for_others = ("sac", "ppo") if data is None else ("td3bc", "discrete_cql")
+        if "offline_share" in shape:
+            for_boxes, for_others = "redq", "double_dqn"
         algorithm = for_boxes if is_plain and np.issubdtype(space.dtype, np.floating) else for_others
     cls: Any = algorithm_named("train", algorithm)
     shared: Any = {"algorithm": algorithm, "env": env, "params": cls.params_class()}
@@ -286,6 +302,9 @@ def recommended_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: An
     of_online: Any = getattr(cls, "recommended", lambda envs: {})
     if algorithm in OFFLINE:  # it was trained on data, and continues in an env
         of_online, shared["start"] = partial(a_step_per_sample, cls), shape.get("start")
+    if "offline_share" in shape:
+        shared |= {"data": shape.get("data"), "offline_share": shape["offline_share"]}
+        shared |= RLPD if issubclass(cls, REDQ) else {}
     with opened(vector_env(owner, env, num_envs or (8 if is_on_policy else 1), **options)) as envs:
         return Recipe(
             env_kwargs=kwargs, wrappers=wrappers, num_envs=envs.num_envs, trainer=dict(of_online(envs)),

@@ -88,6 +88,8 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
     ("sweep td3bc --data x.npz", 1, "OfflineRecipe.env: must be what trials are tested in; got None (NoneType)."),
     ("train iql --data x.npz --recipe ppo/CartPole-v1", 2, "a recipe trains in its env: name it, or data"),
     ("train ppo --data x.npz", 2, "OfflineRecipe.algorithm: must be one that learns from data; got 'ppo' (str)."),
+    ("train redq --env Pendulum-v1 --data x.npz --offline-share 2", 2, "Recipe.offline_share: must be a number betwee"),
+    ("train redq --env Pendulum-v1 --offline-share 0.5", 2, "Recipe.data: must be given with offline_share; got None"),
     ("train iql --data x.npz --plot", 2, "--plot and --record show test episodes: name their env, --env ENV"),
     ("train iql --data x.npz --record", 2, "--plot and --record show test episodes: name their env, --env ENV"),
     ("train iql --data x.npz --num-envs 3", 2, "No such option '--num-envs'."),
