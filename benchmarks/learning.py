@@ -175,6 +175,17 @@ def train_offline(learner: Any, buffer: rl.ReplayBuffer, env: str, steps: int, s
     return float(learner.run_training(params).best_score or 0.0)
 
 
+def rlpd_pendulum(seed: int) -> Outcome:
+    """Train REDQ with layer norm in the env and on all that SAC collected while it learned, half of each batch."""
+    data, reference = behaviour_data("Pendulum-v1", SAC, 4800, seed)
+
+    def mixed(*args: Any, **options: Any) -> rl.MixedBuffer:
+        return rl.MixedBuffer(rl.ReplayBuffer(*args, **options), data, offline_share=0.5)
+
+    found = off_policy("Pendulum-v1", LAYER_REDQ, -200, 2000, 250, make_buffer=mixed, **REDQ_STEPS).run(seed)
+    return replace(found, reference=reference)
+
+
 def bc_cartpole(seed: int) -> Outcome:
     """Clone an expert: PPO trained to 475, acting greedily; the reference is its mean return."""
     rl.seed(seed)
@@ -238,6 +249,7 @@ DQN_STEPS = {
     "warmup_num_env_steps": 1000,
 }  # fmt: skip
 SAC_STEPS = {"collection_step_num_env_steps": 1, "batch_size": 128, "warmup_num_env_steps": 1000}
+REDQ_STEPS = SAC_STEPS | {"warmup_num_env_steps": 500, "update_step_num_gradient_steps_per_sample": 5.0}
 PENDULUM_STEPS = {
     "num_envs": 4, "collection_step_num_env_steps": 4096, "batch_size": 64, "update_step_num_repetitions": 10
 }  # fmt: skip
@@ -253,6 +265,10 @@ DQN = {"lr": 5e-4, "target_update_interval": 250}
 DQN_BIT_FLIP = agent(rl.DQN, lr=1e-3, gamma=0.98, target_update_interval=250, epsilon=0.2)
 DQN_CARTPOLE = agent(rl.DQN, **DQN, n_step=3)
 SAC = agent(rl.SAC, WIDE, lr=1e-3)
+# Five critics and as many gradient steps per sample, the actor's once.
+FIVE: dict[str, Any] = {"hidden_sizes": (64, 64), "num_critics": 5}
+REDQ: dict[str, Any] = {"lr": 1e-3, "critic_lr": 1e-3, "actor_update_interval": 5}
+LAYER_REDQ = agent(rl.REDQ, FIVE | {"critic_net": rl.NetParams(norm="layer")}, **REDQ)
 
 
 def no_velocities(algorithm: Any, policy: dict[str, Any], goal: Goal | None = None, env: Any = NoVelocities) -> Task:
@@ -330,10 +346,9 @@ TASKS: dict[str, Task] = {
     "tqc_pendulum": off_policy(
         "Pendulum-v1", agent(rl.TQC, WIDE | {"num_outputs": 25}, lr=1e-3, critic_lr=1e-3), -165, 20_000, 1000,
         **SAC_STEPS),
-    "redq_pendulum": off_policy(  # five critics and as many gradient steps per sample, the actor's once
-        "Pendulum-v1",
-        agent(rl.REDQ, {"hidden_sizes": (64, 64), "num_critics": 5}, lr=1e-3, critic_lr=1e-3, actor_update_interval=5),
-        -200, 6000, 500, update_step_num_gradient_steps_per_sample=5.0, **SAC_STEPS | {"warmup_num_env_steps": 500}),
+    "redq_pendulum": off_policy("Pendulum-v1", agent(rl.REDQ, FIVE, **REDQ), -200, 6000, 500, **REDQ_STEPS),
+    "redq_layers_pendulum": off_policy("Pendulum-v1", LAYER_REDQ, -200, 2000, 250, num_seeds=3, **REDQ_STEPS),
+    "rlpd_pendulum": Task(rlpd_pendulum, at_least(-200), "2,000 env steps", num_seeds=3),
     "ppo_pendulum": on_policy("Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, **PENDULUM_STEPS),
     "ppo_lagging_pendulum": on_policy(
         "Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, collector=OneUpdateOld, **PENDULUM_STEPS),
@@ -343,6 +358,9 @@ TASKS: dict[str, Task] = {
     "bc_cartpole": Task(bc_cartpole, most_of("expert"), "2,000 gradient steps"),
     "td3_bc_pendulum": offline(
         "Pendulum-v1", agent(rl.TD3BC, WIDE | {"normalize_obs": True}, lr=1e-3, alpha=10.0), SAC, 4800, 5000,
+        above_data("above"), first_seed=6),
+    "rebrac_pendulum": offline(
+        "Pendulum-v1", agent(rl.ReBRAC, WIDE | {"critic_net": rl.NetParams(norm="layer")}), SAC, 4800, 5000,
         above_data("above"), first_seed=6),
     "iql_pendulum": offline(
         "Pendulum-v1", agent(rl.IQL, WIDE, lr=1e-3, expectile=0.8), SAC, 4800, 5000, above_data("above")),

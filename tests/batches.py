@@ -33,6 +33,13 @@ def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.T
     return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
 
 
+def next_actions(algorithm: Any, action: Tensor) -> dict[str, Any]:
+    """Return the `extra` of ReBRAC's transitions [..., B, A]: next actions of the data, where any follow; else {}."""
+    if not isinstance(algorithm, rl.ReBRAC):
+        return {}
+    return {"extra": {"next_action": action.flip(-2), "follows": (action[..., 0] > 0).float()}}
+
+
 def collected(policy: rl.Policy, envs: Any, num_rows: int) -> rl.Rollout:
     """Return what a policy does in envs [num_rows, N]."""
     buffer = rl.RolloutBuffer(num_rows, envs.num_envs, envs.single_observation_space, envs.single_action_space)

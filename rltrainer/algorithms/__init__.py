@@ -12,6 +12,7 @@ from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPol
 from rltrainer.algorithms.offline.bc import BC, BCParams
 from rltrainer.algorithms.offline.cql import CQL, CQLParams, DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
+from rltrainer.algorithms.offline.rebrac import ReBRAC, ReBRACParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
@@ -33,6 +34,7 @@ __all__ = [
     "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN",
     "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch",
-    "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "RecurrentPPO", "SACParams",
-    "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
+    "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams",
+    "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",
+    "load_policy", "rms_prop",
 ]  # fmt: skip

@@ -52,6 +52,7 @@ OFF_POLICY: dict[str, Make] = {
     "redq": maker(rl.REDQ, BOX, rl.REDQParams(actor_update_interval=1)), "iql": maker(rl.IQL, BOX),
     "cql": maker(rl.CQL, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": maker(rl.TD3BC, BOX, rl.TD3BCParams(actor_update_interval=1)),
+    "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
     "bc": maker(rl.BC, DISCRETE, policy=rl.Actor), "bc_box": maker(rl.BC, BOX, policy=rl.Actor),
     "bc_multi": maker(rl.BC, MULTI_DISCRETE, policy=rl.ActorCritic),
     "bc_binary": maker(rl.BC, MULTI_BINARY, policy=rl.Actor),
@@ -90,6 +91,7 @@ def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> r
         "reward": torch.rand(shape, generator=g), "next_obs": obs_batch(*shape, generator=g),
         "terminated": terminated, "discount": 0.99 * (~terminated).float(),
     }  # fmt: skip
+    fields |= batches.next_actions(algorithm, fields["action"])
     return batches.transitions(**(fields | changes))
 
 

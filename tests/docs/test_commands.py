@@ -64,7 +64,7 @@ def test_our_commands_run(
             data = Path(words[words.index("--data") + 1])  # of which a page has told before
             data.parent.mkdir(exist_ok=True)
             logged(num_steps=300).save(data)
-        short = SHORT_OFFLINE if "--data" in words else SHORT.get(name, "")
+        short = SHORT_OFFLINE if {"--data", "--offline-share"} & set(words) == {"--data"} else SHORT.get(name, "")
         assert main([name, *arguments, *shlex.split(short)]) == 0, (name, words, capfd.readouterr())
         for path in LEAVES.get(shlex.join([name, *words]), ()):
             assert Path(path).stat().st_size > 1000

@@ -121,15 +121,15 @@ def test_an_off_policy_update_waits_for_nothing(name: str, mode: str) -> None:
     algorithm = make(name, mode)
     buffer, on_host = filled_buffer(algorithm, DEVICE), filled_buffer(algorithm, "cpu")
     for _ in range(4):  # compiled, and recorded
-        algorithm.update(buffer.sample(16))
+        algorithm.update(algorithm.sample(buffer, 16))
         algorithm.update_from(buffer, 16)
     buffer.sample(16, n_step=3)
     with without_waiting():
         for _ in range(4):
             algorithm.update_from(buffer, 16)
-            algorithm.update(buffer.sample(16))
-            algorithm.update(buffer.sample(16, n_step=3))
-            algorithm.update(on_host.sample(16))
+            algorithm.update(algorithm.sample(buffer, 16))
+            buffer.sample(16, n_step=3)
+            algorithm.update(algorithm.sample(on_host, 16))
 
 
 DRAWS = [*((name, rl.ReplayBuffer) for name in OFF_POLICY), *((k, rl.PrioritizedReplayBuffer) for k in ("dqn", "td3"))]
@@ -157,7 +157,7 @@ def test_buffers_of_every_kind_draw_where_they_live(kind: str) -> None:
     trainer.run()
     batch = trainer.buffer.sample(8, n_step=3, num_batches=2)
     assert {leaf.device.type for leaf in (batch.obs, batch.index, batch.weight)} == {"cuda"}
-    sequences = getattr(trainer.buffer, "online", trainer.buffer).sample_sequences(8, 3, 2)
+    sequences = trainer.buffer.sample_sequences(8, 3, 2)
     assert {leaf.device.type for leaf in (sequences.obs, sequences.first)} == {"cuda"}
 
 

@@ -13,7 +13,7 @@ BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 CLASSES = [
     rl.PPOParams, rl.A2CParams, rl.IMPALAParams, rl.TRPOParams, rl.REINFORCEParams,
     rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
-    rl.DiscreteCQLParams,
+    rl.DiscreteCQLParams, rl.ReBRACParams,
     rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams,
     rl.PQNParams,
 ]  # fmt: skip
@@ -22,6 +22,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "td_lambda": [0], "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
     "target_entropy": [-1, 0, None], "normalize_advantage": [True],
     "damping": [0], "line_search_shrink": [0], "standardize_return": [True],
+    "actor_bc_coef": [0], "critic_bc_coef": [0],
     "learn_temperature": [True], "entropy_in_target": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None], "desired_kl": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
