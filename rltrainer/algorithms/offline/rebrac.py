@@ -69,7 +69,8 @@ class ReBRAC(TD3):
         next_q = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
         distance = (next_action - self.policy.unscale(batch.extra["next_action"])).square().sum(-1)
         penalty = self.params.critic_bc_coef * distance * batch.extra["follows"]
-        return batch.reward + batch.discount * (next_q - penalty)
+        next_value: Tensor = next_q - penalty
+        return batch.reward + batch.discount * next_value
 
     def actor_loss(self, batch: Transitions) -> Tensor:
         """Return the mean [] of b1 |pi(s) - a|^2 - min_i Q_i(s, pi(s)) / mean |min_i Q_i|."""

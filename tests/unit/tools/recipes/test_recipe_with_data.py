@@ -1,6 +1,7 @@
 """Training in an env and from data at once, by a recipe: RLPD, and what was trained on data and goes on."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_it_resumes_bit_for_bit(is_file: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["iql", "cql"])
+@pytest.mark.parametrize("name", ["iql", "rebrac"])
 def test_what_data_has_taught_goes_on_with_the_data(name: str, tmp_path: Path) -> None:
     log = logged()
     small: Any = {"hidden_sizes": (8,), "num_gradient_steps": 4, "folder": tmp_path}
@@ -89,6 +90,14 @@ def test_what_data_has_taught_goes_on_with_the_data(name: str, tmp_path: Path) -
     assert (found.recipe.offline_share, found.recipe.policy) == (0.25, {})
     buffer = found.recipe.make_trainer().params.training_collector.buffer
     assert (type(buffer), buffer.offline, buffer.offline_share) == (rl.MixedBuffer, log, 0.25)
+
+
+def test_a_recipe_written_before_has_neither() -> None:
+    document = json.loads((recipe := rl.recipes.get("sac/Pendulum-v1")).to_json())
+    for field in ("data", "offline_share"):
+        del document["fields"][field]
+    del document["fields"]["params"]["fields"]["entropy_in_target"]
+    assert rl.Recipe.from_json(json.dumps(document)) == recipe
 
 
 def test_a_command_names_both(tmp_path: Path) -> None:
