@@ -33,7 +33,17 @@ from rltrainer.updates.adam import Adam
 from rltrainer.updates.optimizer import Optimizer, OptimizerFactory
 from rltrainer.updates.planned_step import planned_step
 from rltrainer.updates.transforms import Reduce
-from rltrainer.validation.field_rules import AnyPath, Flag, PositiveFloat, Rule, Scheduled, UnitFloat, checked
+from rltrainer.validation.field_rules import (
+    AnyPath,
+    Flag,
+    NonNegativeFloat,
+    PositiveFloat,
+    Rule,
+    Scheduled,
+    UnitFloat,
+    checked,
+    is_finite,
+)
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import SuggestsAttributes
 
@@ -41,6 +51,13 @@ T = TypeVar("T")
 TResult = TypeVar("TResult", covariant=True)
 NO_PARTS = {"algorithm", "construction", ENTRY}
 """Keys of a state that name no part."""
+Betas = Annotated[
+    tuple[float, float],
+    Rule(
+        "two numbers in [0, 1)",
+        lambda v: isinstance(v, tuple | list) and len(v) == 2 and all(is_finite(beta) and 0 <= beta < 1 for beta in v),
+    ),
+]
 _HOW = "Pass a class such as torch.optim.RMSprop, or a function from parameters to an optimizer."
 
 
@@ -56,10 +73,21 @@ class AlgorithmParams(Params):
     """Gradients are scaled down to this global L2 norm, per optimizer; None does not clip."""
     adam_eps: PositiveFloat = 1e-8
     """Epsilon of Adam."""
+    adam_betas: Betas = (0.9, 0.999)
+    """Decay rates of Adam's averages of gradients and of their squares."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Each step takes this share of every parameter, times the learning rate, apart from Adam's averages (AdamW,
+    Loshchilov & Hutter 2019); biases decay too. A learned temperature has no decay, and Adam's usual betas."""
     optimizer: (
         Annotated[OptimizerFactory, Rule("a callable (parameters) -> torch.optim.Optimizer", callable, _HOW)] | None
     ) = dataclasses.field(default=None, compare=False)
     """Makes the optimizer; None is Adam. `lr` overwrites its learning rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "adam_betas", tuple(self.adam_betas))  # hashable, and equal to what a file restores
+        if self.optimizer is not None:
+            self._must_be_left_out("adam_betas", "weight_decay", why="Set it in the optimizer of your own.")
 
     def _must_be_left_out(self, *fields: str, why: str) -> None:
         """Refuse values of inherited fields that this algorithm would ignore."""
@@ -393,7 +421,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def make_optimizer(self, params: AlgorithmParams, lr: Any = None, **modules: nn.Module) -> Optimizer:
         """Return an optimizer over the named modules with the settings of the params; `lr` replaces theirs."""
         lr = params.lr if lr is None else lr
-        return Optimizer(modules, lr, params.max_grad_norm, params.adam_eps, params.optimizer)
+        given = params.max_grad_norm, params.adam_eps, params.optimizer, params.adam_betas, params.weight_decay
+        return Optimizer(modules, lr, *given)
 
     def _in_weight_dtype(self, value: T) -> T:
         """Return a value with its floating-point tensors in the format of the weights."""

@@ -21,13 +21,15 @@ MISSED = "num_missed"
 class Adam:
     """Adam (Kingma & Ba 2015): the same numbers as `torch.optim.Adam`, with a step count for each parameter.
 
+    With `weight_decay` it is AdamW (Loshchilov & Hutter 2019), the same numbers as `torch.optim.AdamW`.
     One count serves all parameters until one of them misses a step, because it is frozen or has no gradient.
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
-    ) -> None:
-        self.parameters, self.eps, self.betas = list(parameters), eps, betas
+        self, parameters: Sequence[Tensor], eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.parameters, self.eps, self.betas, self.weight_decay = list(parameters), eps, betas, weight_decay
         device = self.parameters[0].device
         self._sizes = [p.numel() for p in self.parameters]
         # Flat: a graph updates one vector instead of a dozen small tensors.
@@ -86,10 +88,11 @@ class Adam:
             self.num_missed += torch.tensor([not each for each in moves])
             counts = list((self.num_steps - self.num_missed).unbind())
             mean, square, counts = (list(itertools.compress(each, moves)) for each in (mean, square, counts))
-        torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
+        fused = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_  # what torch.optim calls if fused=True
+        fused(
             list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [], counts,
-            lr=self.rate if self.adapts else self._lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0,
-            eps=self.eps, amsgrad=False, maximize=False,
+            lr=self.rate if self.adapts else self._lr, beta1=self.betas[0], beta2=self.betas[1],
+            weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
     def step_flat(
@@ -123,8 +126,11 @@ class Adam:
                 for values in (scale, correction, moves)
             ]
         denominator = square.sqrt() / correction + self.eps
+        change = scale * mean / denominator
+        if self.weight_decay:  # p <- p - lr * weight_decay * p
+            change += self._lr_tensor * self.weight_decay * torch.cat([p.flatten() for p in self.parameters])
         # Selected, not multiplied by 0: a gradient that is not finite would leave NaN.
-        change = torch.where(applies, scale * mean / denominator, 0.0)
+        change = torch.where(applies, change, 0.0)
         self.mean.copy_(torch.where(applies, mean, self.mean))
         self.square.copy_(torch.where(applies, square, self.square))
         torch._foreach_sub_(self.parameters, self._split(change))

@@ -42,6 +42,8 @@ class Optimizer:
         max_grad_norm: global L2 norm that gradients are scaled down to; None does not clip. A plan may override it.
         adam_eps: epsilon of Adam.
         factory: from parameters to any `torch.optim` optimizer instead, whose learning rate `lr` overwrites.
+        adam_betas: decay rates of Adam's averages of gradients and of their squares.
+        weight_decay: share of the parameters that a step of Adam takes, times the learning rate (AdamW).
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Optimizer:
         max_grad_norm: float | None = None,
         adam_eps: float = 1e-8,
         factory: OptimizerFactory | None = None,
+        adam_betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
     ) -> None:
         named = {f"{name}.{key}": p for name, module in modules.items() for key, p in module.named_parameters()}
         # A shared encoder appears under two names and is trained once.
@@ -60,7 +64,7 @@ class Optimizer:
             raise ParamsError(f"Optimizer.modules: must have parameters; got {', '.join(modules) or 'no module'}")
         self.unused = UnusedParameters(modules, self.parameters, self._names)
         self.schedule = lr
-        self.method: Adam | TorchOptimizer = Adam(self.parameters, adam_eps)
+        self.method: Adam | TorchOptimizer = Adam(self.parameters, adam_eps, adam_betas, weight_decay)
         if factory is not None:
             self.method = TorchOptimizer(factory(self.parameters), self.parameters)
         device = self.parameters[0].device

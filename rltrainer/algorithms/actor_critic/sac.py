@@ -13,6 +13,7 @@ from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
 from rltrainer.types import Transitions, UpdateResult
+from rltrainer.updates.optimizer import Optimizer
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
 
 
@@ -75,7 +76,9 @@ class SAC(OffPolicyAlgorithm):
         self.temperature = Temperature(self.params.temperature).to(self.device, policy.weight_dtype)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
-        self.temperature_optimizer = self.make_optimizer(self.params, temperature=self.temperature)
+        # No decay, which would pull alpha towards 1, and Adam's usual betas.
+        given = self.params.lr, self.params.max_grad_norm, self.params.adam_eps, self.params.optimizer
+        self.temperature_optimizer = Optimizer({"temperature": self.temperature}, *given)
 
     def check_critics(self, policy: SquashedActorCritic) -> None:
         """Raise a `ParamsError` if the critics have several outputs."""

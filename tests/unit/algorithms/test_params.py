@@ -1,10 +1,12 @@
 """Every field of the params of algorithms and updates against every kind of wrong value."""
 
 import dataclasses
+import json
 import math
 from typing import Any
 
 import pytest
+import torch
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
@@ -27,7 +29,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None], "desired_kl": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
     "huber_delta": [None], "max_grad_value": [None], "grad_norm_type": [math.inf], "balance_grad_norms": [True],
-    "amp": [None], "tf32": [None, True],
+    "amp": [None], "tf32": [None, True], "weight_decay": [0],
 }  # fmt: skip
 CASES = [
     (cls, field.name, value)
@@ -58,6 +60,14 @@ def test_json_of_the_defaults_needs_nothing_more(cls: type[Any]) -> None:
     assert cls.from_json(cls().to_json()) == cls()
 
 
+def test_json_from_before_a_field_takes_its_default() -> None:
+    document = json.loads(rl.SACParams(tau=0.1).to_json())
+    for name in ("adam_betas", "weight_decay"):
+        del document["fields"][name]
+    assert rl.SACParams.from_json(json.dumps(document)) == rl.SACParams(tau=0.1)
+    assert hash(rl.SACParams(adam_betas=[0.5, 0.9])) == hash(rl.SACParams(adam_betas=(0.5, 0.9)))  # type: ignore[arg-type]  # a list too
+
+
 @pytest.mark.parametrize(
     ("cls", "values", "text"),
     [
@@ -68,6 +78,11 @@ def test_json_of_the_defaults_needs_nothing_more(cls: type[Any]) -> None:
         (rl.DDPGParams, {"actor_update_interval": 4}, "actor_update_interval: must be left out; got 4 .* TD3 adds to"),
         (rl.TRPOParams, {"value_coef": 0.3}, "value_coef: must be left out; got 0.3 .*TRPO trains the critic apart"),
         (rl.TRPOParams, {"entropy_coef": 0.3}, "entropy_coef: must be left out; got 0.3 .*TRPO trains the critic"),
+        (
+            rl.PPOParams,
+            {"optimizer": torch.optim.SGD, "weight_decay": 0.1},
+            "weight_decay: must be left out; got 0.1 .*",
+        ),
         (rl.IMPALAParams, {"c_bar": 2.0}, r"c_bar: must be at most rho_bar, 1; got 2.0 \(float\)"),
     ],
 )

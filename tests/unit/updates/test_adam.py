@@ -1,5 +1,7 @@
 """Adam in one call: the same numbers as torch's, to the last bit."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,12 +15,17 @@ RESTS = [(0,), (), (0,), (0, 2), (2,), (), (1,), ()]
 """Which parameters rest in steps of each part of a training: some from the start, some later, some twice."""
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_each_parameter_has_its_own_count_as_in_torch(is_flat: bool) -> None:
+def test_each_parameter_has_its_own_count_as_in_torch(is_flat: bool, weight_decay: float) -> None:
     generator = torch.Generator().manual_seed(0)
     ours = [torch.randn(shape, generator=generator) for shape in [(4, 3), (4,), ()]]
     theirs = [parameter.clone().requires_grad_() for parameter in ours]
-    rule, reference = Adam(ours, eps=1e-5), torch.optim.Adam(theirs, eps=1e-5, fused=True)
+    options: Any = {"eps": 1e-5, "betas": (0.5, 0.99)} if weight_decay else {"eps": 1e-5}
+    rule = Adam(ours, weight_decay=weight_decay, **options)
+    reference: Any = torch.optim.Adam(theirs, fused=True, **options)
+    if weight_decay:
+        reference = torch.optim.AdamW(theirs, fused=True, weight_decay=weight_decay, **options)
     for part, resting in enumerate(RESTS):
         rule.lr = reference.param_groups[0]["lr"] = 0.01 / (1 + part)
         for _ in range(7):
