@@ -128,7 +128,7 @@ class Adam:
         denominator = square.sqrt() / correction + self.eps
         change = scale * mean / denominator
         if self.weight_decay:  # p <- p - lr * weight_decay * p
-            change += self._lr_tensor * self.weight_decay * torch.cat([p.flatten() for p in self.parameters])
+            change += self.rate * self.weight_decay * torch.cat([p.flatten() for p in self.parameters])
         # Selected, not multiplied by 0: a gradient that is not finite would leave NaN.
         change = torch.where(applies, change, 0.0)
         self.mean.copy_(torch.where(applies, mean, self.mean))

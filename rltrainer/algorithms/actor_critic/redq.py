@@ -21,7 +21,7 @@ class REDQParams(SACParams):
     num_target_critics: PositiveInt = 2
     """Members M of the ensemble whose lowest value is the target, sampled again for each gradient step."""
     actor_update_interval: PositiveInt = 20
-    """Gradient steps G of the critics for each one of actor and temperature: the number per env step."""
+    """Gradient steps of the critics for each one of actor and temperature: the paper's G, their number per env step."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class REDQ(SAC):
         if policy.num_critics < self.params.num_target_critics:
             rule = f"must be at least num_target_critics ({self.params.num_target_critics})"
             raise ParamsError.about("REDQ.policy", "num_critics", rule, policy.num_critics)
-        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: Python reads it
+        self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # in its files whatever the interval
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
@@ -61,11 +61,6 @@ class REDQ(SAC):
         members = torch.randperm(self.policy.num_critics, generator=self.generator, device=self.device)
         members = self.plan.ranks.gather(members[: self.params.num_target_critics], is_equal=True)[0]
         return REDQNoise(action=noise.action, next_action=noise.next_action, members=members)
-
-    def next_turn(self) -> bool:
-        """Count a step of the critics, and decide on the actor's turn."""
-        self.num_critic_steps += self.begins_step
-        return int(self.num_critic_steps) % self.params.actor_update_interval == 0
 
     def target_value(self, q: Tensor, noise: REDQNoise) -> Tensor:
         """Return the lowest value of the sampled critics [B] (algorithm 1)."""

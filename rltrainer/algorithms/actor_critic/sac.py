@@ -14,7 +14,7 @@ from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.updates.optimizer import Optimizer
-from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveFloat, Scheduled, UnitFloat
+from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -33,6 +33,8 @@ class SACParams(OffPolicyParams):
     """Adapt the temperature (section 5 of the paper), or keep it."""
     entropy_in_target: Flag = True
     """Count the entropy of the next action in the critics' target. RLPD leaves it out in AntMaze and Adroit."""
+    actor_update_interval: PositiveInt = 1
+    """Gradient steps of the critics for each one of actor and temperature."""
 
 
 class Temperature(nn.Module):
@@ -57,14 +59,19 @@ class SACNoise:
 
 
 class SAC(OffPolicyAlgorithm):
-    """Maximum-entropy actor-critic with two critics and a learned temperature."""
+    """Maximum-entropy actor-critic with two critics and a learned temperature.
+
+    A variant without a target network sets `has_target = False`, and overrides `critic_step`.
+    """
 
     policy_class: ClassVar[type[Any]] = SquashedActorCritic
     params_class = SACParams
     policy: SquashedActorCritic
     params: SACParams
     recommended = classmethod(a_step_per_sample)
-    occasional_metrics = ("actor_loss", "entropy", "temperature")  # of a variant whose actor takes fewer steps
+    occasional_metrics = ("actor_loss", "entropy", "temperature")  # if the actor takes fewer steps
+    has_target: ClassVar[bool] = True
+    """False if targets come from the critics themselves."""
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)
@@ -72,13 +79,16 @@ class SAC(OffPolicyAlgorithm):
         target = self.params.target_entropy
         self.target_entropy = self.default_target_entropy() if target is None else target
         self.critic = policy.critic
-        self.target_critic = TargetNetwork(policy.critic, self.params.tau)
+        if self.has_target:
+            self.target_critic = TargetNetwork(policy.critic, self.params.tau)
         self.temperature = Temperature(self.params.temperature).to(self.device, policy.weight_dtype)
         self.actor_optimizer = self.make_optimizer(self.params, actor=policy.actor)
         self.critic_optimizer = self.make_optimizer(self.params, lr=self.params.critic_lr, critic=policy.critic)
         # No decay, which would pull alpha towards 1, and Adam's usual betas.
         given = self.params.lr, self.params.max_grad_norm, self.params.adam_eps, self.params.optimizer
         self.temperature_optimizer = Optimizer({"temperature": self.temperature}, *given)
+        if self.params.actor_update_interval > 1:
+            self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # on the CPU: Python reads it
 
     def check_critics(self, policy: SquashedActorCritic) -> None:
         """Raise a `ParamsError` if the critics have several outputs."""
@@ -94,9 +104,16 @@ class SAC(OffPolicyAlgorithm):
         action, next_action = [torch.empty_like(batch.action).normal_(generator=self.generator) for _ in range(2)]
         return SACNoise(action=action, next_action=next_action)
 
+    def next_turn(self) -> bool | None:
+        """Count a step of the critics, and decide on the actor's turn; None if each step is."""
+        if (interval := self.params.actor_update_interval) == 1:
+            return None
+        self.num_critic_steps += self.begins_step
+        return int(self.num_critic_steps) % interval == 0
+
     def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
         """Train the critics, and actor and temperature if it is their turn, once each."""
-        critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, noise), noise)
+        critic_loss, td_error = self.critic_step(batch, noise)
         self.critic_optimizer.step(critic_loss)
         metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
         if noise.is_actors_turn:
@@ -107,8 +124,13 @@ class SAC(OffPolicyAlgorithm):
             metrics |= {
                 "actor_loss": actor_loss.detach(), "entropy": -log_prob.mean(), "temperature": self.temperature()
             }  # fmt: skip
-        self.target_critic.update(self.critic)
+        if self.has_target:
+            self.target_critic.update(self.critic)
         return UpdateResult(metrics, td_error=td_error)
+
+    def critic_step(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
+        """Return the loss of the critics [], and their mean absolute error [B] without gradient."""
+        return self.critic_loss(batch, self.critic_target(batch, noise), noise)
 
     @torch.no_grad()
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:

@@ -1,13 +1,16 @@
 """REDQ: a random few of its critics make the target, all of them train the actor, and that not at each step."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import rltrainer as rl
-from tests.fakes import OBS_SPACE
+from rltrainer.state.state_file import write_state
+from tests.contract.test_all_algorithms import assert_same_state
+from tests.fakes import OBS_SPACE, POLICY_OPTIONS
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.collect.test_collector import BOX
 
@@ -41,6 +44,26 @@ def test_members_are_drawn_anew_for_each_step_and_without_repetition() -> None:
     assert all(len(set(pair)) == 2 for pair in drawn)
 
 
-def test_the_actor_is_trained_at_each_gth_step() -> None:
-    algorithm, data = make(actor_update_interval=3), batch([1.0, 1.0], [0.9, 0.9])
+@pytest.mark.parametrize("algorithm_class", [rl.REDQ, rl.SAC, rl.TQC])
+def test_the_actor_is_trained_at_each_gth_step(algorithm_class: Any) -> None:
+    data, options = batch([1.0, 1.0], [0.9, 0.9]), {"hidden_sizes": (8,), **POLICY_OPTIONS.get(algorithm_class, {})}
+    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, **options)
+    algorithm = algorithm_class(policy, algorithm_class.params_class(actor_update_interval=3))
     assert ["actor_loss" in algorithm.update(data).metrics for _ in range(6)] == [False, False, True] * 2
+
+
+def test_files_of_sac_from_before_the_interval_are_read(tmp_path: Path) -> None:
+    def forget(plain: Any) -> Any:
+        """Leave the fields out that SAC got later."""
+        if isinstance(plain, dict):
+            later = ("actor_update_interval", "adam_betas", "weight_decay")
+            return {key: forget(value) for key, value in plain.items() if key not in later}
+        return list(map(forget, plain)) if isinstance(plain, list) else plain
+
+    algorithm = rl.SAC(rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,)), rl.SACParams(tau=0.1))
+    state = algorithm.state_dict()
+    assert "num_critic_steps" not in state  # as in a file of before
+    write_state(tmp_path / "old.safetensors", "algorithm", state | {"construction": forget(state["construction"])})
+    loaded: Any = rl.load(tmp_path / "old.safetensors")
+    assert loaded.params == algorithm.params
+    assert_same_state(loaded, algorithm)
