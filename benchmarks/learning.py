@@ -349,6 +349,9 @@ TASKS: dict[str, Task] = {
     "redq_pendulum": off_policy("Pendulum-v1", agent(rl.REDQ, FIVE, **REDQ), -200, 6000, 500, **REDQ_STEPS),
     "redq_layers_pendulum": off_policy("Pendulum-v1", LAYER_REDQ, -200, 2000, 250, num_seeds=3, **REDQ_STEPS),
     "rlpd_pendulum": Task(rlpd_pendulum, at_least(-200), "2,000 env steps", num_seeds=3),
+    "crossq_pendulum": off_policy(
+        "Pendulum-v1", agent(rl.CrossQ, {"net": rl.NetParams(norm="batch_renorm")}, actor_update_interval=2),
+        -165, 20_000, 1000, **SAC_STEPS),
     "ppo_pendulum": on_policy("Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, **PENDULUM_STEPS),
     "ppo_lagging_pendulum": on_policy(
         "Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, collector=OneUpdateOld, **PENDULUM_STEPS),

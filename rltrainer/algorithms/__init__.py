@@ -1,5 +1,6 @@
 """Algorithms: what turns data into better networks. One file each; nothing here steps an env."""
 
+from rltrainer.algorithms.actor_critic.crossq import CrossQ, CrossQParams
 from rltrainer.algorithms.actor_critic.discrete_sac import DiscreteSAC, DiscreteSACParams
 from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
@@ -32,9 +33,10 @@ from rltrainer.updates.torch_optimizer import rms_prop
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
-    "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN",
-    "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch",
-    "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams",
+    "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
+    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
+    "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
+    "REINFORCEParams", "ReBRAC", "ReBRACParams",
     "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",
     "load_policy", "rms_prop",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.nets.blocks import NormedMLP
 from rltrainer.nets.distributions import DiagonalGaussian, Distribution, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, ValueHead, make_head
@@ -99,7 +100,7 @@ class Actor(Policy):
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
         self.actor = Chain(encoder, layers, self._initialized(head, 0.01))
 
-    def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP]:
+    def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP | NormedMLP]:
         """Return a new encoder, or the given one, and hidden layers behind it."""
         if encoder is None:
             encoder = Encoder(self.observation_space, net)
@@ -321,9 +322,12 @@ class SquashedActorCritic(ContinuousActorCritic):
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
         return SquashedGaussianHead(in_features, num_actions)
 
-    def distribution(self, obs: Tree) -> SquashedGaussian:
-        """Return the distribution over actions in (-1, 1) for normalised observations [B, ...]."""
-        return cast(SquashedGaussian, self.actor(obs))
+    def distribution(self, obs: Tree, batch_stats: bool = False) -> SquashedGaussian:
+        """Return the distribution over actions in (-1, 1) for normalised observations [B, ...].
+
+        `batch_stats` uses the statistics of the batch, and lets the running ones follow, where the actor has such.
+        """
+        return cast(SquashedGaussian, self.actor(obs, True) if batch_stats else self.actor(obs))
 
 
 class GaussianActorCritic(ContinuousActorCritic):
@@ -368,13 +372,16 @@ class Critic(nn.Module):
         in_features = self.encoder.out_features + leaf_shape(action_space)[0]
         self.ensemble = net.ensemble(num_members, in_features, num_outputs)
 
-    def forward(self, obs: Tree, action: Tensor, num_members: int | None = None) -> Tensor:
+    def forward(
+        self, obs: Tree, action: Tensor, num_members: int | None = None, batch_stats: bool = False
+    ) -> Tensor:  # fmt: skip
         """Return the action values of normalised observations and actions in [-1, 1]: [E, B], or [E, B, K] if K > 1.
 
-        `num_members` evaluates the first members only.
+        `num_members` evaluates the first members only. `batch_stats` uses the statistics of the batch, and lets the
+        running ones follow, where the members have such.
         """
         features = torch.cat([self.encoder(obs), action], dim=-1)
-        return self.ensemble(features, num_members)  # type: ignore[no-any-return]  # nn.Module
+        return self.ensemble(features, num_members, batch_stats)  # type: ignore[no-any-return]  # nn.Module
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the values [E, N, B], or [E, N, B, K], of actions [N, B, A] for encoded observations [B, F]."""

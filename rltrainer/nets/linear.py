@@ -125,12 +125,23 @@ torch.library.register_autograd(
 )  # fmt: skip
 
 
-class Chain(nn.Sequential):
-    """`nn.Sequential` by `run_through`."""
+class HasBatchStats(nn.Module):
+    """Parent of modules with a second argument, `batch_stats`: whether they use the statistics of the batch."""
 
-    def forward(self, x: Any) -> Any:
+    # An argument and no mode of the module: one step passes through a network with either, and a bool is a constant of
+    # a compiled step.
+
+
+class Chain(nn.Sequential):
+    """`nn.Sequential` by `run_through`, which hands `batch_stats` on to the modules that take it."""
+
+    def forward(self, x: Any, batch_stats: bool = False) -> Any:
         """Apply the modules in turn."""
-        return run_through(self._modules.values(), x)
+        if not batch_stats:
+            return run_through(self._modules.values(), x)
+        for module in self:
+            x = module(x, True) if isinstance(module, HasBatchStats | Chain) else module(x)
+        return x
 
 
 def run_through(modules: Iterable[nn.Module], x: Any) -> Any:

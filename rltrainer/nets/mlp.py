@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from rltrainer.errors import ParamsError
 from rltrainer.functional.scalars import computed_once
-from rltrainer.nets.linear import MIN_PRODUCT, Linear, hooks_of, is_large, run_through
+from rltrainer.nets.linear import MIN_PRODUCT, Chain, HasBatchStats, Linear, hooks_of, is_large, run_through
 from rltrainer.nets.weight_dtype import full_precision
 
 # Makes the activation of one layer, as `nn.ReLU`, or `nn.LayerNorm` from the number of the layer's features.
@@ -124,20 +124,26 @@ class EnsembleMLP(nn.Module):
             is_own = mixes_rows or len([*made[0].parameters(), *made[0].buffers()]) > 0
             made += [make_activation(activation, size_out, "EnsembleMLP") for _ in range(is_own * (num_members - 1))]
             layers.append(PerMember(made) if is_own else made[0])
-        self.layers = nn.Sequential(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
+        self.layers: nn.Sequential = Chain(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
 
-    def forward(self, x: Tensor, num_members: int | None = None) -> Tensor:
-        """Map [B, in_features] to outputs [E, B], or [E, B, K] for K > 1, of all or of the first `num_members`."""
+    def forward(self, x: Tensor, num_members: int | None = None, batch_stats: bool = False) -> Tensor:
+        """Map [B, in_features] to outputs [E, B], or [E, B, K] for K > 1, of all or of the first `num_members`.
+
+        `batch_stats` uses the statistics of the batch, in layers that have such, and is for all members.
+        """
         members = [x] * (num_members or self.num_members)
         # Single products may be large enough for oneDNN, which does not help batched ones.
         is_one_by_one = len(x) * self._widest > MIN_PRODUCT and is_large(x, self._widest // x.shape[-1])
         if is_one_by_one:  # unless a hook waits for a call
             hooks = [hooks_of(layer) for layer in self.layers if isinstance(layer, EnsembleLinear)]
             is_one_by_one = not any(map(any, hooks))
-        outputs = self.layers(x.expand(len(members), *x.shape)) if not is_one_by_one else self._one_by_one(members)
+        if is_one_by_one:
+            outputs = self._one_by_one(members, batch_stats)
+        else:
+            outputs = self.layers(x.expand(len(members), *x.shape), batch_stats)
         return full_precision(outputs.squeeze(-1) if self.num_outputs == 1 else outputs)
 
-    def _one_by_one(self, members: list[Tensor]) -> Tensor:
+    def _one_by_one(self, members: list[Tensor], batch_stats: bool) -> Tensor:
         for layer in self.layers:
             if isinstance(layer, EnsembleLinear):
                 # The other conditions of `is_large` were checked for the widest layer.
@@ -145,6 +151,8 @@ class EnsembleMLP(nn.Module):
                 product: Any = functional.linear if is_small else torch.ops.rltrainer.linear
                 parts = zip(members, layer.weight.unbind(), layer.bias.unbind(), strict=False)
                 members = [product(member, weight.t(), bias.squeeze(0)) for member, weight, bias in parts]
+            elif isinstance(layer, HasBatchStats):
+                members = list(layer(torch.stack(members), batch_stats))
             else:
                 activations = layer if isinstance(layer, PerMember) else [layer] * len(members)
                 members = [activation(member) for activation, member in zip(activations, members, strict=False)]

@@ -55,9 +55,9 @@ def check_module(name: str, module: nn.Module, saved: Any) -> None:
             check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED)
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
-        if isinstance(part, RunningMoments):
-            for key in (f"{prefix}var", f"{prefix}count"):
-                check_like(f"{name}.{key}", own[key], saved[key], AS_SAVED, least=0)
+        names: tuple[str, ...] = ("var", "count") if isinstance(part, RunningMoments) else ()
+        for key in names or getattr(part, "not_negative", ()):  # of statistics
+            check_like(f"{name}.{prefix}{key}", own[prefix + key], saved[prefix + key], AS_SAVED, least=0)
         if problem := _other_bounds(part, saved, prefix):
             raise CheckpointError(f"{name}.{problem}. {AS_SAVED}")
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from torch import nn
 
+from rltrainer.nets.blocks import NormedEnsembleMLP, NormedMLP
 from rltrainer.nets.mlp import MLP, Activation, Dropout, EnsembleMLP, make_activation
 from rltrainer.state import registry
 from rltrainer.state.params import Params
@@ -54,8 +55,9 @@ class NetParams(Params):
     """Units of each hidden layer."""
     activation: AnyActivation | None = None
     """Makes the activation after each hidden layer, from no argument or from the number of the layer's features."""
-    norm: Literal["layer"] | None = None
-    """Layer normalisation (Ba et al. 2016) between each hidden layer and its activation."""
+    norm: Literal["layer", "batch_renorm"] | None = None
+    """"layer" is layer normalisation (Ba et al. 2016) between each hidden layer and its activation. "batch_renorm" is
+    batch renormalisation (Ioffe 2017) of the input, and after each activation: for algorithms that train it, CrossQ."""
     dropout: Annotated[float, Rule("a number in [0, 1)", lambda v: is_finite(v) and 0 <= v < 1)] = 0.0
     """Probability with which a unit of a hidden layer is dropped in training, before the norm (as in DroQ, Hiraoka et
     al. 2022). Target networks and policies that act in envs drop none."""
@@ -84,13 +86,15 @@ class NetParams(Params):
             names += ["encoder", "obs_encoder"]
         return dataclasses.replace(self, **{n: getattr(defaults, n) for n in names if getattr(self, n) is None})
 
-    def hidden_layers(self, in_features: int) -> MLP:
+    def hidden_layers(self, in_features: int) -> MLP | NormedMLP:
         """Return the hidden layers, from [B, in_features] to [B, out_features]."""
-        return MLP(self.layer_sizes(in_features), self.after_linear)
+        made = NormedMLP if self.norm == "batch_renorm" else MLP
+        return made(self.layer_sizes(in_features), self.after_linear)
 
     def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> EnsembleMLP:
         """Return E networks of these hidden layers, from [B, in_features] to [E, B], or [E, B, K] for K outputs."""
-        return EnsembleMLP(num_members, self.layer_sizes(in_features), self.after_linear, num_outputs)
+        made = NormedEnsembleMLP if self.norm == "batch_renorm" else EnsembleMLP
+        return made(num_members, self.layer_sizes(in_features), self.after_linear, num_outputs)
 
     def after_linear(self, num_features: int) -> nn.Module:
         """Return the module after a hidden layer: dropout, norm, activation; a `ParamsError` without an activation."""
@@ -98,7 +102,7 @@ class NetParams(Params):
             self.raise_invalid("activation", "must be given to build a network")
         activation = make_activation(self.activation, num_features, "NetParams")
         before: list[nn.Module] = [Dropout(self.dropout)] if self.dropout else []
-        before += [nn.LayerNorm(num_features)] if self.norm else []
+        before += [nn.LayerNorm(num_features)] if self.norm == "layer" else []
         return nn.Sequential(*before, activation) if before else activation
 
     def layer_sizes(self, in_features: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from rltrainer.checkpoint.store import num_shards_to_resume
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.collector import require_collector
 from rltrainer.errors import ParamsError
+from rltrainer.nets.blocks import BatchRenorm
 from rltrainer.plan import ParallelParams
 from rltrainer.ranks.ranks import ALONE, Meeting, Ranks
 from rltrainer.ranks.torch_ranks import process_ranks
@@ -30,7 +31,8 @@ from rltrainer.trainers.same_program import require_same_program
 from rltrainer.trainers.trainer_params import TrainerParams
 
 TParams = TypeVar("TParams", bound=TrainerParams)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # lazy ones become one of these
+# Lazy ones become one of these.
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchRenorm)
 SHARED_OUT = ("collection_step_num_episodes", "batch_size")
 """Fields with counts; each shard takes an equal part of them."""
 OF_FIRST: Any = {
