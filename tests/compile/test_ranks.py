@@ -14,7 +14,7 @@ from rltrainer.execution.cpu_loop import loops_are_tested
 from rltrainer.ranks.ranks import Ranks
 from tests.compile.test_compiled_updates import MAKERS, make, rollout, update
 from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
-from tests.contract.test_all_algorithms import flat_state
+from tests.contract.test_all_algorithms import WITHOUT_RANKS, flat_state
 from tests.fakes import run_in_threads
 
 FAST = ("ppo", "sac")
@@ -46,7 +46,12 @@ def of_two(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.full]) for name in MAKERS]
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else [pytest.mark.full])
+        for name in MAKERS
+        if name not in WITHOUT_RANKS
+    ],
 )
 def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
     _, expected, metrics = of_two(name, False)

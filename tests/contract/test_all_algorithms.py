@@ -50,6 +50,7 @@ OFF_POLICY: dict[str, Make] = {
     "discrete_cql": maker(rl.DiscreteCQL, DISCRETE), "sac": maker(rl.SAC, BOX), "ddpg": maker(rl.DDPG, BOX),
     "td3": maker(rl.TD3, BOX, rl.TD3Params(actor_update_interval=1)), "tqc": maker(rl.TQC, BOX),
     "redq": maker(rl.REDQ, BOX, rl.REDQParams(actor_update_interval=1)), "iql": maker(rl.IQL, BOX),
+    "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
     "cql": maker(rl.CQL, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": maker(rl.TD3BC, BOX, rl.TD3BCParams(actor_update_interval=1)),
     "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
@@ -61,7 +62,10 @@ OFF_POLICY: dict[str, Make] = {
     "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
-WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith("bc")]
+# The successors of ended episodes are part of the batch whose statistics CrossQ takes.
+WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith(("bc", "crossq"))]
+WITHOUT_RANKS = ["crossq"]
+"""Algorithms that a run of several shards refuses: each would have statistics of its own batch."""
 
 
 def obs_batch(*shape: int, generator: torch.Generator) -> dict[str, torch.Tensor]:

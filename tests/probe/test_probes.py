@@ -81,6 +81,11 @@ ALGORITHMS |= {
     "ddpg": (maker(rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
     "sac": (maker(rl.SAC, quick_sac(rl.SACParams)), q_of_policy, True),
     "tqc": (maker(rl.TQC, quick_sac(rl.TQCParams, num_dropped=1)), mean_of_quantiles, True),
+    "crossq": (
+        maker(rl.CrossQ, quick(rl.CrossQParams, critic_lr=1e-2, temperature=0.01, learn_temperature=False)),
+        q_of_policy,
+        True,
+    ),
     "redq": (maker(rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
 }
 DISCRETE_CQL = quick_dqn(rl.DiscreteCQLParams, conservative_coef=0.2)

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import rltrainer as rl
+from tests.contract.test_all_algorithms import WITHOUT_RANKS
 from tests.faults.torchrun import end, start
 from tests.resume.runs import RUNS
 from tests.resume.sharded import Cut, make, outcome
 from tests.resume.test_rows import rows
 
 PROGRAM = Path(__file__).with_name("sharded.py")
+SHARDED = [name for name in RUNS if name not in WITHOUT_RANKS]
 IN_PROCESSES = {
     "on policy": ["ppo with known envs", "ppo", "recurrent_ppo", "trpo", "reinforce_episodes", "ppo_midway",
         "ppo_adaptive"],
@@ -127,7 +129,7 @@ def test_a_run_of_two_shards_that_is_cut_resumes(name: str, size: int, tmp_path:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [*RUNS, "ppo_masked", "dqn_masked", "dqn_hindsight"])
+@pytest.mark.parametrize("name", [*SHARDED, "ppo_masked", "dqn_masked", "dqn_hindsight"])
 def test_shards_are_equal_after_a_run(name: str) -> None:
     trainer = make(name, 2)
     trainer.run()

@@ -69,8 +69,9 @@ class CrossQ(SAC):
         # One batch: apart, Q(s, a) and Q(s', a') would be standardised by statistics of different distributions. The
         # gradient flows through the statistics of both, and not through the target.
         both = map_tree(lambda obs, next_obs: torch.cat([obs, next_obs]), batch.obs, batch.next_obs)
-        q, next_q = self.critic(both, torch.cat([batch.action, next_action]), None, True).chunk(2, dim=1)  # [E, B]
-        next_value = self.target_value(next_q.detach(), noise) - self.temperature() * next_log_prob
+        values = self.critic(both, torch.cat([batch.action, next_action]), None, True)  # [E, 2 B]
+        q, next_q = values[:, : len(next_action)], values[:, len(next_action) :].detach()
+        next_value = self.target_value(next_q, noise) - self.temperature() * next_log_prob
         td_error = batch.reward + batch.discount * next_value - q
         return 0.5 * (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 

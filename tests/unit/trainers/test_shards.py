@@ -16,6 +16,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, RanksDifferError
+from rltrainer.nets.blocks import BatchRenorm
 from rltrainer.nets.mlp import Dropout
 from rltrainer.ranks.ranks import Ranks
 from rltrainer.trainers import shards
@@ -360,12 +361,14 @@ def test_no_collector_that_has_no_parts() -> None:
     assert "must be a Collector in a run of several shards; got " in text
 
 
-def test_no_batch_norm() -> None:
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, BatchRenorm])
+def test_no_batch_norm(norm: Any) -> None:
     envs = counting_envs(4)
     policy = tiny_actor_critic(envs)
-    policy.register_module("norm", nn.BatchNorm1d(2))
+    algorithm = ScriptedOnPolicy(policy)
+    policy.register_module("norm", norm(2))
     params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(policy, envs), runtime=sharded(), **QUIET)
-    text = error_text(ParamsError, params.create_trainer, ScriptedOnPolicy(policy))
+    text = error_text(ParamsError, params.create_trainer, algorithm)
     rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
     assert text.startswith(f"ScriptedOnPolicy.policy: {rule}; got ")
     assert text.endswith("Take nn.LayerNorm.")
