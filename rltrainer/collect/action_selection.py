@@ -8,16 +8,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rltrainer.collect.acting_graph import MEMORY, ActingGraph
 from rltrainer.envs import EnvAdapter
 from rltrainer.envs.adapter.episode_clock import Rows
 from rltrainer.errors import CheckpointError, ParamsError, SpaceError, readable
+from rltrainer.execution.policy_execution import PolicyExecution
 from rltrainer.nets import Exploration, Policy
 from rltrainer.nets.exploration import allowed, has_state
 from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.state.codec import check_like
 from rltrainer.tree import Tree
 
+# The column of the memory that an action was chosen with.
+MEMORY = "state"
 # Columns that do not depend on how the actions are chosen.
 UNCHOSEN = {MEMORY, *VERSION}
 
@@ -35,7 +37,7 @@ class ActionSelection:
         self.acting: Exploration | None = None
         self.replacing: Exploration | None = None
         self.random, self.explore, self._is_recorded = False, True, False
-        self._graph: ActingGraph | None = None
+        self._execution = PolicyExecution(policy, self._choose, policy.device)
 
     def begin(self, exploration: Exploration | None, random: bool, explore: bool) -> None:
         """Prepare for a collection; a memory that does not continue an episode is the initial one.
@@ -53,18 +55,17 @@ class ActionSelection:
             if lost:
                 rule = "must hold no column of the policy's own choices, where others replace them"
                 raise ParamsError.about("Collector", "buffer.extra", rule, lost)
-        self._is_recorded = self.policy.cuda_graph and self._adapter.is_uploaded and not random
-        if self._is_recorded:
-            self._graph = self._graph or ActingGraph(self.policy)
-            self._graph.begin(exploration, explore, self.columns)
+        uploaded = self._adapter.is_uploaded and not random
+        self._is_recorded = uploaded and self._execution.begin(exploration, explore, self.columns)
 
     def decide(self, obs: Tree, generator: torch.Generator, envs: Tensor | None = None) -> Decision:
         """Decide for observations [N, ...], or of some envs [K], and keep the memory."""
-        if self._is_recorded and self._graph is not None and envs is None:
-            decision = self._graph.decide(obs, self.memory, generator)
-            if decision is not None:
-                self.memory, self._before = decision.state, decision.extra.get(MEMORY)  # type: ignore[assignment]  # tensors
-                return decision
+        if self._is_recorded and envs is None:
+            chosen = self._execution.choose(obs, self.memory, generator)
+            if chosen is not None:
+                values, self.memory = chosen
+                self._before = values.get(MEMORY)
+                return Decision(values["action"], self.memory, values)
         memory = self._before = self.memory if envs is None or self.memory is None else self.memory[envs]
         if self.random:
             space, mask = self._adapter.action_space, self.policy.mask_of(obs)
@@ -83,6 +84,17 @@ class ActionSelection:
                 # A new tensor: the last one may be a column of a rollout, or in a state that is being saved.
                 self.memory = self.memory.index_copy(0, envs, decision.state)
         return decision
+
+    def _choose(
+        self, obs: Tree, memory: Tensor | None, generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return the action and the declared columns of a decision, and the next memory; a pure function."""
+        exploration = self._execution.replacing
+        given: dict[str, Any] = {"explore": self.explore, "generator": generator, "exploration": exploration}
+        decision = self.policy.select_action(obs, memory, **given)
+        known = {**decision.extra, "action": decision.action} | ({} if memory is None else {MEMORY: memory})
+        chosen = {name: known[name] for name in ("action", *self.columns) if name in known}
+        return {name: x() if callable(x) else x for name, x in chosen.items()}, decision.state
 
     def forget(self, envs: Rows) -> None:
         """Start another episode in these envs [K]."""

@@ -480,9 +480,9 @@ class Collector(Stateful[CollectorState]):
         tensors, buffer = self._tensors, self.rollout_buffer
         if tensors is None or num_rows is None or buffer is None:
             return False
-        if not tensors.can_collect(self._selection, self.generator):
-            return False
         rows = tensors.collect(num_rows, self._selection, self.generator, self.num_rows)
+        if rows is None:
+            return False
         self.num_rows += num_rows
         ended = self._episodes.add_rows(rows["reward"], rows["terminated"] | rows["truncated"])
         self.adapter.moved(tensors.obs, num_rows, ended)

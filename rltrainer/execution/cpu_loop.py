@@ -1,4 +1,4 @@
-"""Functions of tensors as compiled graphs of the CPU: called once, or for one index after another in compiled code."""
+"""Functions of tensors as compiled graphs of the CPU: called once, or for one index or row after another."""
 
 import functools
 import logging
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from rltrainer.execution.compiler import OPTIONS, TESTED, compilers_reason, with_code_of_its_own
+from rltrainer.tree import Tree, map_tensors, map_tree
 
 SPAN = torch.int16
 """Number format of the span [2] of steps, the first one and the end, by which a graph's input is known."""
@@ -91,6 +92,44 @@ class CompiledLoop:
         """Return the sums of what the function returns for the indexes from the first number of a span to the other."""
         found = [self._function(torch.tensor([index]), *args) for index in range(*span.tolist())]
         return functools.reduce(_add, found)
+
+
+class CompiledRows:
+    """Calls a pure function for one row of inputs [T, ...] after another, in compiled code of the CPU.
+
+    `function(carried, inputs, *fixed)` returns what it carries on to the next row, a tree of tensors as `carried`, and
+    its outputs, a tree [1, ...].
+    """
+
+    def __init__(self, name: str, function: Callable[..., tuple[Tree, Tree]]) -> None:
+        self._function, self._loop = function, CompiledLoop(name, self._run_row)
+        self._outputs_like: dict[str, Tree] = {}
+
+    def __call__(
+        self, state: str, num_rows: int, carried: Tree, inputs: Any, fixed: Sequence[Any]
+    ) -> tuple[Tree, Tree] | None:  # fmt: skip
+        """Return what the last row carries on and the outputs [T, ...]; None if the loop cannot be compiled.
+
+        For another `state` than before it is compiled again, and its outputs may have other shapes.
+        """
+        if state not in self._outputs_like:
+            _, first = self._function(carried, map_tensors(lambda x: x[:1], inputs), *fixed)
+            self._outputs_like[state] = map_tree(lambda x: torch.empty_like(x[0]), first)
+        # Each number of rows is a shape to compile: the next power of two.
+        room = 1 << (num_rows - 1).bit_length()
+        inputs = map_tensors(lambda x: torch.cat([x, x.new_zeros(room - num_rows, *x.shape[1:])]), inputs)
+        outputs = map_tree(lambda x: x.new_empty((room, *x.shape)), self._outputs_like[state])
+        carried = map_tree(Tensor.clone, carried)
+        found = self._loop(state, num_rows, carried, inputs, outputs, fixed)
+        return None if found is None else (carried, map_tree(lambda x: x[:num_rows], outputs))
+
+    def _run_row(self, index: Tensor, carried: Tree, inputs: Any, outputs: Tree, fixed: Any) -> dict[str, Tensor]:
+        """Run the row at `index` [1], and change in place: this row of the outputs, and what is carried."""
+        own = map_tensors(lambda x: x.index_select(0, index), inputs)
+        after, row = self._function(carried, own, *fixed)
+        map_tree(lambda column, x: column.index_copy_(0, index, x), outputs, row)
+        map_tree(Tensor.copy_, carried, after)
+        return {}
 
 
 def loops_are_tested() -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rltrainer.tree import map_tensors, packed_like
+from rltrainer.tree import Tree, map_tensors, packed_like
 
 MAX_GRAPHS = 32
 """Number of shapes that are recorded, as each holds memory; calls of further shapes run without a graph."""
@@ -172,37 +172,41 @@ class CudaGraphs:
 
 
 class HostGraph:
-    """A recorded function that delivers tensors to the host, all in one copy.
+    """A recorded `function(obs, memory, generator)`; what it returns comes down to the host in one copy.
 
-    `function(deliver)` calls `deliver` once, with a dict of tensors, and may change other tensors in place. All that it
-    reads stays at its place.
+    The function returns a dict of tensors for the host, and the next memory, which is written into the graph's own
+    `memory`. All else that it reads stays at its place.
 
     Raises:
         Exception: the function cannot be recorded.
     """
 
     def __init__(
-        self, function: Callable[[Callable[[dict[str, Tensor]], None]], None], recorder: CudaRecorder,
-        device: torch.device, generators: Sequence[torch.Generator],
+        self, function: Callable[..., tuple[dict[str, Tensor], Tensor | None]], obs: Tree, memory: Tensor | None,
+        generator: torch.Generator, recorder: CudaRecorder, device: torch.device,
     ) -> None:  # fmt: skip
-        found = list[dict[str, Tensor]]()
-        function(found.append)
-        self._sent, places = packed_like(found[0], device)
-        self._received, values = packed_like(found[0], "cpu", pin_memory=True)
-
-        def send(sent: dict[str, Tensor]) -> None:
-            for name, place in places.items():
-                place.copy_(sent[name])
-
+        self.obs, self.generator, self.memory = obs, generator, None if memory is None else memory.clone()
+        found, _ = function(obs, self.memory, generator)
+        self._sent, self._places = packed_like(found, device)
+        self._received, values = packed_like(found, "cpu", pin_memory=True)
         self._values: dict[str, Tensor] = values
-        run = partial(function, send)
+        run = partial(self._run, function)
         with without_waiting():
             run()
         recorder.warm_up(run)
-        self._replay = recorder.capture(run, generators)
+        self._replay = recorder.capture(run, [generator])
+
+    def _run(self, function: Callable[..., tuple[dict[str, Tensor], Tensor | None]]) -> None:
+        values, after = function(self.obs, self.memory, self.generator)
+        if self.memory is None and after is not None:
+            raise RuntimeError("decide returns a memory, and initial_state none")
+        for name, place in self._places.items():
+            place.copy_(values[name])
+        if self.memory is not None and after is not None:
+            self.memory.copy_(after)  # after the dict, which may have the memory as it was
 
     def __call__(self) -> dict[str, Tensor]:
-        """Run the function; return what it delivers, in memory that the next call overwrites."""
+        """Run the function; return its dict, in memory that the next call overwrites."""
         self._replay()
         self._received.copy_(self._sent)  # the one wait
         return self._values

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.collect.acting_graph import ActingGraph
 from rltrainer.execution.cuda_graph import CudaRecorder
+from rltrainer.execution.policy_execution import PolicyExecution
 from rltrainer.nets.policy import Decision
 from rltrainer.seeding import make_generator
 from tests.devices import second_device
@@ -28,17 +28,17 @@ STEERED = ["ppo_masked", "dqn_masked", "sac_hindsight"]
 
 
 @pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[ActingGraph]:
-    """The graphs of all steps that were chosen by one."""
-    found: list[ActingGraph] = []
-    decide = ActingGraph.decide
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[PolicyExecution]:
+    """What ran each choice that was a graph."""
+    found: list[PolicyExecution] = []
+    choose = PolicyExecution.choose
 
-    def counted(graph: ActingGraph, *args: Any) -> Decision | None:
-        decision = decide(graph, *args)
-        found.extend([graph] * (decision is not None))
-        return decision
+    def counted(execution: PolicyExecution, *args: Any) -> Any:
+        chosen = choose(execution, *args)
+        found.extend([execution] * (chosen is not None))
+        return chosen
 
-    monkeypatch.setattr(ActingGraph, "decide", counted)
+    monkeypatch.setattr(PolicyExecution, "choose", counted)
     return found
 
 
@@ -57,7 +57,7 @@ def result(name: str, runtime: rl.RuntimeParams, **options: Any) -> str:
 
 @pytest.mark.parametrize("num_envs", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 64))])
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
-def test_a_run_is_the_same_bit_for_bit(name: str, num_envs: int, replays: list[ActingGraph]) -> None:
+def test_a_run_is_the_same_bit_for_bit(name: str, num_envs: int, replays: list[PolicyExecution]) -> None:
     with_graphs = result(name, AUTO, num_envs=num_envs)
     assert replays
     replays.clear()
@@ -66,14 +66,14 @@ def test_a_run_is_the_same_bit_for_bit(name: str, num_envs: int, replays: list[A
 
 
 @pytest.mark.parametrize("name", STEERED)
-def test_masks_and_dicts(name: str, replays: list[ActingGraph]) -> None:
+def test_masks_and_dicts(name: str, replays: list[PolicyExecution]) -> None:
     with_graphs = result(name, AUTO, make_envs=steered_envs)
     assert replays
     assert result(name, EAGER, make_envs=steered_envs) == with_graphs
 
 
 def test_each_collection_follows_the_schedule_and_waits_once_a_step(
-    replays: list[ActingGraph], monkeypatch: pytest.MonkeyPatch
+    replays: list[PolicyExecution], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[Any] = []
     wait = second_device.wait
@@ -92,7 +92,7 @@ def test_each_collection_follows_the_schedule_and_waits_once_a_step(
         greedy = policy.act(torch.as_tensor(collector.rollout().obs).to("cuda").flatten(0, 1)).cpu()
         shares.append(float((collector.rollout().action.flatten() != greedy).float().mean()))
     assert len(replays) == 15
-    assert len(replays[0]._recordings) == 1
+    assert len(replays[0]._choices) == 1
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.4
     assert shares[-1] == 0.0
@@ -141,7 +141,7 @@ def refuses(action: Any, space: Any, progress: float, generator: Any) -> Any:
     (rl.ActorCritic, {"exploration": refuses}, "the exploration function is not of rltrainer"),
 ])  # fmt: skip
 def test_a_policy_that_cannot_be_recorded_acts_without_a_graph(
-    cls: Any, options: Any, reason: str, replays: list[ActingGraph], caplog: pytest.LogCaptureFixture
+    cls: Any, options: Any, reason: str, replays: list[PolicyExecution], caplog: pytest.LogCaptureFixture
 ) -> None:
     found = []
     for with_graph in (True, False):
@@ -157,9 +157,9 @@ def test_a_policy_that_cannot_be_recorded_acts_without_a_graph(
 
 
 @pytest.mark.parametrize("name", ["recurrent_ppo_midway", pytest.param("a2c_sde_midway", marks=pytest.mark.full)])
-def test_a_run_is_resumed_bit_for_bit(name: str, tmp_path: Path, replays: list[ActingGraph]) -> None:
+def test_a_run_is_resumed_bit_for_bit(name: str, tmp_path: Path, replays: list[PolicyExecution]) -> None:
     resumed = assert_resumes(lambda: made(name, "cuda", runtime=AUTO, max_epochs=3), tmp_path)
-    assert resumed.params.training_collector._selection._graph in replays
+    assert resumed.params.training_collector._selection._execution in replays
 
 
 def recurrent() -> tuple[rl.Policy, rl.Collector]:
@@ -227,7 +227,7 @@ def added_noise(policy: Any) -> None:
         (Chooses, replaced_method), (rl.QNetwork, added_noise),
     ],
 )  # fmt: skip
-def test_a_policy_that_changed_is_recorded_again(cls: Any, change: Any, replays: list[ActingGraph]) -> None:
+def test_a_policy_that_changed_is_recorded_again(cls: Any, change: Any, replays: list[PolicyExecution]) -> None:
     found = []
     for with_graph in (True, False):
         rl.seed(1)
@@ -242,7 +242,7 @@ def test_a_policy_that_changed_is_recorded_again(cls: Any, change: Any, replays:
         collector.collect(num_steps=60, explore=cls is rl.QNetwork)
         found.append((actions, collector.rollout().action.clone()))
     assert len(replays) == 30
-    assert len(replays[-1]._recordings) == 2
+    assert len(replays[-1]._choices) == 2
     torch.testing.assert_close(*found, rtol=0, atol=0)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import rltrainer as rl
-from rltrainer.collect import tensor_rollouts
+from rltrainer.execution import policy_execution
 from rltrainer.execution.cuda_graph import CudaGraphs
 from rltrainer.execution.execution import say_once
 from rltrainer.nets.policy import Decision
@@ -31,7 +31,7 @@ class Replays(list[str]):
 def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
     """Record after one warm-up, and note the replays."""
     monkeypatch.setattr("rltrainer.execution.cuda_graph.NUM_WARM_UPS", 1)
-    monkeypatch.setattr(tensor_rollouts, "ROWS_PER_GRAPH", 8)
+    monkeypatch.setattr(policy_execution, "ROWS_PER_GRAPH", 8)
     found = Replays()
     call = CudaGraphs.__call__
 
@@ -86,7 +86,7 @@ def test_rollouts_have_the_bits_of_those_without_graphs(name: str, replays: Repl
         assert_same(with_graph, without)
     assert len(replays) == 2 * 3  # of 8, 8 and 4 rows
     assert with_graph._tensors is not None
-    assert len(with_graph._tensors._graphs._graphs) == 2  # type: ignore[union-attr]  # it is recorded
+    assert len(with_graph._tensors._execution._graphs._graphs) == 2
 
 
 def test_the_envs_may_be_moved_in_between() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrainer.collect.acting_graph import ActingGraph
+from rltrainer.execution.policy_execution import PolicyExecution
 from tests.devices import test_acting as acting
 from tests.devices import test_overlap as overlap
 from tests.gpu.test_cuda import ON_A_GPU
@@ -15,23 +15,23 @@ replays = acting.replays
 
 @pytest.mark.parametrize("num_envs", [1, 64])
 @pytest.mark.parametrize("name", [*acting.FAST, *acting.FULL])
-def test_a_run_is_the_same_bit_for_bit(name: str, num_envs: int, replays: list[ActingGraph]) -> None:
+def test_a_run_is_the_same_bit_for_bit(name: str, num_envs: int, replays: list[PolicyExecution]) -> None:
     acting.test_a_run_is_the_same_bit_for_bit(name, num_envs, replays)
 
 
 @pytest.mark.parametrize("name", acting.STEERED)
-def test_masks_and_dicts(name: str, replays: list[ActingGraph]) -> None:
+def test_masks_and_dicts(name: str, replays: list[PolicyExecution]) -> None:
     acting.test_masks_and_dicts(name, replays)
 
 
 @pytest.mark.parametrize("name", ["recurrent_ppo_midway", "a2c_sde_midway"])
-def test_a_run_is_resumed_bit_for_bit(name: str, tmp_path: Path, replays: list[ActingGraph]) -> None:
+def test_a_run_is_resumed_bit_for_bit(name: str, tmp_path: Path, replays: list[PolicyExecution]) -> None:
     acting.test_a_run_is_resumed_bit_for_bit(name, tmp_path, replays)
 
 
 @pytest.mark.parametrize("cls", [acting.Looks, acting.Counts])
 def test_a_policy_that_cannot_be_recorded_acts_without_a_graph(
-    cls: type, replays: list[ActingGraph], caplog: pytest.LogCaptureFixture
+    cls: type, replays: list[PolicyExecution], caplog: pytest.LogCaptureFixture
 ) -> None:
     acting.test_a_policy_that_cannot_be_recorded_acts_without_a_graph(cls, {}, "", replays, caplog)
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import rltrainer as rl
-from rltrainer.collect import tensor_rollouts
 from rltrainer.collect.tensor_rollouts import TensorRollouts
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
 from rltrainer.errors import NonFiniteError
+from rltrainer.execution import cpu_loop
 from rltrainer.nets.policy import VERSION, Decision
 from rltrainer.types import DenseRollout
 
@@ -347,7 +347,7 @@ def test_the_function_of_rows_is_one_graph(name: str, monkeypatch: pytest.Monkey
         step = torch.compile(function, backend=count, dynamic=False)
         return lambda state, num_steps, *args: [step(torch.tensor([k]), *args) for k in range(num_steps)]
 
-    monkeypatch.setattr(tensor_rollouts, "CompiledLoop", traced_loop)
+    monkeypatch.setattr(cpu_loop, "CompiledLoop", traced_loop)
     traced.policy.is_compiled = True
     for k in range(2):
         for collector in (eager, traced):
