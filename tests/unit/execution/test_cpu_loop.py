@@ -12,7 +12,7 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.execution import cpu_loop
-from rltrainer.execution.cpu_loop import CompiledLoop, loops_are_tested
+from rltrainer.execution.cpu_loop import CompiledLoop, CompiledRows, loops_are_tested
 
 needs_loops = pytest.mark.skipif(not loops_are_tested(), reason="needs a version of torch whose loops were tested")
 
@@ -98,6 +98,26 @@ def test_there_is_no_loop_with_another_torch_or_more_steps_than_can_be_counted(m
     monkeypatch.setattr(cpu_loop, "LOOPS_TESTED", "0.4.")
     assert CompiledLoop("a test", interrupted)("as ever", 4, column) is None
     assert column.tolist() == [0.0] * 4
+
+
+def test_each_row_is_written_at_its_place_and_carries_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uncompiled(CompiledLoop):
+        def __call__(self, state: str, num_steps: int, *args: Any) -> dict[str, Tensor]:
+            return self.uncompiled(torch.tensor([0, num_steps]), *args)
+
+    def add(carried: Any, x: Tensor, factor: float) -> tuple[Any, Any]:
+        sums = carried["sum"] + x.cumsum(0)
+        return {"sum": sums[-1]}, {"sum": sums * factor, "x": (x,)}
+
+    monkeypatch.setattr(cpu_loop, "CompiledLoop", Uncompiled)
+    rows, start = CompiledRows("a test", add), {"sum": torch.tensor(1.0)}
+    for x, sums in (([1.0, 2.0, 4.0], [2.0, 4.0, 8.0]), ([5.0], [6.0])):
+        found = rows("as ever", len(x), start, torch.tensor(x), (10.0,))
+        assert found is not None
+        assert found[0]["sum"] == sums[-1]
+        assert found[1]["sum"].tolist() == [10 * each for each in sums]
+        assert found[1]["x"][0].tolist() == x
+        assert start["sum"] == 1.0
 
 
 @pytest.mark.parametrize(("num_ended", "num_padded"), [(0, 2), (1, 2), (2, 2), (3, 32)])
