@@ -71,8 +71,7 @@ class CrossQ(SAC):
         both = map_tree(lambda obs, next_obs: torch.cat([obs, next_obs]), batch.obs, batch.next_obs)
         values = self.critic(both, torch.cat([batch.action, next_action]), None, True)  # [E, 2 B]
         q, next_q = values[:, : len(next_action)], values[:, len(next_action) :].detach()
-        next_value = self.target_value(next_q, noise) - self.temperature() * next_log_prob
-        td_error = batch.reward + batch.discount * next_value - q
+        td_error = batch.reward + batch.discount * self.next_value(next_q, next_log_prob, noise) - q
         return 0.5 * (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
 
     def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:

@@ -136,14 +136,17 @@ class SAC(OffPolicyAlgorithm):
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:
         """Return reward + discount * (min_i Q_i(s', a') - alpha log pi(a'|s')) [B] (eq. 3 and 5).
 
-        Without `entropy_in_target` the last term is left out.
+        The last term is left out unless `entropy_in_target`.
         """
         next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
         # The lowest of several critics: the actor would go where one overestimates.
-        next_value = self.target_value(self.target_critic(batch.next_obs, next_action), noise)
-        if self.params.entropy_in_target:
-            next_value = next_value - self.temperature() * next_log_prob
-        return batch.reward + batch.discount * next_value
+        next_q = self.target_critic(batch.next_obs, next_action)
+        return batch.reward + batch.discount * self.next_value(next_q, next_log_prob, noise)
+
+    def next_value(self, q: Tensor, log_prob: Tensor, noise: Any) -> Tensor:
+        """Return the value [B] of next observations, given their Q [E, B] and log pi(a'|s') [B]."""
+        value = self.target_value(q, noise)
+        return value - self.temperature() * log_prob if self.params.entropy_in_target else value
 
     def critic_loss(self, batch: Transitions, target: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of the critics, summed, and their mean absolute error [B] without gradient."""
