@@ -69,7 +69,7 @@ def adapted_rate(rate: Tensor, kl: Tensor, desired: float) -> Tensor:
 
     The factor is 1.5; the rate stays within `RATES`. A divergence of 0, or NaN, changes nothing.
     """
-    # rsl_rl's `schedule="adaptive"`; Schulman et al. 2017 (PPO), section 4, adapts the coefficient of a penalty so.
+    # rsl_rl's `schedule="adaptive"`. Schulman et al. 2017, PPO, section 4, adapts a penalty likewise.
     lowered, raised = (rate / 1.5).clamp(min=RATES[0]), (rate * 1.5).clamp(max=RATES[1])
     return torch.where(kl > 2 * desired, lowered, torch.where((kl < desired / 2) & (kl > 0), raised, rate))
 
