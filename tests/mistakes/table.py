@@ -285,7 +285,6 @@ COMMANDS: list[tuple[str, int, str, str, str]] = [
     (f"{CARTPOLE} --seed 1-5", 2, "--seed", "'1-5'", "3, 1..5, or 1,2,7"),
     ("train --algo ppo --env CartPole-v1", 2, "No such option", "'--algo'", "The algorithm comes first"),
     ("train ppo CartPole-v1", 2, "unexpected extra argument", "(CartPole-v1)", "name an env by --env"),
-    ("train pqn --env Pendulum-v1", 1, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg"),
     ("train dqn --env Pendulum-v1", 1, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg"),
     ("train ppo --env my_envs", 2, "--env", "`my_envs`", "in a command as my_package:MyEnv"),
     ("train ppo --env CartPole-v9x", 2, "--env", "`CartPole-v9x`", "Did you mean: `CartPole`?"),
