@@ -45,7 +45,8 @@ class PQN(OnPolicyAlgorithm):
     params_class = PQNParams
     policy: QNetwork
     params: PQNParams
-    columns_if_stale = ()  # it learns the values of the greedy policy, whoever acted
+    # Older weights may act as random actions may: max_a Q(next_obs, a) holds for any action, and traces follow all.
+    columns_if_stale = ()
 
     def __init__(self, policy: QNetwork, params: PQNParams | None = None) -> None:
         super().__init__(policy, params)
