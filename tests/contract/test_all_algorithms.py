@@ -53,13 +53,13 @@ OFF_POLICY: dict[str, Make] = {
     "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
     "cql": maker(rl.CQL, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": maker(rl.TD3BC, BOX, rl.TD3BCParams(actor_update_interval=1)),
-    "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
     "bc": maker(rl.BC, DISCRETE, policy=rl.Actor), "bc_box": maker(rl.BC, BOX, policy=rl.Actor),
     "bc_multi": maker(rl.BC, MULTI_DISCRETE, policy=rl.ActorCritic),
     "bc_binary": maker(rl.BC, MULTI_BINARY, policy=rl.Actor),
     "bc_actor_critic": maker(rl.BC, BOX, policy=rl.ActorCritic),
     "bc_squashed": maker(rl.BC, BOX, policy=rl.SquashedActorCritic),
     "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
+    "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
 # The successors of ended episodes are part of the batch whose statistics CrossQ takes.

@@ -56,6 +56,16 @@ def test_a_training_gives_the_numbers_of_the_cpu(algorithm: str, tmp_path: Path,
     assert_same_weights(there.algorithm, train(algorithm, tmp_path, device="cpu", verbose=False).algorithm)
 
 
+@pytest.mark.full
+def test_data_beside_an_env_lie_where_the_buffer_does(tmp_path: Path) -> None:
+    both: dict[str, Any] = {"data": rl.ReplayBuffer.load(logged(tmp_path)), "offline_share": 0.5}
+    recipe = train("dqn", tmp_path, device="cuda", verbose=False, **both).recipe
+    buffer = recipe.make_trainer(verbose=False).params.training_collector.buffer
+    assert [str(each.device) for each in (buffer.online, buffer.offline, both["data"])] == ["cuda:0", "cuda:0", "cpu"]
+    sequences = buffer.sample_sequences(8, 2)
+    assert {str(leaf.device) for leaf in (sequences.obs, sequences.weight)} == {"cuda:0"}
+
+
 def test_a_buffer_that_takes_more_than_half_stays_on_the_host(
     tmp_path: Path, capsys: Capture, caplog: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ RUNS = [
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed", "redq_mixed",
     "ppo_float64", "sac_float64", "offline_iql_float64",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
-    "offline_rebrac", "rebrac_mixed",
+    "offline_rebrac",
     "ppo_midway", "recurrent_ppo_midway", "dqn_midway", "dqn_prioritized_midway", "sac_midway", "a2c_sde_midway",
     "ddpg_drifting_midway",
 ]  # fmt: skip
