@@ -80,6 +80,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "deterministic": (rl.DeterministicActorCritic, VECTOR, BOX, {}),
     "gaussian": (rl.GaussianActorCritic, TREE, BOX, {}),
     "squashed": (rl.SquashedActorCritic, VECTOR, DOUBLE, {"normalize_obs": True}),
+    "squashed_batch_renorm": (rl.SquashedActorCritic, VECTOR, BOX, {"net": rl.NetParams(norm="batch_renorm")}),
     "squashed_sde": (rl.SquashedActorCritic, spaces.Discrete(4, start=2), BOX, {"use_sde": True}),
     "discrete": (rl.DiscreteActorCritic, masked(3), DISCRETE, {}),
     "q": (rl.QNetwork, masked(3), DISCRETE, {"dueling": True}),
