@@ -100,16 +100,27 @@ class ObsNormalizer(nn.Module):
 class RewardScaler(nn.Module):
     """Divide rewards by the standard deviation of the discounted return, clipped to [-10, 10]; the mean is kept.
 
+    With a `limit`, nothing is clipped, and the divisor is at least the largest return so far over the limit: scaled
+    returns lie within the limit, as the values of a categorical critic must (SimbaV2, Lee et al. 2025).
+
     Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, "reward scaling".
     """
 
-    def __init__(self) -> None:
+    largest: Tensor
+
+    def __init__(self, limit: float | None = None) -> None:
         super().__init__()
         self.moments = RunningMoments()
         self.running_return: Tensor | None = None
+        self.limit, self.not_negative = limit, () if limit is None else ("largest",)
+        if limit is not None:
+            self.register_buffer("largest", torch.zeros(()))
 
     def forward(self, reward: Tensor) -> Tensor:
         """Scale rewards, any shape."""
+        if self.limit is not None:
+            std = (self.moments.var + EPS).sqrt()
+            return reward / torch.maximum(std, self.largest.to(std.dtype) / self.limit).to(reward.dtype)
         return (reward * (self.moments.var.to(reward.dtype) + EPS).rsqrt()).clamp(-CLIP, CLIP)
 
     @torch.no_grad()
@@ -129,7 +140,11 @@ class RewardScaler(nn.Module):
             there = torch.where(last < 0, initial, returns[last, envs] * ~rollout.done[last, envs])
             running = torch.where(idle[-1], there, running)
         self.running_return = running
-        self.moments.update(rollout.valid_cells(returns), ranks)
+        valid = rollout.valid_cells(returns)
+        self.moments.update(valid, ranks)
+        if self.limit is not None:
+            own = to_device(valid, self.largest.device).to(self.largest.dtype).abs()
+            self.largest.copy_(ranks.max(torch.cat([own.flatten(), self.largest.view(1)]).max()))
 
     def get_extra_state(self) -> Tensor:
         """Return the running returns [N]; they are no buffer, as the number of envs is not known in advance."""

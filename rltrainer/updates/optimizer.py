@@ -1,5 +1,6 @@
 """The one place where gradients are taken and applied; see `transforms` for what happens between."""
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import astuple
 from functools import partial
@@ -34,7 +35,9 @@ class Optimizer:
     """Minimises a loss over some parameters.
 
     A parameter stays as it is while it requires no gradient or the loss does not depend on it. A step whose gradient is
-    not finite is not applied; `take_fault` then names the first bad parameter.
+    not finite is not applied; `take_fault` then names the first bad parameter. After a step, the modules with a
+    method `project_` bring their parameters back to where they must lie, such as rows to unit length. A second call
+    must change nothing, as a step that is not finite may be followed by one.
 
     Args:
         modules: the modules to train, by name for error texts.
@@ -63,6 +66,8 @@ class Optimizer:
         if not self.parameters:
             raise ParamsError(f"Optimizer.modules: must have parameters; got {', '.join(modules) or 'no module'}")
         self.unused = UnusedParameters(modules, self.parameters, self._names)
+        parts: Iterable[Any] = itertools.chain.from_iterable(module.modules() for module in modules.values())
+        self._projected = [part for part in dict.fromkeys(parts) if hasattr(part, "project_")]
         self.schedule = lr
         self.method: Adam | TorchOptimizer = Adam(self.parameters, adam_eps, adam_betas, weight_decay)
         if factory is not None:
@@ -375,6 +380,8 @@ class Optimizer:
             self.method.step(gradient.trained, gradient.parts)
         elif isinstance(self.method, Adam) and gradient.applies is not None:
             self.method.step_flat(gradient.trained, gradient.vector, gradient.applies, gradient.doubtful)
+        for module in self._projected:
+            module.project_()
 
 
 def filled(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor]:

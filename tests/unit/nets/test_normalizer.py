@@ -10,7 +10,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler, RunningMoments
+from rltrainer.ranks.ranks import Ranks
 from rltrainer.types import Rollout
+from tests.fakes import run_in_threads
 
 BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
@@ -130,6 +132,26 @@ def test_rewards_are_divided_by_the_spread_of_the_discounted_return() -> None:
     normalizer.update(rewards(reward, no(3, 1), yes(3, 1)), gamma=0.5)
     # R = 1, 2.5, 4.25; the mean of the rewards stays.
     torch.testing.assert_close(normalizer(reward), reward / float(np.std([1.0, 2.5, 4.25])))
+
+
+@pytest.mark.parametrize(("limit", "divisor"), [(5.0, 0.7126), (1.0, 2.71)])
+def test_a_limit_bounds_scaled_returns_and_clips_nothing(limit: float, divisor: float) -> None:
+    normalizer = RewardScaler(limit)
+    done = torch.tensor([[False], [False], [True], [False]])
+    normalizer.update(rewards(torch.ones(4, 1), done, yes(4, 1)), gamma=0.9)
+    # Returns 1, 1.9, 2.71, and 1 of the next episode: their standard deviation is 0.7126, the largest is 2.71.
+    assert normalizer(torch.tensor([100.0])).tolist() == pytest.approx([100 / divisor], rel=1e-3)
+    normalizer.update(rewards(-torch.ones(1, 1), no(1, 1), yes(1, 1)), gamma=0.9)
+    assert float(normalizer.largest) == pytest.approx(2.71)  # kept, and of either sign
+
+
+def test_the_largest_return_is_that_of_all_ranks() -> None:
+    def on_rank(ranks: Ranks) -> float:
+        normalizer = RewardScaler(1.0)
+        normalizer.update(rewards(torch.full((1, 1), 1.0 + ranks.rank), yes(1, 1), yes(1, 1)), 0.9, ranks)
+        return float(normalizer.largest)
+
+    assert run_in_threads([on_rank, on_rank]) == [2.0, 2.0]
 
 
 def test_returns_continue_from_rollout_to_rollout() -> None:

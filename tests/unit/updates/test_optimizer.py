@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rltrainer.nets.target import Accumulation
 from rltrainer.updates.optimizer import Optimizer
 
 X = torch.arange(12.0).view(3, 4) / 10 - 0.5
@@ -105,3 +106,25 @@ def test_a_bad_gradient_beside_a_frozen_parameter_is_named() -> None:
     optimizer = Optimizer({"pair": pair}, 0.1)
     optimizer.step(LOSSES["shared"](pair) * float("nan"))
     assert optimizer.take_fault() == "the gradient of pair.q is not finite (loss = nan)"
+
+
+class UnitRows(nn.Linear):
+    """A layer whose rows have length 1."""
+
+    def project_(self) -> None:
+        self.weight.div_(self.weight.norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("way", ["as written", "flat", "torch"])
+def test_modules_are_projected_after_each_step_that_is_taken(way: str) -> None:
+    layer = UnitRows(2, 2, bias=False)
+    layer.weight.data = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    factory: Any = torch.optim.SGD if way == "torch" else None
+    optimizer = Optimizer({"layer": layer}, 0.1, factory=factory)
+    optimizer._is_on_host = way != "flat"  # as on a device: one vector, without a branch
+    groups = Accumulation(2)
+    optimizer.gather_over(groups)
+    for (applies,) in groups.grouped([(), ()]):
+        groups.applies = applies
+        optimizer.step(layer(torch.ones(1, 2)).sum())
+        assert torch.allclose(layer.weight.norm(dim=1), torch.ones(2)) == applies
