@@ -1,10 +1,10 @@
 """Run functions that call a policy: as written, as a compiled loop of the CPU, or as CUDA graphs.
 
 ```
-each collection   begin(exploration, explore, *key)       # `key`: what a graph depends on and does not see
-envs of the host  choose(obs, memory, generator)          # one CUDA graph and one copy down; None: as written
-envs of tensors   draws(obs, memory, generator)           # the random numbers of a row: drawn for all rows at once
-                  with exploring(): rows(carried, drawn)  # as written, one compiled loop, or CUDA graphs of 128 rows
+each collection   begin(exploration, explore, *key)  # `key`: what else a graph depends on and does not see
+envs of the host  choose(obs, memory, generator)     # one CUDA graph and one copy down; None: as written
+envs of tensors   draws(obs, memory, generator)      # the random numbers of a row, to be drawn for all rows at once
+                  rows(num_rows, carried, drawn)     # as written, one compiled loop, or CUDA graphs of 128 rows
 if that fails     the log or a warning gives the reason, and the function runs as written from then on
 ```
 """
@@ -191,7 +191,7 @@ class PolicyExecution:
         """Return `function(carried, inputs, *fixed)`: what the last row carries on, and the outputs [T, ...].
 
         The function takes any number of rows of the inputs [T, ...] at once. On the CPU they are a compiled loop if the
-        policy's updates are compiled; on CUDA some rows are one CUDA graph.
+        policy's updates are compiled; on CUDA some rows are one CUDA graph. Call it in a block of `exploring`.
         """
         if self._device.type == "cpu":
             found = self._loop(str(self._key), num_rows, carried, inputs, fixed) if self._policy.is_compiled else None
