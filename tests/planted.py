@@ -83,7 +83,7 @@ MUTANTS = [
     mutant("PQN: actions are no places in the output", "algorithms/q_learning/pqn.py",
            "self.policy.unscale(batch.action)", "batch.action", f"{ALGORITHMS}/q_learning/test_pqn.py"),
     mutant("SAC: the target leaves the entropy out", "algorithms/actor_critic/sac.py",
-           "next_q - self.temperature() * next_log_prob", "next_q - 0 * next_log_prob", OFF_POLICY),
+           "value - self.temperature() * log_prob if", "value if", OFF_POLICY),
     mutant("SAC: the temperature goes the wrong way", "algorithms/actor_critic/sac.py",
            "return -self.temperature.log_alpha *", "return self.temperature.log_alpha *", OFF_POLICY),
     mutant("TD3: the larger of the critics' values", "algorithms/actor_critic/td3.py",

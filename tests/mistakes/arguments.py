@@ -34,7 +34,7 @@ ARGUMENTS: list[Row] = [
     *fields("rl.NetParams({})", "NetParams", ParamsError,
         ("hidden_sizes=3", "hidden_sizes: must be a sequence of positive integers or None; got 3"),
         ("activation='relu'", "activation: must be a callable that makes a module, such as nn.ReLU or None; got 'relu'"),
-        ("norm='batch'", "norm: must be one of 'layer' or None; got 'batch'"),
+        ("norm='batch'", "norm: must be one of 'layer', 'batch_renorm' or None; got 'batch'"),
         ("dropout=1.0", "dropout: must be a number in [0, 1); got 1.0"),
         ("dropout=None", "dropout: must be a number in [0, 1); got None"),
         ("encoder=torch.nn.Linear(2, 2)", "encoder: must be a callable (space of a leaf) -> module or None; got "),

@@ -75,7 +75,7 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.SquashedActorCritic.for_spaces(SPACE, gym.spaces.MultiBinary(2))", SpaceError, "action_space", "got MultiBinary(2)", "a bounded Box"),
     ("rl.train(Flags, 'discrete_sac')", SpaceError, "DiscreteActorCritic.action_space", "(MultiBinary). Of the", "taken by: a2c, i"),
     ("rl.train(Walk, 'sac')", SpaceError, "SquashedActorCritic.action_space", "Discrete(2)", "taken by: a2c, c51, "),
-    ("rl.train(Turn, 'dqn')", SpaceError, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg, "),
+    ("rl.train(Turn, 'dqn')", SpaceError, "QNetwork.action_space", "Box(", "taken by: a2c, crossq, ddpg, "),
     ("rl.make_vec(Words, 2)", SpaceError, "unsupported space", "Text(", "in a wrapper of the env"),
     ("rl.ActorCritic.for_envs(rl.make_vec(Thumbnails, 2))", SpaceError, "observation_space", "10, 10, 3", "rl.SmallConvEncoder"),
     # envs
@@ -285,7 +285,7 @@ COMMANDS: list[tuple[str, int, str, str, str]] = [
     (f"{CARTPOLE} --seed 1-5", 2, "--seed", "'1-5'", "3, 1..5, or 1,2,7"),
     ("train --algo ppo --env CartPole-v1", 2, "No such option", "'--algo'", "The algorithm comes first"),
     ("train ppo CartPole-v1", 2, "unexpected extra argument", "(CartPole-v1)", "name an env by --env"),
-    ("train dqn --env Pendulum-v1", 1, "QNetwork.action_space", "Box(", "taken by: a2c, ddpg"),
+    ("train dqn --env Pendulum-v1", 1, "QNetwork.action_space", "Box(", "taken by: a2c, crossq, ddpg"),
     ("train ppo --env my_envs", 2, "--env", "`my_envs`", "in a command as my_package:MyEnv"),
     ("train ppo --env CartPole-v9x", 2, "--env", "`CartPole-v9x`", "Did you mean: `CartPole`?"),
     ("sweep ppo --env CartPole-v1 --lr 1e-5:1e-2", 2, "sweep", "'1e-5:1e-2'", "Write log:1e-5:1e-2, or uniform:1e-5:1e-2"),
