@@ -40,13 +40,6 @@ class ProbeEnv(gym.Env[Any, Any]):
         return np.array([self.sign], np.float32)
 
 
-class ConstantReward(ProbeEnv):
-    """Reward 1 whatever happens: the value is 1."""
-
-    def reward(self, action: float) -> float:
-        return 1.0
-
-
 class ValueFromObs(ProbeEnv):
     """The reward is what is observed: the value is the observation."""
 
@@ -66,13 +59,6 @@ class Discounting(ProbeEnv):
 
     def _obs(self) -> Any:
         return np.array([float(self.num_steps)], np.float32)
-
-
-class ActionFromReward(ProbeEnv):
-    """Reward 1 for an action towards +1, -1 the other way: the best action is +1."""
-
-    def reward(self, action: float) -> float:
-        return action
 
 
 class FlagsFromObs(ProbeEnv):

@@ -36,22 +36,6 @@ class TensorProbe(rl.TensorEnv):
         raise NotImplementedError
 
 
-class ConstantReward(TensorProbe):
-    """Reward 1 whatever happens: the value is 1."""
-
-    def reward(self, sign: Tensor, num_steps: Tensor, action: Tensor) -> Tensor:
-        return torch.ones_like(sign)
-
-
-class ValueFromObs(TensorProbe):
-    """The reward is the observation, and so is the value."""
-
-    sees_sign = True
-
-    def reward(self, sign: Tensor, num_steps: Tensor, action: Tensor) -> Tensor:
-        return sign
-
-
 class Discounting(TensorProbe):
     """Two steps, the reward comes with the second: the first observation is worth gamma."""
 
@@ -62,13 +46,6 @@ class Discounting(TensorProbe):
 
     def reward(self, sign: Tensor, num_steps: Tensor, action: Tensor) -> Tensor:
         return num_steps
-
-
-class ActionFromReward(TensorProbe):
-    """Reward 1 for an action towards +1, -1 the other way: the best action is +1."""
-
-    def reward(self, sign: Tensor, num_steps: Tensor, action: Tensor) -> Tensor:
-        return action
 
 
 class ActionFromObs(TensorProbe):

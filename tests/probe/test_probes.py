@@ -109,8 +109,7 @@ CASES = [
         for name in ALGORITHMS if name.removesuffix("_box") in ON_TENSORS
     ),
 ]  # fmt: skip
-with_actions = pytest.mark.parametrize(("name", "envs"), CASES)
-with_values = pytest.mark.parametrize(("name", "envs"), [case for case in CASES if ALGORITHMS[case.values[0]][1]])
+WITH_VALUES = [case for case in CASES if ALGORITHMS[case.values[0]][1]]
 
 
 def make_envs(env: type[Any], continuous: bool) -> Any:
@@ -178,27 +177,17 @@ def assert_actions(algorithm: Any, obs: torch.Tensor, expected: list[float]) -> 
         assert action * wanted > 0.6, f"wanted {expected}, got {greedy(algorithm, obs)}"
 
 
-@with_values
-def test_constant_reward(name: str, envs: Any) -> None:
-    assert values(name, train(name, envs.ConstantReward), [[0.0]]) == pytest.approx([1.0], abs=0.1)
+@pytest.mark.parametrize("name", [name for name, (_, value, _) in ALGORITHMS.items() if value])
+def test_value_from_obs(name: str) -> None:
+    assert values(name, train(name, probes.ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
 
 
-@with_values
-def test_value_from_obs(name: str, envs: Any) -> None:
-    assert values(name, train(name, envs.ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
-
-
-@with_values
+@pytest.mark.parametrize(("name", "envs"), WITH_VALUES)
 def test_discounting(name: str, envs: Any) -> None:
     assert values(name, train(name, envs.Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
 
 
-@with_actions
-def test_action_from_reward(name: str, envs: Any) -> None:
-    assert_actions(train(name, envs.ActionFromReward), torch.zeros(1, 1), [1.0])
-
-
-@with_actions
+@pytest.mark.parametrize(("name", "envs"), CASES)
 def test_action_from_obs(name: str, envs: Any) -> None:
     assert_actions(train(name, envs.ActionFromObs), SIGNS, [-1.0, 1.0])
 
