@@ -19,7 +19,6 @@ PROGRAM = Path(__file__).with_name("ranks_at_work.py")
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="torchrun ends processes by POSIX signals")
 @pytest.mark.parametrize(("fault", "num_ranks", "cause"), [
-    ("kill", 2, r"rank 1 of 2 \(pid \d+ on host \S+\) is gone"),
     ("kill", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
     ("elsewhere", 3, r"rank 1 of 3 \(pid \d+ on host \S+\) is gone"),
     ("raise", 2, r"rank 1 of 2: Traceback \(most recent call last\):\n.*\nValueError: of rank 1\n"),

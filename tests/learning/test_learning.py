@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.learning import TASKS, TENSOR_TASKS, Task, passes
+from benchmarks.learning import TASKS, Task, passes
 
 
 def learns(task: Task, num_seeds: int) -> None:
@@ -19,6 +19,7 @@ def test_learning(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", TENSOR_TASKS)
+@pytest.mark.parametrize("name", ["ppo_cartpole", "recurrent_ppo_no_velocities", "dqn_cartpole", "sac_pendulum"])
 def test_learning_with_envs_of_tensors(name: str) -> None:
-    learns(TENSOR_TASKS[name], 1)
+    """One of each kind: `tests/probe` has all others solve problems whose answers are known."""
+    learns(TASKS[f"{name}_tensor"], 1)

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 import rltrainer as rl
-from tests.resume.runs import RUNS, build
+from tests.resume.runs import build
 from tests.resume.test_resume import cut_at
+
+KINDS = ("ppo", "ppo_episodes", "recurrent_ppo", "sac", "dqn_prioritized", "offline_iql", "ppo_midway", "sac_midway")
+"""One run of each kind of trainer and collection; `test_mid_episode` compares the rows of all."""
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -27,7 +30,7 @@ def logger(path: Path) -> rl.MultiLogger:
     )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", KINDS)
 def test_rows_go_on_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     build(name, logger=logger(tmp_path / "whole")).run()
     for num_training_steps in (1, 3, 5):
