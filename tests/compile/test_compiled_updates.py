@@ -19,6 +19,7 @@ from torch._dynamo.utils import counters
 import rltrainer as rl
 from rltrainer.execution.compiler import with_code_of_its_own
 from tests import batches
+from tests.compile.traced import _traced_only as _traced_only
 from tests.fakes import POLICY_OPTIONS
 from tests.resume.runs import assert_resumes, build
 
@@ -124,8 +125,9 @@ def assert_same_training(eager: Any, compiled: Any, num_updates: int, **toleranc
         torch.testing.assert_close(compiled.policy.state_dict()[key], value, **tolerance)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", ["ppo", "recurrent_ppo", "dqn", "sac"])
 def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None:
+    """And so are those of the other algorithms, see `test_same_weights`."""
     eager, compiled = make(name), make(name)
     progress = [0.0]
     compiled.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=True)))
@@ -138,8 +140,7 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
         assert other.floats() == pytest.approx(one.floats(), rel=1e-3, abs=1e-4)
     assert compiled.is_compiled
     assert not counters["graph_break"]
-    has_delayed_actor = name.startswith(("td3", "redq", "crossq", "rebrac"))
-    assert counters["stats"]["unique_graphs"] == (2 if has_delayed_actor else 1)
+    assert counters["stats"]["unique_graphs"] == 1
     # Rounding differs in the last bits of each step; Adam's division may blow it up to a share of lr = 1e-3.
     for key, value in parameters(eager).items():
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
@@ -147,16 +148,16 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
 
 @pytest.mark.parametrize(("name", "net"), [
     ("sac", {"activation": torch.nn.PReLU}),
-    ("ppo", {"activation": torch.nn.BatchNorm1d}),
+    ("a2c", {"activation": torch.nn.BatchNorm1d}),
     # The same units are dropped. A mask is so much integer arithmetic that a second layer takes half a minute.
-    ("ddpg", {"norm": "layer", "dropout": 0.2, "hidden_sizes": (16,)}),
+    ("bc", {"norm": "layer", "dropout": 0.2}),
 ])  # fmt: skip
 def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[str, Any]) -> None:
     algorithm, policy, action_space, params = MAKERS[name]
     made = []
     for _ in range(2):
         rl.seed(5)
-        net_params = rl.NetParams(**{"hidden_sizes": (16, 16)} | net)
+        net_params = rl.NetParams(hidden_sizes=(16,), **net)
         options = POLICY_OPTIONS.get(algorithm, {})
         made.append(algorithm(policy.for_spaces(OBS, action_space, net_params, **options), params))
         made[-1].seed(3)
@@ -210,9 +211,8 @@ def test_a_bad_gradient_is_left_out_of_a_compiled_step_and_named() -> None:
     assert not all(torch.equal(before[key], value) for key, value in parameters(compiled).items())
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
-def test_an_optimizer_of_the_users_cuts_the_graph_and_follows_its_schedule(optimizer: Any) -> None:
-    eager, compiled = (make("bc", optimizer=optimizer, lr=rl.LinearSchedule(1e-2, 0.0)) for _ in range(2))
+def test_an_optimizer_of_the_users_cuts_the_graph_and_follows_its_schedule() -> None:
+    eager, compiled = (make("bc", optimizer=torch.optim.Adam, lr=rl.LinearSchedule(1e-2, 0.0)) for _ in range(2))
     progress = [0.0]
     eager.attach(rl.UpdatePlan(lambda: progress[0]))
     compiled.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=True)))
@@ -234,8 +234,9 @@ def test_large_products_are_in_the_graph_too(name: str, monkeypatch: pytest.Monk
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("shape", [(36, 40, 2), (2, 36, 40)])
-def test_compiled_steps_on_images_are_the_eager_ones(shape: tuple[int, ...]) -> None:
+def test_compiled_steps_on_images_are_the_eager_ones() -> None:
+    shape = (36, 40, 2)
+
     def image_algorithm() -> Any:
         rl.seed(5)
         space = gym.spaces.Box(0, 255, shape, np.uint8)
@@ -292,6 +293,7 @@ def test_many_algorithms_in_one_process_are_all_compiled() -> None:
     assert counters["stats"]["unique_graphs"] == 10
 
 
+@pytest.mark.usefixtures("_traced_only")
 def test_a_second_algorithm_of_a_process_is_compiled_for_its_own_sizes() -> None:
     for num_rows in (8, 6):
         algorithm = make("ppo")
@@ -321,7 +323,7 @@ def _count(module: Any, args: Any, output: torch.Tensor) -> None:
 _COUNTED = {"calls": 0}
 
 
-@pytest.mark.full
+@pytest.mark.usefixtures("_traced_only")
 @pytest.mark.parametrize("of", ["algorithm", "hook"])
 def test_what_counts_in_python_takes_its_steps_one_by_one(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = make("ppo")
@@ -339,10 +341,9 @@ def test_what_counts_in_python_takes_its_steps_one_by_one(of: str, monkeypatch: 
         assert _COUNTED["calls"] == before + 1 + 4  # once to value the rollout
 
 
-@pytest.mark.parametrize("name", ["ppo", "offline_iql"])
-def test_a_compiled_run_is_resumed_bit_for_bit(name: str, tmp_path: Path) -> None:
+def test_a_compiled_run_is_resumed_bit_for_bit(tmp_path: Path) -> None:
     def compiled() -> Any:
-        trainer = build(name)
+        trainer = build("ppo")
         params = dataclasses.replace(trainer.params, runtime=rl.RuntimeParams(compile=True))
         return type(trainer)(trainer.algorithm, params)
 

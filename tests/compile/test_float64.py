@@ -42,7 +42,7 @@ def test_scalars_that_a_step_changes_are_changed() -> None:
 @pytest.mark.parametrize("way", ["plan", "plan, in a graph", "set_weight_dtype"])
 def test_another_format_is_compiled_anew(way: str) -> None:
     """What was compiled for float32 must not be run on float64, nor the other way round."""
-    eager, compiled = make("sac"), make("sac")
+    eager, compiled = make("bc"), make("bc")
     compiled.attach(rl.UpdatePlan(runtime=COMPILED))
     for number, weights in enumerate(("float32", "float64", "float32")):
         precision = rl.PrecisionParams(weights=weights)  # type: ignore[arg-type]  # of a tuple

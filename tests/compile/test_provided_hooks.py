@@ -8,11 +8,12 @@ import torch
 
 import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler
+from tests.compile.traced import _traced_only
 from tests.resume.steered import steered_envs
 
 pytestmark = pytest.mark.full  # every test compiles
 
-__all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
+__all__ = ["_fresh_compiler", "_traced_only"]  # fixtures: every test here starts with nothing compiled
 
 
 def trained(is_on_policy: bool, is_compiled: bool) -> dict[str, torch.Tensor]:
@@ -36,6 +37,7 @@ def trained(is_on_policy: bool, is_compiled: bool) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("is_on_policy", [True, False])
+@pytest.mark.usefixtures("_traced_only")
 def test_compiled_updates_learn_the_same(is_on_policy: bool) -> None:
     compiled, uncompiled = (trained(is_on_policy, is_compiled) for is_compiled in (True, False))
     for name, weight in uncompiled.items():

@@ -14,6 +14,7 @@ from rltrainer.execution.cpu_loop import loops_are_tested
 from rltrainer.ranks.ranks import Ranks
 from tests.compile.test_compiled_updates import MAKERS, make, rollout, update
 from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
+from tests.compile.traced import _traced_only as _traced_only
 from tests.contract.test_all_algorithms import WITHOUT_RANKS, flat_state
 from tests.fakes import run_in_threads
 
@@ -45,15 +46,7 @@ def of_two(
     return first  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in FAST else [pytest.mark.full])
-        for name in MAKERS
-        if name not in WITHOUT_RANKS
-    ],
-)
-def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
+def assert_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
     _, expected, metrics = of_two(name, False)
     algorithm, found, metrics_found = of_two(name, True)
     assert algorithm.is_compiled
@@ -67,12 +60,25 @@ def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
         assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
+@pytest.mark.parametrize("name", FAST)
+def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
+    assert_compiled_ranks_train_as_uncompiled_ones(name)
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name not in FAST and name not in WITHOUT_RANKS])
+@pytest.mark.usefixtures("_traced_only")
+def test_traced_ranks_train_as_uncompiled_ones(name: str) -> None:
+    """By a compiler that is quick: what it would do else is seen of one algorithm of each kind."""
+    assert_compiled_ranks_train_as_uncompiled_ones(name)
+
+
 @pytest.mark.parametrize("options", [
     # 60 valid steps are 4 minibatches of 16. The first rank has 10 of its steps in each, padded to 16: in 3 there is
     # room for all.
-    {"update": update_few}, pytest.param({"target_kl": 1e-4, "lr": 1e-2}, marks=pytest.mark.full),
+    {"update": update_few}, {"target_kl": 1e-4, "lr": 1e-2},
     pytest.param({"desired_kl": 1e-4, "lr": 1e-3}, marks=pytest.mark.full),
 ], ids=["fewer valid steps", "an early end", "a rate that adapts"])  # fmt: skip
+@pytest.mark.usefixtures("_traced_only")
 def test_a_loop_of_ranks_takes_their_steps(options: dict[str, Any]) -> None:
     _, expected, metrics = of_two("ppo", False, **options)
     _, found, metrics_found = of_two("ppo", True, **options)
@@ -102,7 +108,7 @@ class Losing(Ranks):
         return [x, x.clone()]
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", ["a2c", "bc"])
 def test_an_error_of_an_exchange_leaves_a_graph_as_it_is(name: str) -> None:
     algorithm, ranks = make(name), Losing(0, 2)
     algorithm.attach(rl.UpdatePlan(ranks=ranks, runtime=rl.RuntimeParams(compile=True)))

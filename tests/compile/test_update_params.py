@@ -10,10 +10,11 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, transitions, update
+from tests.compile.traced import _traced_only
 
-__all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
+__all__ = ["_fresh_compiler", "_traced_only"]  # fixtures: every test here starts with nothing compiled
 
-pytestmark = pytest.mark.timeout(600)  # two graphs of PPO take a compiler a minute, beside others more
+pytestmark = pytest.mark.timeout(600)  # two graphs take a compiler half a minute, beside others more
 
 LIMITS: dict[str, dict[str, Any]] = {
     "norm": {"max_grad_norm": 0.01},
@@ -41,8 +42,9 @@ def assert_equal_updates(plain: Any, compiled: Any, num_updates: int = 3) -> Non
 
 
 @pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.usefixtures("_traced_only")
 def test_every_limit_is_one_graph(limit: str) -> None:
-    plain, compiled = both("sac", rl.UpdateParams(**LIMITS[limit]))
+    plain, compiled = both("bc", rl.UpdateParams(**LIMITS[limit]))
     assert_equal_updates(plain, compiled)
     assert sum(counters["graph_break"].values()) == 0
 
@@ -57,10 +59,9 @@ def params_of(name: str) -> tuple[rl.UpdateParams, dict[str, Any]]:
     return rl.UpdateParams(**EVERYTHING, balance_grad_norms=name in BALANCED), changes
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
-def test_everything_compiles(name: str) -> None:
-    params, changes = params_of(name)
-    plain, compiled = both(name, params, **changes)
+def test_everything_compiles() -> None:
+    params, changes = params_of("dqn")
+    plain, compiled = both("dqn", params, **changes)
     assert_equal_updates(plain, compiled, num_updates=8)
     assert not counters["graph_break"]
     assert counters["stats"]["unique_graphs"] == 2  # steps that gather, and steps that apply
@@ -111,7 +112,7 @@ def test_a_scaled_loss_is_part_of_the_graph() -> None:
 
 
 def test_another_limit_compiles_anew() -> None:
-    plain, compiled = both("dqn", rl.UpdateParams(max_grad_norm=0.01))
+    plain, compiled = both("bc", rl.UpdateParams(max_grad_norm=0.01))
     assert_equal_updates(plain, compiled, num_updates=1)
     plain.attach(rl.UpdatePlan())
     compiled.attach(COMPILED)
@@ -119,7 +120,7 @@ def test_another_limit_compiles_anew() -> None:
     assert not any("grad_norm" in key for key in update(compiled, seed=9).metrics)
 
 
-@pytest.mark.full
+@pytest.mark.usefixtures("_traced_only")
 def test_compiled_updates_end_where_uncompiled_ones_do() -> None:
     eager, compiled = (make("ppo", target_kl=3e-6) for _ in range(2))
     compiled.attach(COMPILED)

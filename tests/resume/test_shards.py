@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import rltrainer as rl
+from tests.compile.traced import _traced_only as _traced_only
 from tests.contract.test_all_algorithms import WITHOUT_RANKS
 from tests.faults.torchrun import end, start
 from tests.resume.runs import RUNS
@@ -105,9 +106,8 @@ def test_a_run_of_one_process_continues_in_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_sigterm_to_one_process_ends_both_which_save(rank: int, tmp_path: Path) -> None:
-    runs = [{"name": "ppo", "folder": "run", "cut_at": 3, "terminated": rank}]
+def test_a_sigterm_to_one_process_ends_both_which_save(tmp_path: Path) -> None:
+    runs = [{"name": "ppo", "folder": "run", "cut_at": 3, "terminated": 0}]
     found = in_processes(tmp_path, runs, code=1)
     assert found == [["SystemExit: 143"]] * 2
     again = in_processes(tmp_path, [{"name": "ppo", "folder": "run"}])
@@ -138,7 +138,7 @@ def test_shards_are_equal_after_a_run(name: str) -> None:
         assert torch.equal(x, y)
 
 
-@pytest.mark.full
+@pytest.mark.usefixtures("_traced_only")
 def test_compiled_shards_are_equal() -> None:
     """Their nine optimizers are more than the compiler keeps graphs for, were they of one code."""
     trainer = make("sac", 3, compile=True, max_epochs=1, num_envs=6, batch_size=6)
