@@ -54,6 +54,8 @@ MAKERS: dict[str, Any] = {
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX, rl.IQLParams()),
     "bc": (rl.BC, rl.Actor, DISCRETE, rl.BCParams()),
 }
+DELAYED_ACTORS = ("td3", "td3_bc", "redq", "crossq", "rebrac")
+"""Algorithms with two graphs: steps of the critics alone, and of the actor too."""
 
 
 @pytest.fixture(autouse=True)

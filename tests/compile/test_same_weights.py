@@ -32,7 +32,7 @@ from rltrainer.data.ring import Ring
 from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.tree import map_tensors
 from rltrainer.types import DenseRollout
-from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transitions
+from tests.compile.test_compiled_updates import DELAYED_ACTORS, MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import WITHOUT_RANKS
 from tests.devices.second_device import second_device
 from tests.fakes import POLICY_OPTIONS, run_in_threads
@@ -211,8 +211,8 @@ def test_the_weights_after_fifty_updates_are_the_recorded_ones(row: str) -> None
     before, found = weights_of(name, way)
     if way in OF_COMPILED:
         assert not counters["graph_break"]
-        num_ranks, has_delayed_actor = 1 + way.endswith("2 ranks"), name in ("td3", "td3_bc", "redq", "crossq", "rebrac")
-        assert counters["stats"]["unique_graphs"] == num_ranks * (1 + has_delayed_actor)
+        num_ranks = 1 + way.endswith("2 ranks")
+        assert counters["stats"]["unique_graphs"] == num_ranks * (1 + (name in DELAYED_ACTORS))
         uncompiled = weights_of(name, f"un{way}", alternates=False)[1]
         assert found.distance(uncompiled) < OF_COMPILED[way]
     if recorded()["kind of machine"] == kind_of_machine():

@@ -9,7 +9,8 @@ import torch
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
-from tests.compile.test_compiled_updates import COMPILED, MAKERS, _fresh_compiler, make, transitions, update
+from tests.compile.test_compiled_updates import COMPILED, DELAYED_ACTORS, MAKERS, make, transitions, update
+from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
 from tests.compile.traced import _traced_only
 
 __all__ = ["_fresh_compiler", "_traced_only"]  # fixtures: every test here starts with nothing compiled
@@ -77,8 +78,7 @@ def test_every_algorithm_is_traced_without_a_break(name: str, monkeypatch: pytes
     assert_equal_updates(plain, compiled, num_updates=8)
     assert not counters["graph_break"]
     # Steps that gather, and steps that apply, without and with the delayed actor.
-    has_delayed_actor = name in ("td3", "td3_bc", "redq", "crossq", "rebrac")
-    assert counters["stats"]["unique_graphs"] == (4 if has_delayed_actor else 2)
+    assert counters["stats"]["unique_graphs"] == (4 if name in DELAYED_ACTORS else 2)
 
 
 def test_a_bad_step_is_left_out_and_counted() -> None:
