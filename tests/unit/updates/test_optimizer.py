@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rltrainer.execution.compiler import tracing_gradients
 from rltrainer.nets.target import Accumulation
 from rltrainer.updates.optimizer import Optimizer
 
@@ -115,7 +116,7 @@ class UnitRows(nn.Linear):
         self.weight.div_(self.weight.norm(dim=1, keepdim=True))
 
 
-@pytest.mark.parametrize("way", ["as written", "flat", "torch"])
+@pytest.mark.parametrize("way", ["as written", "flat", "torch", "traced"])
 def test_modules_are_projected_after_each_step_that_is_taken(way: str) -> None:
     layer = UnitRows(2, 2, bias=False)
     layer.weight.data = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
@@ -124,7 +125,12 @@ def test_modules_are_projected_after_each_step_that_is_taken(way: str) -> None:
     optimizer._is_on_host = way != "flat"  # as on a device: one vector, without a branch
     groups = Accumulation(2)
     optimizer.gather_over(groups)
+
+    def step() -> None:
+        optimizer.step(layer(torch.ones(1, 2)).sum())
+
     for (applies,) in groups.grouped([(), ()]):
         groups.applies = applies
-        optimizer.step(layer(torch.ones(1, 2)).sum())
+        with tracing_gradients():
+            (torch.compile(step, backend="eager", fullgraph=True) if way == "traced" else step)()
         assert torch.allclose(layer.weight.norm(dim=1), torch.ones(2)) == applies
