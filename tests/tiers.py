@@ -1,7 +1,7 @@
 """The tiers of the tests: `make test` runs the fast one, `make test-full` the full one, and neither the slow tests.
 
-A test is `full` if it is marked so, or if it took more than `LIMIT` CPU seconds when `make costs` measured it and
-`KEPT` does not name it.
+A test is `full` if it is marked so, if `MOVED` names it, or if it took more than `LIMIT` CPU seconds when `make costs`
+measured it and `KEPT` does not name it.
 """
 
 import functools
@@ -26,6 +26,12 @@ KEPT = {
 }
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
+MOVED = {
+    # In the tables that every algorithm runs through, SAC stands for it; its own tests and the contract are fast.
+    r"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]crossq[-\]]"
+}
+"""Tests that are in the full tier however little they cost, as regular expressions of node ids."""
+
 
 @functools.cache
 def costs() -> dict[str, float]:
@@ -41,6 +47,8 @@ def tier(test: str, measured: dict[str, float]) -> str:
         measured: CPU seconds by node id; a test that is not in it is fast.
     """
     test = test.removesuffix(f"@{SITE}")
+    if any(re.match(pattern, test) for pattern in MOVED):
+        return "full"
     if measured.get(test, 0.0) <= LIMIT or any(re.match(pattern, test) for pattern in KEPT):
         return "fast"
     return "full"

@@ -50,7 +50,6 @@ OFF_POLICY: dict[str, Make] = {
     "discrete_cql": maker(rl.DiscreteCQL, DISCRETE), "sac": maker(rl.SAC, BOX), "ddpg": maker(rl.DDPG, BOX),
     "td3": maker(rl.TD3, BOX, rl.TD3Params(actor_update_interval=1)), "tqc": maker(rl.TQC, BOX),
     "redq": maker(rl.REDQ, BOX, rl.REDQParams(actor_update_interval=1)), "iql": maker(rl.IQL, BOX),
-    "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
     "cql": maker(rl.CQL, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": maker(rl.TD3BC, BOX, rl.TD3BCParams(actor_update_interval=1)),
     "bc": maker(rl.BC, DISCRETE, policy=rl.Actor), "bc_box": maker(rl.BC, BOX, policy=rl.Actor),
@@ -60,6 +59,7 @@ OFF_POLICY: dict[str, Make] = {
     "bc_squashed": maker(rl.BC, BOX, policy=rl.SquashedActorCritic),
     "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
     "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
+    "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
 # The successors of ended episodes are part of the batch whose statistics CrossQ takes.
