@@ -27,7 +27,7 @@ KEPT = {
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
 MOVED = {
-    # In the tables that every algorithm runs through, others stand for these; their own tests and the contract are fast.
+    # In tables of all algorithms, others stand for these. Their own tests and the contract are fast.
     r"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[](crossq|pqn|rebrac)[-\]]"
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
