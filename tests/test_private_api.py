@@ -21,7 +21,6 @@ FAMILIES = {"_foreach_": "_foreach_*", "_forward_": "_*_hooks", "_backward_": "_
 PRIVATE = {
     "_foreach_*": "one call for all tensors of a list; documented as beta, most without a public name",
     "_fused_adam_": "torch.optim.Adam(fused=True) spends most of its time around this call",
-    "_fused_adamw_": "as `_fused_adam_`, of torch.optim.AdamW",
     "_dynamo": "trace_autograd_ops: without it no compiled step can take its gradients",
     "_inductor": "a loop around a graph that takes gradients has no public name",
     "_modules": "nn.Module's attribute lookup is 2 us of a forward pass",

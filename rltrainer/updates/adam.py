@@ -88,11 +88,12 @@ class Adam:
             self.num_missed += torch.tensor([not each for each in moves])
             counts = list((self.num_steps - self.num_missed).unbind())
             mean, square, counts = (list(itertools.compress(each, moves)) for each in (mean, square, counts))
-        fused = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_  # what torch.optim calls if fused=True
-        fused(
-            list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [], counts,
-            lr=self.rate if self.adapts else self._lr, beta1=self.betas[0], beta2=self.betas[1],
-            weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
+        lr = self.rate if self.adapts else self._lr
+        if self.weight_decay:  # p <- p - lr * weight_decay * p
+            torch._foreach_mul_(list(trained), 1 - lr * self.weight_decay)
+        torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls
+            list(trained), list(map(Tensor.contiguous, gradients)), mean, square, [], counts, lr=lr,
+            beta1=self.betas[0], beta2=self.betas[1], weight_decay=0.0, eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
     def step_flat(

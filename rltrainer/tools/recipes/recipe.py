@@ -497,10 +497,10 @@ class Recipe(AnyRecipe):
         """Return the data on a device; a `SpaceError` if its spaces are not the env's, a `NonFiniteError` for NaN."""
         expected = dict(zip(("observation_space", "action_space"), spaces, strict=True))
         data = self.data if isinstance(self.data, ReplayBuffer) else load_data(cast(str, self.data), **expected)
-        for name, space in expected.items():
+        found = data.observation_space, data.action_space
+        for (name, space), own in zip(expected.items(), found, strict=True):
             where = f"{type(self).__name__}.data.{name}"
-            found = getattr(data, name)
-            if mismatch := describe_mismatch(where, space, found, with_bounds=name == "action_space"):
+            if mismatch := describe_mismatch(where, space, own, with_bounds=name == "action_space"):
                 raise SpaceError(f"{mismatch}. The data must be of this env.")
         data.check_finite()
         return data.to(device)
