@@ -99,7 +99,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> SweepResult:
     trials = [as_trial(each, _fields(folder, each), folder, seeds) for each in found if each.state.is_finished()]
     swept: AnyRecipe | None = None
     with contextlib.suppress(ParamsError):  # a function, or an env that the file only names
-        cls = OfflineRecipe if "data" in make else Recipe
+        cls = Recipe if "num_env_steps" in make else OfflineRecipe
         swept = cls.from_json(json.dumps({"params": cls.__name__, "fields": make}))
     return SweepResult(folder, tuple(trials), swept)
 

@@ -234,7 +234,8 @@ _ON_POLICY: dict[str, Range] = {
 _OFF_POLICY: dict[str, Range] = {"lr": LogUniform(1e-5, 2e-3), **_GAMMA, "batch_size": [32, 64, 128, 256, 512], **_NET}
 _ACTOR_CRITIC: dict[str, Range] = {**_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.02, 0.05]}
 _TD3: dict[str, Range] = {**_ACTOR_CRITIC, "exploration_noise": Uniform(0.05, 0.5)}
-_SAC: dict[str, Range] = {**_ACTOR_CRITIC, "critic_lr": LogUniform(1e-5, 2e-3)}
+_CROSSQ: dict[str, Range] = {**_OFF_POLICY, "critic_lr": LogUniform(1e-5, 2e-3)}
+_SAC: dict[str, Range] = {**_ACTOR_CRITIC, **_CROSSQ}
 _PQN: dict[str, Range] = {
     "lr": LogUniform(1e-5, 2e-3), **_GAMMA, "td_lambda": [0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 0.95],
     "collection_step_num_env_steps": [256, 512, 1024, 2048, 4096], "batch_size": [32, 64, 128, 256, 512], **_NET,
@@ -246,6 +247,7 @@ _A2C: dict[str, Range] = {
 }  # fmt: skip
 DEFAULT_RANGES: dict[str, dict[str, Range]] = {
     "a2c": _A2C | {"collection_step_num_env_steps": [32, 64, 128, 256, 512]},
+    "crossq": _CROSSQ,
     "ddpg": _TD3,
     "dqn": _Q_LEARNING,
     "ppo": _A2C
