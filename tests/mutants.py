@@ -101,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time")
     options = parser.parse_args(arguments)
     mutants = [mutant for mutant in MUTANTS if options.only.lower() in mutant.name.lower()]
+    if not mutants:
+        parser.error(f"--only: no mistake has {options.only!r} in its name")
     began, free = time.perf_counter(), queue.SimpleQueue[Path]()
 
     def judge_in_free_tree(mutant: Mutant) -> Verdict:
