@@ -40,7 +40,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
         num_rows = None if num_steps is None else -(-num_steps // self.num_envs)
         if isinstance(algorithm, OnPolicyAlgorithm):
             algorithm.check_batch_size(self.batch_size, num_rows, self.num_envs)
-            if num_rows is not None or self.batch_size is None:  # else nobody knows
+            if num_rows is not None or self.batch_size is None:  # otherwise the rollout decides
                 num_steps = (num_rows or 1) * self.num_envs
                 num_minibatches = math.ceil(num_steps / (self.batch_size or num_steps))
                 algorithm.check_num_steps(num_minibatches * self.update_step_num_repetitions / self.update.accumulate)

@@ -171,4 +171,5 @@ def _check_layers(algorithm: Algorithm) -> None:
     for part in algorithm.policy.modules():
         if isinstance(part, BATCH_NORMS):
             rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
-            raise ParamsError.about(type(algorithm).__name__, "policy", rule, type(part), "Take nn.LayerNorm.")
+            hint = "It needs one: train in one shard." if algorithm.uses_batch_stats else "Take nn.LayerNorm."
+            raise ParamsError.about(type(algorithm).__name__, "policy", rule, type(part), hint)

@@ -129,7 +129,7 @@ def assert_same_training(eager: Any, compiled: Any, num_updates: int, **toleranc
 
 @pytest.mark.parametrize("name", ["ppo", "recurrent_ppo", "dqn", "sac"])
 def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None:
-    """And so are those of the other algorithms, see `test_same_weights`."""
+    """`test_same_weights` shows the same of the other algorithms."""
     eager, compiled = make(name), make(name)
     progress = [0.0]
     compiled.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=True)))

@@ -48,7 +48,7 @@ NUM_UPDATES = 50
 TOLERANCE = 1e-5
 """Of a projection, after 50 to 400 steps of Adam."""
 OF_COMPILED = {"compiled": 1e-4, "compiled, 2 ranks": 1e-9}
-"""Of a projection from that of uncompiled steps, by the number format."""
+"""How far a projection may be from the one of uncompiled steps, by the number format."""
 
 
 @dataclasses.dataclass(frozen=True)

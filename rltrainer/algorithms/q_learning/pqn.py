@@ -20,7 +20,7 @@ from rltrainer.validation.field_rules import PositiveFloat, Scheduled, UnitFloat
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PQNParams(AlgorithmParams):
-    """Hyperparameters of PQN, by default those of CleanRL's `pqn.py` for a few envs.
+    """Hyperparameters of PQN; the defaults are for a few envs, from CleanRL's `pqn.py`.
 
     Its sources use RAdam (`optimizer=torch.optim.RAdam`), the default here is Adam, which fits into CUDA graphs.
     """

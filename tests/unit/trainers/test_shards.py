@@ -372,6 +372,8 @@ def test_no_batch_norm(norm: Any) -> None:
     rule = "must have no batch norm in a run of several shards, as each would have statistics of its own"
     assert text.startswith(f"ScriptedOnPolicy.policy: {rule}; got ")
     assert text.endswith("Take nn.LayerNorm.")
+    algorithm.uses_batch_stats = True  # type: ignore[misc]  # as CrossQ's class
+    assert error_text(ParamsError, params.create_trainer, algorithm).endswith("It needs one: train in one shard.")
 
 
 def test_no_log_is_resumed(tmp_path: Path) -> None:

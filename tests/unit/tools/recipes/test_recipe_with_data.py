@@ -1,4 +1,4 @@
-"""Training in an env and from data at once, by a recipe: RLPD, and what was trained on data and goes on."""
+"""Training in an env and from data at once, by a recipe: RLPD, and algorithms that data trained first."""
 
 import copy
 import json
