@@ -1,5 +1,6 @@
 """CrossQ: targets from the critics' own pass over both observations of a transition."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -44,6 +45,9 @@ def test_one_pass_gives_values_and_targets() -> None:
     gradient = torch.autograd.grad(loss, q)[0]
     assert gradient[:, 2:].tolist() == [[0.0, 0.0], [0.0, 0.0]]  # the target has no gradient
     assert gradient[:, :2].tolist() == [pytest.approx([-1.44, 0.5]), pytest.approx([-1.94, 1.0])]
+    algorithm.params = dataclasses.replace(algorithm.params, entropy_in_target=False)
+    # Targets 1 + 0.9 * 3 = 3.7 and 1: (7.29 + 1) / 4 + (13.69 + 4) / 4.
+    assert float(algorithm.critic_step(data, algorithm.sample_noise(data))[0].detach()) == pytest.approx(6.495)
 
 
 def test_actor_and_critics_count_their_own_passes() -> None:
