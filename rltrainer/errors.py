@@ -95,7 +95,7 @@ class MissingExtraError(RLTrainerError, ImportError):
 
 def install_extra(extra: str) -> str:
     """Return the sentence with the command that installs an extra."""
-    return f'Run in a clone: pip install ".[{extra}]"'
+    return f'Run: pip install "rltrainer[{extra}]"'
 
 
 @contextmanager

@@ -10,9 +10,10 @@ import os
 import platform
 import secrets
 import stat
+import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import host_id, process_exists
@@ -74,6 +75,18 @@ class FolderLock:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+
+    def wait(self, seconds: float = 120.0) -> Self:
+        """Take the lock as `acquire` does, if its holder ends in time: a process of a killed program may still save."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self.acquire()
+                return self
+            except CheckpointError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
 
     def check(self) -> None:
         """Raise a `CheckpointError` if another process took the lock, as where a network file system loses it."""

@@ -48,7 +48,8 @@ def _text(value: int | float | None) -> str:
 def make_bar(**options: Any) -> Any:
     """Return a bar of tqdm's on the standard error, or lines without the picture of its `bar_format`."""
     if options.get("disable") or is_watched():
-        return tqdm(**options)
+        # A notebook breaks a bar that is on another stream than the lines above it.
+        return tqdm(**options, file=sys.stdout if "ipykernel" in sys.modules else None)
     layout = options.pop("bar_format", _LINE).replace("{bar}|", "")
     pace = {"mininterval": SECONDS_OF_A_LINE, "maxinterval": SECONDS_OF_A_LINE, "delay": SECONDS_OF_A_LINE}
     return tqdm(**options, **pace, miniters=0, file=_Lines(), bar_format=layout, leave=True)

@@ -26,11 +26,11 @@ LEAVES = {
     "train --env CartPole-v1 --plot --record": [
         f"{PPO}/learning_curve.png", f"{PPO}/page.html", f"{PPO}/videos/best.mp4", f"{PPO}/best.safetensors"
     ],
-    "train ppo --env CartPole-v1 --lr 1e-3 --seed 1..3": [f"{PPO}_seed{seed}/best.safetensors" for seed in (1, 2, 3)],
+    "train ppo --env CartPole-v1 --lr 1e-3 --seed 1..3": [f"{PPO}-2/seed-{seed}/best.safetensors" for seed in (1, 2, 3)],
     "train --recipe sac/Pendulum-v1": [f"{SAC}/best.safetensors"],
     "train sac --env Pendulum-v1 --start runs/sac_Pendulum-v1": [f"{SAC}-2/best.safetensors"],
     "record runs/sac_Pendulum-v1": [f"{SAC}/videos/best.mp4"],
-    "plot runs/ppo_CartPole-v1_seed1 runs/ppo_CartPole-v1_seed2 --path ppo.png": ["ppo.png"],
+    "plot runs/ppo_CartPole-v1-2": [f"{PPO}-2/learning_curve.png"],
     "plot runs": ["curves.png"],
     "export runs/sac_Pendulum-v1": [f"{SAC}/best.onnx"],
 }  # fmt: skip

@@ -101,7 +101,7 @@ def machine() -> Iterator[tuple[str, str]]:
     yield "ffmpeg", shutil.which("ffmpeg") or ("that of imageio-ffmpeg" if _version("imageio-ffmpeg") else "none")
     for extra, package in EXTRAS.items():
         version = _version(package)
-        yield extra, f"{package} {version}" if version else f'not installed: pip install ".[{extra}]" in a clone'
+        yield extra, f"{package} {version}" if version else f'not installed: pip install "rltrainer[{extra}]"'
 
 
 def look_at_env(env: Any) -> Iterator[tuple[str, bool | None, str]]:

@@ -33,9 +33,9 @@ def require_extras(is_drawn: bool, filmed_env: Callable[[], Any] | None) -> None
         env.close()
 
 
-def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return") -> None:
-    """Draw learning curves, and a single run's page, or the trials of a sweep; a `ParamsError` for another ending."""
-    only = runs[0] if len(runs) == 1 else None
+def draw(runs: Sequence[Path], path: Path | None = None, value: str = "test/return", of: Path | None = None) -> None:
+    """Draw curves, with the page of one run or of the folder `of` all, or a sweep; a bad ending is a `ParamsError`."""
+    only = runs[0] if len(runs) == 1 and of is None else of
     is_sweep = only is not None and (only / DESCRIBED).exists()
     if only is not None:
         RunFolder(only).refuse_links()

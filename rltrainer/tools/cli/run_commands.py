@@ -9,8 +9,9 @@ import click
 from rltrainer.algorithms import load_policy
 from rltrainer.envs.make_vec import single_env
 from rltrainer.errors import CheckpointError
+from rltrainer.loggers import RunFolder
 from rltrainer.tools.cli.pictures import draw, film
-from rltrainer.tools.cli.train_command import train_in
+from rltrainer.tools.cli.train_command import RESUME, train_in
 from rltrainer.tools.cli.values import env_named
 from rltrainer.tools.evaluation import evaluate_policy
 from rltrainer.tools.evaluation import watch as watch_policy
@@ -19,6 +20,8 @@ from rltrainer.tools.plots import table
 from rltrainer.tools.plots.run_data import curve
 from rltrainer.tools.recipes import AnyRecipe, recipe_of
 from rltrainer.tools.recipes.cookbook import NAME as RECIPE
+from rltrainer.tools.recipes.cookbook import seeds_in
+from rltrainer.tools.recipes.training import run_recipes, saying_what_is_saved
 from rltrainer.tools.runs import open_run
 from rltrainer.tools.runs.opened_run import run_of, runs_in
 from rltrainer.tools.sweeps.result import DESCRIBED
@@ -38,14 +41,19 @@ DEVICE = click.option(
     "--device", metavar="DEVICE", help="Another device than the run's: cpu, cuda, or a GPU by number: cuda:1."
 )
 def resume(run: Path, env: str | None, max_epochs: int | None, device: str | None) -> None:
-    """Resume a run where it stopped, bit for bit.
+    """Resume a run, or the runs of several seeds, where it stopped, bit for bit.
 
     It starts from the newest checkpoint. --max-epochs extends a finished run. On another device the run continues with
     other random numbers.
     """
-    given = {"device": device, "max_epochs": max_epochs}
-    recipe = _recipe(run, env).with_fields(**{name: each for name, each in given.items() if each is not None})
+    given = {name: each for name, each in {"device": device, "max_epochs": max_epochs}.items() if each is not None}
+    if seeds := seeds_in(run):
+        runs = [(_recipe(folder, env).with_fields(**given), folder) for folder in seeds]
+        with saying_what_is_saved("rltrainer", RunFolder(run), RESUME):
+            run_recipes(runs, RunFolder(run))
+        return
     opened = open_run(run)
+    recipe = _recipe(opened.folder, env).with_fields(**given)
     if max_epochs is None and opened.stop_reason == "max_epochs":
         click.echo("rltrainer: the run is finished; --max-epochs N extends it")
     if opened.newest_checkpoint is None and opened.folder.checkpoints.exists():
@@ -113,7 +121,7 @@ def plot(runs: tuple[Path, ...], path: Path | None, value: str, is_table: bool) 
     """
     found = [each for folder in runs for each in _runs_of(folder, value)]
     if not is_table:
-        draw(found, path, value)
+        draw(found, path, value, runs[0] if len(runs) == 1 and seeds_in(runs[0]) else None)
     elif path is None:
         click.echo(table(found, value), nl=False)
     else:
@@ -143,10 +151,10 @@ def _runs_of(folder: Path, value: str) -> list[Path]:
     return logged or [folder]
 
 
-def _recipe(run: Path, env: str | None) -> AnyRecipe:
+def _recipe(folder: RunFolder, env: str | None) -> AnyRecipe:
     live: dict[str, Any] = {} if env is None else {"env": env_named(env)}
     try:
-        return recipe_of(open_run(run).folder, **live)
+        return recipe_of(folder, **live)
     except CheckpointError as error:
         raise CheckpointError(str(error).replace("pass env=...", "name it: --env my_package:MyEnv")) from error
 
@@ -158,7 +166,7 @@ def _env(run: Path, env: str | None, **more: Any) -> Any:
         opened = open_run(folder or run)
         problem = f"{opened.folder.params}: does not say which env the run is of. Name it: --env my_package:MyEnv."
         if (opened.folder.path / RECIPE).exists():
-            recipe = _recipe(opened.folder.path, env)
+            recipe = _recipe(opened.folder, env)
             if recipe.env is not None:
                 return functools.partial(recipe.make_env, **more)
         elif env is None and opened.env_id is not None:

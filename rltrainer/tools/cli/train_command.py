@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import click
 import gymnasium as gym
 
-from rltrainer.algorithms import load
 from rltrainer.checkpoint import CheckpointParams
 from rltrainer.errors import ParamsError
 from rltrainer.loggers import RunFolder
@@ -22,9 +21,7 @@ from rltrainer.tools.cli.pictures import draw, film, require_extras
 from rltrainer.tools.cli.values import SYNTAX, env_named, read_seeds
 from rltrainer.tools.recipes import AnyRecipe, OfflineRecipe, get, run_recipe
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
-from rltrainer.tools.recipes.cookbook import write_recipe
-from rltrainer.tools.recipes.training import choose_recipe, rollout_words, saying_what_is_saved
-from rltrainer.tools.runs import open_run, run_seeds
+from rltrainer.tools.recipes.training import choose_recipe, rollout_words, saying_what_is_saved, train_seeds
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import did_you_mean
@@ -154,13 +151,14 @@ EXPLAINING = (
 @click.option(
     "--seed", default="0", metavar="SEEDS", help="One, or several at once: 1..5, or 1,2,7.", show_default=True
 )
+@click.option("--num-seeds", type=click.IntRange(1), metavar="N", help="Train with N seeds, from --seed on.")
 @click.option("--folder", default="runs", metavar="FOLDER", help="Where the run's folder is made.", show_default=True)
 @click.option("--num-ranks", type=click.IntRange(1), metavar="N", help="Train in N processes, as torchrun does.")
 @click.option("--plot", "is_drawn", is_flag=True, help="Draw the learning curve and the page at the end.")
 @click.option("--record", "is_filmed", is_flag=True, help="Record a video of the best algorithm at the end.")
 @click.pass_context
 def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: str | None, recipe: str | None,
-          seed: str, folder: str, num_ranks: int | None, is_drawn: bool, is_filmed: bool,
+          seed: str, num_seeds: int | None, folder: str, num_ranks: int | None, is_drawn: bool, is_filmed: bool,
           **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
@@ -172,6 +170,9 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
         seeds = read_seeds(seed)
     except ValueError:
         raise click.BadParameter(f"{seed!r} is no seed: 3, 1..5, or 1,2,7", ctx, param_hint="--seed") from None
+    if num_seeds is not None and len(seeds) > 1:
+        raise click.UsageError(f"--num-seeds counts from one seed, not from {seed}", ctx)
+    seeds = [first + i for first in seeds for i in range(num_seeds or 1)]
     num_started, place = ranks_to_start("train", num_ranks), torchrun_place()
     if len(seeds) > 1 and (num_started or place):
         hint = "run several seeds without it, or one after the other"
@@ -190,21 +191,20 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
     require_extras(is_drawn, filmed_env)
     click.echo(f"rltrainer: {ctx.meta['words']}{rollout_words(ctx.meta['recipe'], made)}; {made.length}")
     if len(seeds) > 1:
-        runs = _train_seeds(made, seeds, folder, checkpoint)
-        picture = Path(folder) / f"{made.name.replace('/', '_')}.png"
+        path, runs = _train_seeds(made, seeds, folder, checkpoint)
     else:
         made = dataclasses.replace(made, seed=seeds[0])
         begin = functools.partial(_train_new, made, folder, checkpoint)
         path = begin() if num_started is None else run_ranks("train", num_started, begin)
         if place is not None and place[0] > 0:
             return
-        runs, picture = [path], path / "learning_curve.png"
+        runs = [path]
     if filmed_env is not None:
         for run in runs:
             film(run, filmed_env, device=made.device)
     # After the videos, which the page shows.
     if is_drawn:
-        draw(runs, picture)
+        draw(runs, of=path)
 
 
 def require_source(ctx: click.Context, env: str | None, recipe: str | None, data: str | None) -> None:
@@ -220,7 +220,7 @@ def train_in(folder: RunFolder, recipe: AnyRecipe, checkpoint: dict[str, Any]) -
     """Train in a folder, or resume its run, and print the result."""
     say = functools.partial(process_ranks().once, click.echo)
     say(f"rltrainer: to {folder.path}")
-    with saying_what_is_saved("rltrainer", [folder], RESUME):
+    with saying_what_is_saved("rltrainer", folder, RESUME):
         live = {"checkpoint": CheckpointParams(folder.checkpoints, **checkpoint)} if checkpoint else {}
         info = run_recipe(recipe, folder, **live).info
     say(f"{info}\nrltrainer: the best algorithm is {folder.best}")
@@ -233,31 +233,14 @@ def _train_new(recipe: AnyRecipe, folder: str, checkpoint: dict[str, Any]) -> Pa
     return run_folder.path
 
 
-def _train_seeds(recipe: AnyRecipe, seeds: list[int], folder: str, checkpoint: dict[str, Any]) -> list[Path]:
-    """Train several seeds at once, and return the folders of the seeds that did not fail."""
-    name = recipe.name.replace("/", "_")
-    run_folders = {seed: RunFolder.new(f"{name}_seed{seed}", folder) for seed in seeds}
-    with saying_what_is_saved("rltrainer", run_folders.values(), RESUME):
-        ended = run_seeds(functools.partial(make_trainer, recipe, run_folders, checkpoint), seeds)
-    runs = []
-    for run in ended:
-        run_folder = run_folders[run.seed]
-        score = "failed" if run.result is None else f"best score {run.result.best_score}"
-        click.echo(f"seed {run.seed}: {score}, {run_folder.path}")
-        if run.result is None:
-            continue
-        runs.append(run_folder.path)
-        # Without test steps the last algorithm is the best known one.
-        if recipe.env is None and (saved := open_run(run_folder.path).newest_checkpoint) is not None:
-            run_folder.save_best(load(saved))
-    return runs
-
-
-def make_trainer(recipe: AnyRecipe, folders: dict[int, RunFolder], checkpoint: dict[str, Any], seed: int) -> Any:
-    """Return the trainer of a seed, after writing its recipe to its folder."""
-    folder, recipe = folders[seed], dataclasses.replace(recipe, seed=seed)
-    write_recipe(recipe, folder)
-    return recipe.make_trainer(run_folder=folder, checkpoint=CheckpointParams(folder.checkpoints, **checkpoint))
+def _train_seeds(recipe: AnyRecipe, seeds: list[int], root: str, checkpoint: dict[str, Any]) -> tuple[Path, list[Path]]:
+    """Train several seeds at once, and return their folder, and the folders of the seeds that did not fail."""
+    folder = RunFolder.new(recipe.name.replace("/", "_"), root)
+    click.echo(f"rltrainer: to {folder.path}")
+    with saying_what_is_saved("rltrainer", folder, RESUME):
+        live = {"checkpoint": CheckpointParams(folder.path, **checkpoint)} if checkpoint else {}
+        training = train_seeds(recipe, seeds, folder, **live)
+    return folder.path, [run.result.folder.path for run in training.runs if run.result is not None]
 
 
 def _recipe_of(args: list[str]) -> tuple[AnyRecipe, str]:

@@ -4,8 +4,10 @@ Matplotlib is imported when the first figure is made, and never `pyplot`: nothin
 settings of the user's stay as they are.
 """
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rltrainer.errors import importing_extra
@@ -60,13 +62,20 @@ def new_figure(
     from matplotlib.figure import Figure
 
     num_rows = -(-num_axes // num_columns)
-    figure = Figure(figsize=(size[0] * num_columns, size[1] * num_rows), layout="constrained")
+    figure: Any = Figure(figsize=(size[0] * num_columns, size[1] * num_rows), layout="constrained")
+    figure._repr_png_ = partial(_png, figure)  # else a notebook shows figures only after an import of `pyplot`
     if title:
         figure.suptitle(label(title), weight="bold", size=11)
     grid = figure.subplots(num_rows, num_columns, squeeze=False).flatten()
     for axes in grid[num_axes:]:
         axes.remove()
     return figure, list(grid[:num_axes])
+
+
+def _png(figure: Figure) -> bytes:
+    with drawing():
+        figure.savefig(file := io.BytesIO(), format="png")
+    return file.getvalue()
 
 
 def count_steps(axes: Axes, unit: str) -> None:

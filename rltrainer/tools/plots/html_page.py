@@ -16,11 +16,13 @@ import numpy as np
 
 from rltrainer.errors import CheckpointError
 from rltrainer.files.atomic_write import replaced_file
+from rltrainer.loggers import RunFolder
 from rltrainer.state.state_file import read_state
 from rltrainer.tools.plots import run_data
-from rltrainer.tools.plots.curves import draw_panels, learning_curve
+from rltrainer.tools.plots.curves import draw_panels, learning_curve, learning_curves
 from rltrainer.tools.plots.figures import Figure, drawing
 from rltrainer.tools.plots.run_data import AnyRun, curve, step_unit
+from rltrainer.tools.recipes.cookbook import seeds_in
 from rltrainer.tools.runs import Run
 from rltrainer.validation.field_rules import AnyPath, checked, is_finite
 
@@ -54,41 +56,50 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
     is written again shows the run's newest state.
 
     Args:
-        run: the folder of a run, or what `rl.open_run` returns; it may still be training.
+        run: the folder of a run, or what `rl.open_run` returns; it may still be training. The page of a folder of
+            several seeds has the curves of all, and how each ended.
         path: of the page; None is `page.html` in the run's folder.
 
     Raises:
         CheckpointError: the run cannot be read, or its folder holds links that a write would follow.
         OSError: the page cannot be written.
     """
-    run = run_data.as_run(run)
+    seeds = [] if isinstance(run, Run) or not seeds_in(run) else run_data.as_runs(run)
+    run = seeds[0] if seeds else run_data.as_run(run)
+    folder = RunFolder(run.folder.path.parent) if seeds else run.folder
     if path is None:
-        run.folder.refuse_links()
-    path = run.folder.path / "page.html" if path is None else Path(checked("page", "path", path, AnyPath))
-    text = "\n".join(_lines(run, path))
+        folder.refuse_links()
+    path = folder.path / "page.html" if path is None else Path(checked("page", "path", path, AnyPath))
+    text = "\n".join(_lines(run, path, seeds))
     with replaced_file(path) as file:
         file.write(text.encode("utf-8", "replace"))
     return path
 
 
-def _lines(run: Run, path: Path) -> Iterator[str]:
-    name = escape(run_data.title_of(run))
+def _lines(run: Run, path: Path, seeds: list[Run]) -> Iterator[str]:
+    title = run_data.title_of(run)
+    name = escape(f"{title.rpartition(', seed')[0]}, {len(seeds)} seeds" if seeds else title)
     yield f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     yield f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>'
     yield f"<h1>{name}</h1>"
-    reason = run.stop_reason
-    state, words = ("unfinished", "not finished") if reason is None else ("finished", f"finished: {reason}")
-    yield f'<p class="status {state}">{escape(words)}</p>'
-    yield from _cards(dict(_facts(run)))
-    if curve(run, "test/return") or curve(run, "training/return"):
-        yield "<h2>Returns</h2>"
-        yield _picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
-    yield from _videos(run, path)
-    yield from _metrics(run)
-    if timing := dict(_timing(run)):
-        yield "<h2>Timing</h2>"
-        yield from _cards(timing)
+    for each in seeds or [run]:
+        reason = each.stop_reason
+        state, words = ("unfinished", "not finished") if reason is None else ("finished", f"finished: {reason}")
+        best = f"{each.name}: best score {dict(_facts(each)).get('best score', 'none')}; " if seeds else ""
+        yield f'<p class="status {state}">{escape(best + words)}</p>'
+    if drawn := [each for each in seeds if curve(each, "test/return")]:
+        yield _picture(learning_curves(drawn), "learning curves: mean return of test episodes over steps, all seeds")
+    if not seeds:
+        yield from _cards(dict(_facts(run)))
+        if curve(run, "test/return") or curve(run, "training/return"):
+            yield "<h2>Returns</h2>"
+            yield _picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
+        yield from _videos(run, path)
+        yield from _metrics(run)
+        if timing := dict(_timing(run)):
+            yield "<h2>Timing</h2>"
+            yield from _cards(timing)
     yield "<h2>Params</h2>"
     yield from _table("algorithm", run.algorithm, is_open=True)
     yield from _table("trainer", run.trainer)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.tools.recipes import recipe_of
 from rltrainer.tools.runs import Run, open_run
+from rltrainer.tools.runs.opened_run import runs_in
 
 Array: TypeAlias = NDArray[np.float64]
 # An opened run, or its folder.
@@ -44,8 +46,10 @@ def as_run(run: AnyRun) -> Run:
 
 
 def as_runs(runs: AnyRun | Sequence[AnyRun]) -> list[Run]:
-    """Return one run or several, opened."""
-    return [as_run(run) for run in ([runs] if isinstance(runs, str | os.PathLike | Run) else runs)]
+    """Return one run or several, opened; a folder of runs, as several seeds have it, stands for all of them."""
+    given: Sequence[AnyRun] = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
+    found: list[Sequence[AnyRun]] = [[run] if isinstance(run, Run) else runs_in(Path(run)) or [run] for run in given]
+    return [as_run(run) for of_folder in found for run in of_folder]
 
 
 def curve(run: Run, value: str) -> Curve | None:

@@ -8,6 +8,7 @@ None, which TOML has not, is `"none"`.
 
 import contextlib
 import functools
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -128,6 +129,12 @@ def epochs_of(folder: RunFolder) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def seeds_in(folder: str | os.PathLike[str]) -> list[RunFolder]:
+    """Return the folders of the runs of `rl.train(num_seeds=...)` by seed; none in another folder."""
+    found = [path.parent for path in Path(folder).glob(f"seed-*/{NAME}") if path.parent.name[5:].isdecimal()]
+    return [RunFolder(path) for path in sorted(found, key=lambda path: int(path.name[5:])) if not path.is_symlink()]
+
+
 def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     """Return the recipe in a run's folder; a `CheckpointError` if it is missing, damaged, or names a missing object.
 
@@ -149,7 +156,7 @@ def recipe_of(folder: RunFolder, **live: object) -> AnyRecipe:
     except ParamsError as error:
         raise CheckpointError(f"{path}: {error}") from error
     # The recipe has the folder's first path; it may have moved since.
-    own = folder.path / START
-    if recipe.start is not None and Path(recipe.start).name == START and own.exists():
-        recipe = recipe.with_fields(start=own)
+    if recipe.start is not None and Path(recipe.start).name == START:
+        for own in (folder.path.parent, folder.path):  # one for all seeds, or the run's
+            recipe = recipe.with_fields(start=own / START) if (own / START).exists() else recipe
     return recipe

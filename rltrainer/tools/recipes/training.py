@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,24 +18,26 @@ from gymnasium import spaces
 from rltrainer.algorithms import REDQ, Algorithm, OnPolicyAlgorithm
 from rltrainer.algorithms import load as load_algorithm
 from rltrainer.algorithms.recommended import a_step_per_sample, offline_fields
+from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.data import ReplayBuffer
 from rltrainer.device import choose_device
 from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.wrappers import wrappers_named
 from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.functional.scores import bootstrap_interval, interquartile_mean
 from rltrainer.loggers import Logger, MultiLogger, RunFolder
 from rltrainer.nets import NetParams
-from rltrainer.ranks.torch_ranks import process_ranks
+from rltrainer.ranks.torch_ranks import process_ranks, torchrun_place
 from rltrainer.tools.datasets import load
 from rltrainer.tools.recipes import cookbook
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, name_of
-from rltrainer.tools.recipes.cookbook import START, epochs_of, recipe_of, write_recipe
+from rltrainer.tools.recipes.cookbook import START, epochs_of, recipe_of, seeds_in, write_recipe
 from rltrainer.tools.recipes.recipe import AnyEnv, AnyRecipe, Data, OfflineRecipe, Recipe, VectorEnv, vector_env
-from rltrainer.tools.runs import open_run
+from rltrainer.tools.runs import SeedRun, open_run, run_seeds
 from rltrainer.tools.runs.processes import check_travels
 from rltrainer.tools.runs.ranked import ranks_to_start, run_ranks
 from rltrainer.trainers import InfoStats, Trainer
-from rltrainer.validation.field_rules import AnyPath, checked
+from rltrainer.validation.field_rules import AnyPath, PositiveInt, checked, is_finite
 from rltrainer.validation.suggestions import SuggestsAttributes
 
 # Fields that recommended settings depend on.
@@ -56,6 +59,13 @@ class Training(SuggestsAttributes):
     info: InfoStats
     recipe: AnyRecipe
     """The settings of the run."""
+    runs: tuple["SeedRun[Training]", ...] = ()
+    """With `num_seeds` the training of each seed; a failed one has its error. The fields above are the best seed's, and
+    the folder has all."""
+    iqm: float | None = None
+    """Interquartile mean of the seeds' last test scores, as in `rl.plots`; None without test steps."""
+    interval: tuple[float, float] | None = None
+    """Its 95 % interval, by `rl.scores.bootstrap_interval`."""
 
 
 def train(
@@ -66,6 +76,7 @@ def train(
     offline_share: float | None = None,
     folder: str | os.PathLike[str] = "runs",
     num_ranks: int | None = None,
+    num_seeds: int | None = None,
     **fields: Any,
 ) -> Training:
     """Train an agent by the best recipe for an env, in a numbered folder of its own.
@@ -86,6 +97,8 @@ def train(
         folder: where the folder is made.
         num_ranks: processes of this machine that train together, as `torchrun` starts them; see `ParallelParams`. The
             call then stands under `if __name__ == "__main__":`, and its arguments are pickled.
+        num_seeds: train with the seeds `seed`, `seed + 1`, ..., each in a process as `rl.run_seeds` starts it, and in
+            `seed-N` of the folder. `rl.resume` of that folder resumes all. As for `num_ranks`, arguments are pickled.
         fields: changes by name: fields of `Recipe` (`num_env_steps`, `num_envs`, `seed`, `device`), of the algorithm's
             params (`lr`), of the trainer's (`batch_size`, `stop_fn`, `hooks`), or of the policy (`hidden_sizes`).
 
@@ -93,8 +106,16 @@ def train(
         ParamsError: an argument breaks its rule, or a field is none of these.
         RLTrainerError: a rank failed; the text has its traceback.
     """
-    if (num_started := ranks_to_start("train", num_ranks)) is not None:
-        named: Any = {"env": env, "algorithm": algorithm, "data": data, "offline_share": offline_share}
+    named: Any = {"env": env, "algorithm": algorithm, "data": data, "offline_share": offline_share}
+    num_seeds = checked("train", "num_seeds", num_seeds, PositiveInt | None)
+    num_started = ranks_to_start("train", num_ranks)
+    if num_seeds is not None and (num_started is not None or torchrun_place() is not None):
+        rule, hint = "must be None with num_ranks and under torchrun", "Train one seed after the other: seed=..."
+        raise ParamsError.about("train", "num_seeds", rule, num_seeds, hint)
+    for name, value in {**named, **fields}.items() if num_started or num_seeds else ():
+        if not isinstance(value, Algorithm):  # several seeds get it by a file
+            check_travels("train", name, value)
+    if num_started is not None:
         return train_in_ranks(num_started, **named, folder=folder, **fields)
     data = checked("train", "data", data, Data | None)
     if offline_share is not None:  # fields of a `Recipe`, like others
@@ -115,19 +136,24 @@ def train(
     found, recipe = recipe, recipe.with_fields(**fields)
     run_folder = RunFolder.new(recipe.name.replace("/", "_"), folder)
     if verbose:
-        text = f"rl.train: {words}{rollout_words(found, recipe)}; {recipe.length}, to {run_folder.path}"
+        of_seeds = "" if num_seeds is None else f"{num_seeds} seeds of "
+        text = f"rl.train: {words}{rollout_words(found, recipe)}; {of_seeds}{recipe.length}, to {run_folder.path}"
         process_ranks().once(print, text)
-    if start is not None:
-        recipe = recipe.with_fields(start=run_folder.path / START)
-    with saying_what_is_saved("rl.train", [run_folder], "rl.resume({!r})"):
-        return run_recipe(recipe, run_folder, start, **live)
+    with saying_what_is_saved("rl.train", run_folder, "rl.resume({!r})"):
+        if start is not None:
+            recipe = recipe.with_fields(start=run_folder.path / START)
+        if num_seeds is None:
+            return run_recipe(recipe, run_folder, start, **live)
+        if start is not None:
+            start.save(run_folder.path / START)
+        return train_seeds(recipe, range(recipe.seed, recipe.seed + num_seeds), run_folder, **live)
 
 
 def resume(folder: str | os.PathLike[str], **fields: Any) -> Training:
     """Resume a run of `rl.train` where it ended, bit for bit; a finished run takes more `max_epochs`.
 
     Args:
-        folder: of the run.
+        folder: of the run, or of all seeds: `resume` then continues each.
         fields: once more the `env`, `algorithm`, `data` or `buffer` that the run was given as an object or class, and
             callbacks, hooks and loggers; and changes by name, such as `max_epochs` and `device`.
 
@@ -136,33 +162,32 @@ def resume(folder: str | os.PathLike[str], **fields: Any) -> Training:
             the run was given is missing.
         ParamsError: a field breaks its rule, or is none.
     """
-    run_folder, given = open_run(folder).folder, {"env", "algorithm", "data", "buffer"} & fields.keys()
-    recipe = recipe_of(run_folder, **{name: fields.pop(name) for name in given})
-    live = {name: fields.pop(name) for name in recipe.live_fields() & fields.keys()}
-    with saying_what_is_saved("rl.resume", [run_folder], "rl.resume({!r})"):
-        return run_recipe(recipe.with_fields(**fields), run_folder, **live)
+    seeds = seeds_in(checked("resume", "folder", folder, AnyPath))
+    run_folder = RunFolder(folder) if seeds else open_run(folder).folder
+    given = {name: fields.pop(name) for name in {"env", "algorithm", "data", "buffer"} & fields.keys()}
+    runs = [(recipe_of(own, **given), own) for own in seeds or [run_folder]]
+    live = {name: fields.pop(name) for name in runs[0][0].live_fields() & fields.keys()}
+    runs = [(recipe.with_fields(**fields), own) for recipe, own in runs]
+    with saying_what_is_saved("rl.resume", run_folder, "rl.resume({!r})"):
+        return run_recipes(runs, run_folder, **live) if seeds else run_recipe(*runs[0], **live)
 
 
 @contextlib.contextmanager
-def saying_what_is_saved(owner: str, folders: Iterable[RunFolder], command: str) -> Iterator[None]:
-    """Name the runs that Ctrl-C saved, and what resumes them."""
+def saying_what_is_saved(owner: str, folder: RunFolder, command: str) -> Iterator[None]:
+    """Name the folder of the run, or of all seeds, that Ctrl-C saved, and what resumes it."""
     try:
         yield
     except KeyboardInterrupt:
-        for folder in folders:
-            if any(folder.checkpoints.glob("checkpoint-*")):
-                text = f"{owner}: saved; resume with: {command.format(str(folder.path))}"
-                process_ranks().once(print, text, file=sys.stderr)
+        if any(folder.path.rglob("checkpoint-*")):
+            text = f"{owner}: saved; resume with: {command.format(str(folder.path))}"
+            process_ranks().once(print, text, file=sys.stderr)
         raise
 
 
 def train_in_ranks(num_ranks: int, **arguments: Any) -> Training:
     """Train in processes of this machine, with the arguments of `train`; read the best algorithm from the folder."""
-    for name, value in arguments.items():
-        check_travels("train", name, value)
     path, info, recipe = run_ranks("train", num_ranks, partial(_train_rank, arguments))
-    best = load_algorithm((folder := RunFolder(path)).best, classes=[recipe.algorithm_class])
-    return Training(best, folder, info, recipe)
+    return _trained(recipe, RunFolder(path), info)
 
 
 def _train_rank(arguments: dict[str, Any]) -> tuple[Path, InfoStats, AnyRecipe]:
@@ -170,6 +195,54 @@ def _train_rank(arguments: dict[str, Any]) -> tuple[Path, InfoStats, AnyRecipe]:
     if not training.folder.best.exists():  # the last is the best that is known
         process_ranks().once(training.algorithm.save, training.folder.best)
     return training.folder.path, training.info, training.recipe
+
+
+def _trained(recipe: AnyRecipe, folder: RunFolder, info: Any) -> Training:
+    """Return what another process trained, with the best algorithm in its folder, or else the last."""
+    classes = [recipe.algorithm_class]
+    if not folder.best.exists() and (saved := open_run(folder.path).newest_checkpoint) is not None:
+        folder.save_best(load_algorithm(saved, classes=classes))
+    return Training(load_algorithm(folder.best, classes=classes), folder, info, recipe)
+
+
+def train_seeds(recipe: AnyRecipe, seeds: Iterable[int], folder: RunFolder, /, **live: Any) -> Training:
+    """Train with several seeds, each in its folder below `folder`; see `run_recipe`."""
+    runs = [(dataclasses.replace(recipe, seed=seed), RunFolder(folder.path / f"seed-{seed}")) for seed in seeds]
+    for run in runs:  # before the first one trains, so that all can be resumed
+        run[1].checkpoints.mkdir(parents=True)  # a run with a recipe and without this folder has lost it
+        write_recipe(*run)
+    return run_recipes(runs, folder, **live)
+
+
+def run_recipes(runs: list[tuple[AnyRecipe, RunFolder]], folder: RunFolder, /, **live: Any) -> Training:
+    """Train or resume the runs of several seeds, which have a folder together, in processes; see `run_recipe`."""
+    by_seed, options = {run[0].seed: run for run in runs}, runs[0][0].trainer
+    make = partial(_trainer_of_seed, by_seed, live)
+    ended: list[SeedRun[Any]] = run_seeds(make, by_seed, show_progress=options.get("show_progress", True))
+    trained = {run.seed: _trained(*by_seed[run.seed], run.result) for run in ended if run.error is None}
+    lines = [f"seed {seed}: best score {each.info.best_score}, {each.folder.path}" for seed, each in trained.items()]
+    lines += [f"seed {run.seed}: failed, {by_seed[run.seed][1].path}" for run in ended if run.error is not None]
+    best = max(trained.values(), key=lambda each: -math.inf if (score := each.info.best_score) is None else score)
+    last = [open_run(each.folder.path).rows("test").get("score", [math.nan])[-1] for each in trained.values()]
+    iqm = interval = None
+    if scores := [score for score in last if is_finite(score)]:
+        low, high = map(float, bootstrap_interval(interquartile_mean, scores, num_resamples=50_000))
+        iqm, interval = float(interquartile_mean(scores)), (low, high)
+        lines.append(f"IQM of {len(scores)} seeds: {iqm:.4g}, 95 % interval {low:.4g} to {high:.4g}")
+    if options.get("verbose", True):
+        print("\n".join(lines))
+    found = tuple(dataclasses.replace(run, result=trained.get(run.seed)) for run in ended)
+    return dataclasses.replace(best, folder=folder, runs=found, iqm=iqm, interval=interval)
+
+
+def _trainer_of_seed(runs: dict[int, tuple[AnyRecipe, RunFolder]], live: Any, seed: int) -> Trainer[Any, Any]:
+    recipe, folder = runs[seed]
+    if folder.checkpoints.exists():  # a process of a killed program may still be saving there
+        FolderLock(folder.checkpoints).wait().release()
+    if (checkpoint := live.get("checkpoint")) is not None:  # its folder is for all seeds
+        path = Path(checkpoint.folder) / folder.path.name / folder.checkpoints.name
+        live = {**live, "checkpoint": dataclasses.replace(checkpoint, folder=path)}
+    return make_trainer(recipe, folder, **live)
 
 
 def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any) -> Training:
@@ -181,6 +254,26 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
         start: the algorithm that continues, saved where the recipe says; None reads it from there.
         live: further fields of the trainer's params, such as `hooks`.
     """
+    trainer = make_trainer(recipe, folder, start, **live)
+    if trainer.params.verbose:
+        print(devices_line(recipe, trainer))
+    try:
+        info = trainer.run()
+    finally:
+        for collector in trainer.params.collectors().values():
+            if getattr(collector, "envs", None) is not recipe.env:  # a vector env of the user's stays open
+                collector.close()
+    if trainer.params.test_collector is None:
+        trainer.ranks.once(trainer.algorithm.save, folder.best)  # the last is the best that is known
+    elif folder.best.exists():
+        trainer.algorithm.load(folder.best)
+    return Training(trainer.algorithm, folder, info, recipe)
+
+
+def make_trainer(
+    recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = None, /, **live: Any
+) -> Trainer[Any, Any]:
+    """Return the trainer of a new run in a folder, or of the run in it; takes and raises what `run_recipe` does."""
     if (num_epochs := epochs_of(folder)) is not None and num_epochs != recipe.max_epochs:
         # More epochs of the same length: the recipe alone would split its steps into other epochs.
         live, recipe = {"max_epochs": recipe.max_epochs} | live, dataclasses.replace(recipe, max_epochs=num_epochs)
@@ -202,19 +295,7 @@ def run_recipe(recipe: AnyRecipe, folder: RunFolder, start: Algorithm | None = N
             folder.path.rmdir()  # only an empty folder, without a run
         raise
     trainer.ranks.once(write_recipe, recipe, folder)  # only now: without a trainer, the folder is removed
-    if trainer.params.verbose:
-        print(devices_line(recipe, trainer))
-    try:
-        info = trainer.run()
-    finally:
-        for collector in trainer.params.collectors().values():
-            if getattr(collector, "envs", None) is not recipe.env:  # a vector env of the user's stays open
-                collector.close()
-    if trainer.params.test_collector is None:
-        trainer.ranks.once(trainer.algorithm.save, folder.best)  # the last is the best that is known
-    elif folder.best.exists():
-        trainer.algorithm.load(folder.best)
-    return Training(trainer.algorithm, folder, info, recipe)
+    return trainer
 
 
 def rollout_words(found: AnyRecipe, made: AnyRecipe) -> str:

@@ -1,5 +1,6 @@
 """Several jobs at once: a worker process of one thread for each, as many at a time as there are cores."""
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -183,6 +184,9 @@ def check_program(owner: str, make: object) -> None:
 def check_travels(owner: str, field: str, value: object) -> None:
     """Raise a `ParamsError` if a value cannot be sent to another process."""
     try:
-        dumps(value)
+        pickled = dumps(value)
     except Exception as error:
         raise ParamsError.about(owner, field, _TRAVEL, value, _TRAVEL_HINT) from error
+    if b"__main__" in pickled and not hasattr(sys.modules["__main__"], "__file__"):  # no process can import a notebook
+        hint = "Write what a cell defines to a file, with %%writefile my_module.py, and import it from there."
+        raise ParamsError.about(owner, field, _TRAVEL, value, hint)

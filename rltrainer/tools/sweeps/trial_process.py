@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import math
 import statistics
-import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import Any
 
 from rltrainer.checkpoint.folder_lock import FolderLock
 from rltrainer.collect import CollectStats
-from rltrainer.errors import CheckpointError, ParamsError, at_the_end, readable
+from rltrainer.errors import ParamsError, at_the_end, readable
 from rltrainer.hooks import TrainerContext, TrainerHook
 from rltrainer.loggers import RunFolder
 from rltrainer.seeding import seed as seed_everything
 from rltrainer.tools.recipes import AnyRecipe
 from rltrainer.tools.recipes.cookbook import write_recipe
-from rltrainer.tools.runs.processes import OVER, SECONDS_TO_SAVE, Parent
+from rltrainer.tools.runs.processes import OVER, Parent
 from rltrainer.tools.sweeps.search_space import Make
 from rltrainer.trainers import Trainer
 from rltrainer.validation.field_rules import as_python, is_int
@@ -27,8 +26,6 @@ from rltrainer.validation.field_rules import as_python, is_int
 PRUNED = "pruned by the sweep"
 # Errors of a disk that is full, over quota, read-only by now, or broken.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-# Seconds between two tries to take the folder of a trial whose process is still saving.
-TICK = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,9 @@ class TrialJob:
         """Return the score, the mean over the seeds; None if it was pruned."""
         scores: list[float] = []
         try:
-            with at_the_end(_take_folder(next(iter(self.folders.values())).parent).release):
+            folder = next(iter(self.folders.values())).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            with at_the_end(FolderLock(folder).wait().release):
                 for seed, path in self.folders.items():
                     seed_everything(seed)
                     score = self._run(seed, RunFolder(path), scores, parent)
@@ -144,17 +143,3 @@ def _checked_score(score: Any) -> float:
     if not math.isfinite(value):
         raise ParamsError(f"sweep: the score is {readable(value)}")
     return float(value)
-
-
-def _take_folder(folder: Path) -> FolderLock:
-    # A process of a killed sweep may still be saving there.
-    folder.mkdir(parents=True, exist_ok=True)
-    lock, deadline = FolderLock(folder), time.monotonic() + 2 * SECONDS_TO_SAVE
-    while True:
-        try:
-            lock.acquire()
-            return lock
-        except CheckpointError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(TICK)

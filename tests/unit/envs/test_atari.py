@@ -214,7 +214,7 @@ def test_steps_that_cannot_be_are_errors_and_do_not_wait() -> None:
 def test_single_games_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     assert make(1).num_envs == 1  # ALE's own needs none
-    with pytest.raises(MissingExtraError, match=r'need OpenCV. Run in a clone: pip install "\.\[atari\]"'):
+    with pytest.raises(MissingExtraError, match=r'need OpenCV. Run: pip install "rltrainer\[atari\]"'):
         make(1, "sync")
 
 

@@ -131,7 +131,7 @@ CANNOT, NEEDS = "CartPole-v1 cannot be made: TypeError: .*wheels", "needs a pack
     ("CartPole-v1", "native", {"wheels": 3}, EnvError, CANNOT),
     ("Wheels-v0", "sync", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
     ("Wheels-v0", "native", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
-    ("Hull-v0", "auto", {}, MissingExtraError, rf'Hull-v0 {NEEDS}.* Run in a clone: pip install "\.\[mujoco\]"$'),
+    ("Hull-v0", "auto", {}, MissingExtraError, rf'Hull-v0 {NEEDS}.* Run: pip install "rltrainer\[mujoco\]"$'),
     ("ALE/Pong-v5", "auto", {}, MissingExtraError, rf"ale_py:ALE/Pong-v5 {NEEDS}.*ale_py.*\.\[atari\]"),
     ("no_such_module:Foo-v0", "auto", {}, MissingExtraError,
      f"no_such_module:Foo-v0 {NEEDS}No module named 'no_such_module'"),
@@ -148,7 +148,7 @@ def test_gymnasiums_advice_is_left_out_where_an_extra_brings_it(monkeypatch: pyt
     with pytest.raises(EnvError, match=r"env 0: the factory raised TypeError: .*wheels"):
         make_vec("Pendulum-v1", 2, wheels=3)
     monkeypatch.setattr(gym, "make", lambda *args, **kwargs: missing())
-    text = rf'^make_vec.env: Hopper-v5 {NEEDS}Wheels is not installed. Run in a clone: pip install "\.\[mujoco\]"$'
+    text = rf'^make_vec.env: Hopper-v5 {NEEDS}Wheels is not installed. Run: pip install "rltrainer\[mujoco\]"$'
     with pytest.raises(MissingExtraError, match=text):
         make_vec("Hopper-v5", 1, backend="sync")
 

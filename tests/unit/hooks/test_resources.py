@@ -234,7 +234,7 @@ def test_psutil_where_there_is_no_proc(tmp_path: Path, monkeypatch: pytest.Monke
 def test_neither_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setattr(resources, "PROC", tmp_path)
-    text = r'SystemStats: needs psutil where there is no /proc: .*\. Run in a clone: pip install "\.\[system\]"'
+    text = r'SystemStats: needs psutil where there is no /proc: .*\. Run: pip install "rltrainer\[system\]"'
     with pytest.raises(MissingExtraError, match=text):
         SystemStats().setup(FakeRun())
 

@@ -46,4 +46,4 @@ def test_without_the_extra_its_name_is_told(make: Any, missing: str, monkeypatch
     with pytest.raises(MissingExtraError) as caught:
         make()
     text = f"{make.__name__} needs a package that is not installed: No module named {missing!r}."
-    assert str(caught.value) == f'{text} Run in a clone: pip install ".[{make.service}]"'
+    assert str(caught.value) == f'{text} Run: pip install "rltrainer[{make.service}]"'

@@ -123,7 +123,7 @@ def test_minatar_is_played(game: str) -> None:
 
 def test_minatar_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minatar", None)
-    with pytest.raises(rl.errors.MissingExtraError, match=r'pip install "\.\[minatar\]"'):
+    with pytest.raises(rl.errors.MissingExtraError, match=r'pip install "rltrainer\[minatar\]"'):
         rl.make_vec("MinAtar/Breakout-v1", 2)
 
 

@@ -149,7 +149,7 @@ def test_a_missing_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     text = text_of(MissingExtraError, lambda: rl.AgentsAsEnvs(make, 2))
     assert text.startswith("AgentsAsEnvs.env: the factory needs a package that is not installed: import of ")
-    assert text.endswith('Run in a clone: pip install ".[pettingzoo]"')
+    assert text.endswith('Run: pip install "rltrainer[pettingzoo]"')
     text = text_of(EnvError, lambda: rl.AgentsAsEnvs(lambda: __import__("no_such_package"), 2))
     assert text == "env 0: the factory raised ModuleNotFoundError: No module named 'no_such_package'"
 

@@ -24,7 +24,7 @@ def make(num_envs: int = 3, seed: int | None = 1, **options: Any) -> Any:
 
 def test_without_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(MissingExtraError, match=r'needs EnvPool: .* Run in a clone: pip install "\.\[envpool\]"'):
+    with pytest.raises(MissingExtraError, match=r'needs EnvPool: .* Run: pip install "rltrainer\[envpool\]"'):
         make()
 
 

@@ -65,11 +65,18 @@ def test_training_says_what_it_does_and_a_run_goes_on(capsys: Capture) -> None:
 
 
 def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) -> None:
-    for seed in ("1,2", "2"):
-        assert main(["train", "ppo", "--env", "CartPole-v1", "--seed", seed, *SHORT]) == 0
-    assert re.search(r"^seed 2: best score [\d.]+, runs/ppo_CartPole-v1_seed2$", capsys.readouterr().out, re.MULTILINE)
-    several, alone = (rl.open_run(f"runs/ppo_CartPole-v1{end}").rows("update")["loss"] for end in ("_seed2", ""))
-    assert several.tolist() == alone.tolist()
+    for seeds in ("--seed 1,2 --plot", "--seed 1 --num-seeds 2 --checkpoint.keep-last 1", "--seed 2"):
+        assert main(["train", "ppo", "--env", "CartPole-v1", *shlex.split(seeds), *SHORT]) == 0
+    out = capsys.readouterr().out
+    for name in ("", "-2"):  # the list, and the number, of seeds
+        assert re.search(rf"^seed 2: best score [\d.]+, runs/ppo_CartPole-v1{name}/seed-2$", out, re.MULTILINE)
+    runs = [rl.open_run(f"runs/ppo_CartPole-v1{end}") for end in ("/seed-2", "-2/seed-2", "-3")]
+    assert [run.rows("update")["loss"].tolist() for run in runs] == [runs[2].rows("update")["loss"].tolist()] * 3
+    assert [len(list(run.folder.checkpoints.glob("checkpoint-*"))) for run in runs] == [2, 1, 2]
+    page = Path("runs/ppo_CartPole-v1/page.html").read_text()
+    assert all(text in page for text in ("PPO on CartPole-v1, 2 seeds", "seed-1: best score", "seed-2: best score"))
+    assert main(["plot", "runs/ppo_CartPole-v1-2"]) == 0
+    assert (Path("runs/ppo_CartPole-v1-2") / "learning_curve.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(("command", "status", "text"), [
@@ -78,6 +85,7 @@ def test_seeds_have_folders_of_their_own_and_train_as_one_does(capsys: Capture) 
     ("train ppo --env CartPole-v1 --checkpoint.every 0", 2, "CheckpointParams.every: must be a positive integer"),
     ("train ppo --env CartPole-v1 --runtime.compile maybe", 2, "RuntimeParams.compile: must be "),
     ("train ppo --env CartPole-v1 --explain lrr", 2, "there is no field or group 'lrr'. Did you mean 'lr'?"),
+    ("train ppo --env CartPole-v1 --seed 1..2 --num-seeds 2", 2, "--num-seeds counts from one seed, not from 1..2"),
     ("train ppo --env CartPole-v1 --seed 2..1", 2, "'2..1' is no seed: 3, 1..5, or 1,2,7"),
     ("train pppo --env CartPole-v1", 2, "train.algorithm: must be one of a2c, "),
     ("train --recipe ppo/CartPole-v7", 2, "there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
@@ -154,7 +162,7 @@ def test_data_trains_and_what_it_trained_goes_on_in_the_env(capsys: Capture) -> 
     assert main(shlex.split(command)) == 0  # without an env the last algorithm is kept
     assert next(rl.open_run("runs/sac_logged").load_best().policy.actor.parameters()).shape[0] == 8
     assert main(shlex.split(f"{command} --seed 1,2")) == 0
-    assert next(rl.load("runs/sac_logged_seed2").policy.actor.parameters()).shape[0] == 8
+    assert next(rl.load("runs/sac_logged-2/seed-2").policy.actor.parameters()).shape[0] == 8
     assert main(["evaluate", "runs/sac_logged", "--num-episodes", "1"]) == 1
     text = "runs/sac_logged/params.json: does not say which env the run is of. Name it: --env my_package:MyEnv."
     assert text in capsys.readouterr().err
@@ -341,7 +349,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Pa
     command += ["--seed", ",".join(map(str, seeds))] * bool(seeds)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    folders = [f"runs/ppo_CartPole-v1_seed{seed}" for seed in seeds] or ["runs/ppo_CartPole-v1"]
+    folders = [f"runs/ppo_CartPole-v1/seed-{seed}" for seed in seeds] or ["runs/ppo_CartPole-v1"]
     logs = [tmp_path / folder / "logs" / "log.jsonl" for folder in folders]
     deadline = time.monotonic() + 90
     while not all(log.exists() and b'"update"' in log.read_bytes() for log in logs) and time.monotonic() < deadline:
@@ -350,8 +358,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Pa
     _, err = process.communicate(timeout=90)
     assert process.returncode == 130, err
     assert "Traceback" not in err
+    assert "rltrainer: saved; resume with: rltrainer resume runs/ppo_CartPole-v1\n" in err
     for folder in folders:
-        assert f"rltrainer: saved; resume with: rltrainer resume {folder}\n" in err
         run = rl.open_run(folder)
         assert run.newest_checkpoint is not None
         assert not run.is_finished
@@ -360,7 +368,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(seeds: tuple[int, ...], tmp_path: Pa
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "click", None)
     assert main(["list"]) == 1
-    assert 'pip install ".[cli]"' in capsys.readouterr().err
+    assert 'pip install "rltrainer[cli]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "value"), [

@@ -133,5 +133,5 @@ def test_an_unknown_option_is_refused_before_anything_is_read(read: Any) -> None
 def test_a_missing_package_is_named(call: Any, package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
         monkeypatch.setitem(sys.modules, name, None)
-    text = rf'needs a package .* Run in a clone: pip install "\.\[{extra}\]"'
+    text = rf'needs a package .* Run: pip install "rltrainer\[{extra}\]"'
     refuses(MissingExtraError, text, call, "log")

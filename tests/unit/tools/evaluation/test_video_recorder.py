@@ -228,7 +228,7 @@ def test_there_must_be_something_to_film(tmp_path: Path) -> None:
 
 def test_no_ffmpeg_is_an_error_that_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    text = r'needs ffmpeg to write videos: .*\. Run in a clone: pip install "\.\[video\]"'
+    text = r'needs ffmpeg to write videos: .*\. Run: pip install "rltrainer\[video\]"'
     refuses(MissingExtraError, f"VideoRecorder: {text}", VideoRecorder, tmp_path)
     actor = tiny_actor_critic(counting_envs())
     refuses(MissingExtraError, f"record: {text}", rl.record, actor, GrayEnv, tmp_path / "a.mp4")

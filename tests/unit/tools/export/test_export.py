@@ -219,7 +219,7 @@ def test_a_missing_package_names_the_extra(package: str, tmp_path: Path, monkeyp
     text = "^export_onnx needs a package that is not installed: "
     said = refuses(MissingExtraError, text, rl.export_onnx, policy_of(), tmp_path / "policy.onnx")
     assert package in said
-    assert said.endswith('Run in a clone: pip install ".[onnx]"')
+    assert said.endswith('Run: pip install "rltrainer[onnx]"')
 
 
 def test_examples_lie_in_their_space() -> None:

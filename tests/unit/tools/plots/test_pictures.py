@@ -230,7 +230,7 @@ def test_numbers_of_any_size_are_drawn(values: tuple[float, ...], make_run: Make
 def test_the_extra_is_named(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(returns(1.0))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = r'rltrainer.tools.plots needs a package that is not installed: .* Run in a clone: pip install "\.\[plot\]"'
+    text = r'rltrainer.tools.plots needs a package that is not installed: .* Run: pip install "rltrainer\[plot\]"'
     refuses(MissingExtraError, text, learning_curve, run)
 
 

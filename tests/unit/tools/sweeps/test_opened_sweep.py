@@ -192,7 +192,7 @@ def test_a_study_of_other_test_scores_is_named(score: str, folder: Path) -> None
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    text = r' needs a package .* Run in a clone: pip install "\.\[sweep\]"$'
+    text = r' needs a package .* Run: pip install "rltrainer\[sweep\]"$'
     refuses(MissingExtraError, f"^rl.open_sweep{text}", rl.open_sweep, tmp_path)
     refuses(MissingExtraError, f"^rl.sweep{text}", rl.sweep, "ppo/CartPole-v1", folder=tmp_path / "a")
     assert not (tmp_path / "a").exists()
