@@ -1,4 +1,4 @@
-"""PPO on a MuJoCo task with normalised observations and rewards. Needs `pip install ".[mujoco]"`."""
+"""PPO on a MuJoCo task with normalised observations and rewards. Needs the extra `mujoco`."""
 
 import argparse
 

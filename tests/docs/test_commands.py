@@ -26,7 +26,7 @@ LEAVES = {
     "train --env CartPole-v1 --plot --record": [
         f"{PPO}/learning_curve.png", f"{PPO}/page.html", f"{PPO}/videos/best.mp4", f"{PPO}/best.safetensors"
     ],
-    "train ppo --env CartPole-v1 --lr 1e-3 --seed 1..3": [f"{PPO}-2/seed-{seed}/best.safetensors" for seed in (1, 2, 3)],
+    "train ppo --env CartPole-v1 --lr 1e-3 --seed 1..3": [f"{PPO}-2/seed-{i}/best.safetensors" for i in (1, 2, 3)],
     "train --recipe sac/Pendulum-v1": [f"{SAC}/best.safetensors"],
     "train sac --env Pendulum-v1 --start runs/sac_Pendulum-v1": [f"{SAC}-2/best.safetensors"],
     "record runs/sac_Pendulum-v1": [f"{SAC}/videos/best.mp4"],

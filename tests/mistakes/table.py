@@ -194,6 +194,8 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("tested(epoch_num_steps=80).restore('checkpoint')", CheckpointError, f"{P}.epoch_num_steps", "is 80 now", "only max_epochs, verbose"),
     ("rl.CheckpointParams('c', every='10 minutes')", ParamsError, "CheckpointParams.every", "'10 minutes'", "rl.Every("),
     # recipes, evaluation, video, export
+    ("rl.train('CartPole-v1', num_seeds=0)", ParamsError, "train.num_seeds", "got 0 (int)", "must be a positive integer or None"),
+    ("rl.train('CartPole-v1', num_seeds=2, num_ranks=2)", ParamsError, "train.num_seeds", "got 2 (int)", "one seed after the other: seed=..."),
     ("rl.train('CartPole-v1', 'PP0')", ParamsError, "train.algorithm", "'PP0'", "Did you mean 'ppo'?"),
     ("rl.train('CartPole-v1', hidden_sizes=(10**14,))", ParamsError, "Recipe.policy", "(100000000000000,)", "networks that fit into memory"),
     ("rl.train('CartPole-v1', runtime=rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=10**5)))", ParamsError, "num_envs: must be a multiple of the number of shards, 100000", "got 8", "Take 100000."),

@@ -63,7 +63,9 @@ def test_errors_name_extras_that_are_there() -> None:
     named = {extra for source in PACKAGE.values() for extra in re.findall(call, source)} | set(_EXTRAS.values())
     assert named >= {"onnx", "plot", "cli", "mujoco"}
     assert named <= set(PROJECT["optional-dependencies"])
-    assert [name for name, source in PACKAGE.items() if re.search(r"\bin a clone|`make |python examples/", source)] == []
+    assert [
+        name for name, source in PACKAGE.items() if re.search(r"\bin a clone|`make |python examples/", source)
+    ] == []
 
 
 def test_everything_that_extras_name_is_pinned_and_developers_have_all_of_it() -> None:

@@ -162,8 +162,8 @@ def train(ctx: click.Context, /, algorithm: str | None, env: str | None, data: s
           **values: str | None) -> None:  # fmt: skip
     """Train an agent: `train ppo --env CartPole-v1 --lr 1e-3 --seed 1..5`.
 
-    Takes the best recipe for the env, or else recommended settings. A run has a folder with its log, best algorithm
-    and checkpoints. Ctrl-C saves; `resume` continues.
+    Takes the best recipe for the env, or recommended settings. A run's folder has log, best algorithm, checkpoints.
+    Ctrl-C saves; `resume` continues.
     """
     require_source(ctx, env, recipe, data)
     try:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import platform
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ def test_a_second_process_is_told_who_holds_it_and_takes_over_when_that_is_kille
     second.acquire()
     second.release()
     second.release()
+    first.acquire()
+    with pytest.raises(CheckpointError, match="a run has one writer"):
+        second.wait(0.0)
+    threading.Timer(0.1, first.release).start()
+    second.wait().release()
     assert (tmp_path / "lock").read_bytes() == b""
 
 

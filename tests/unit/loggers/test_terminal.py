@@ -83,7 +83,8 @@ def test_a_terminal_and_a_notebook_get_a_bar(module: str | None, monkeypatch: py
     file = Terminal() if module is None else io.StringIO()
     if module is not None:
         monkeypatch.setitem(sys.modules, module, sys)
-    monkeypatch.setattr(sys, "stderr", file)
+    # A notebook would break the bar if the lines above it came by another stream.
+    monkeypatch.setattr(sys, "stderr" if module is None else "stdout", file)
     bar = ProgressBar(100, "env_step", verbose=False)
     bar.advance_to(100)
     bar.close()

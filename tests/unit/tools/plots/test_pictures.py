@@ -46,7 +46,8 @@ def legend(axes: Axes) -> list[str]:
 def test_the_curve_of_a_run(make_run: MakeRun, tmp_path: Path) -> None:
     rows = {**returns(20.0, 200.0, 180.0), "training": [(50, {"return": 10.0}), (150, {"return": 90.0})]}
     before = dict(mpl.rcParams)
-    figure = learning_curve(make_run(rows, "cartpole").folder.path)
+    figure: Any = learning_curve(make_run(rows, "cartpole").folder.path)
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     assert dict(mpl.rcParams) == before  # settings of the user stay
     axes = drawn(figure, tmp_path)
     training, test, best = axes.lines

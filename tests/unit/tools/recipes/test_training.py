@@ -6,7 +6,10 @@ import os
 import pickle
 import shutil
 import signal
+import sys
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +22,7 @@ from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE
 from rltrainer.tools.recipes.training import choose_recipe, recommended_recipe, rollout_words
 from tests.fakes import CountingEnv
 from tests.unit.ranks.rank_programs import set_variables
+from tests.unit.tools.recipes.any_recipes import logged
 from tests.unit.tools.refusals import error_text, refuses
 
 SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_episodes": 2, "show_progress": False}
@@ -155,10 +159,6 @@ def test_another_number_of_envs_keeps_the_steps_of_each_env(
 
 @pytest.mark.parametrize("env", ["CartPole-v1", CountingEnv])
 def test_ctrl_c_says_what_resumes_the_run(env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(epoch: int, env_step: int) -> None:
-        if env_step == 512:
-            os.kill(os.getpid(), signal.SIGINT)
-
     fields: dict[str, Any] = SHORT | {"verbose": False, "collection_step_num_env_steps": 256}
     with pytest.raises(KeyboardInterrupt):
         rl.train(env, "ppo", folder=tmp_path, training_fn=interrupt, **fields)
@@ -246,3 +246,124 @@ def test_an_argument_that_cannot_travel_to_ranks_is_named(field: str, arguments:
 def test_a_rank_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch)
     refuses(ParamsError, r"^train\.num_ranks: must be None, or 4 as of torchrun", rl.train, "CartPole-v1", num_ranks=2)
+
+
+def run_here(
+    make: Any, seeds: Any, *, show_progress: bool, failing: tuple[int, ...] = ()
+) -> list[rl.SeedRun[rl.InfoStats]]:
+    """Do in this process, one seed after the other, what `run_seeds` does in others."""
+    assert not show_progress
+    runs: list[rl.SeedRun[rl.InfoStats]] = []
+    for seed in seeds:
+        if seed in failing:
+            runs.append(rl.SeedRun(seed, None, "Traceback"))
+            continue
+        trainer = pickle.loads(pickle.dumps(make))(seed)
+        object.__setattr__(trainer.params, "verbose", False)
+        runs.append(rl.SeedRun(seed, trainer.run()))
+    return runs
+
+
+def interrupt(epoch: int, env_step: int) -> None:
+    if env_step == 512:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+RUN_SEEDS = "rltrainer.tools.recipes.training.run_seeds"
+
+
+def losses(folder: Path) -> list[float]:
+    return rl.open_run(folder).rows("update")["loss"].tolist()
+
+
+def test_several_seeds_are_each_the_run_alone_and_a_failed_one_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RUN_SEEDS, partial(run_here, failing=(6,)))
+    found = rl.train("CartPole-v1", num_seeds=3, seed=4, folder=tmp_path, **SHORT)
+    folder, out = tmp_path / "ppo_CartPole-v1", capsys.readouterr().out
+    assert out.startswith(f"rl.train: recipe ppo/CartPole-v1 (RL Zoo); 3 seeds of 1,024 env steps, to {folder}\n")
+    assert f"\nseed 6: failed, {folder / 'seed-6'}\nIQM of 2 seeds: " in out
+    assert [(run.seed, run.error) for run in found.runs] == [(4, None), (5, None), (6, "Traceback")]
+    first, second = (run.result for run in found.runs if run.result is not None)
+    best = max(first, second, key=lambda each: each.info.best_score or 0.0)
+    assert (found.folder.path, found.info, found.recipe) == (folder, best.info, best.recipe)
+    obs = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(found.algorithm.policy.predict(obs), best.algorithm.policy.predict(obs))
+    scores = rl.plots.run_scores({"CartPole-v1": [first.folder.path, second.folder.path]})
+    assert found.iqm == rl.scores.interquartile_mean(scores) == scores.mean()  # of two all count
+    low, high = found.interval or (0.0, 0.0)
+    assert [low, high] == sorted(scores.flatten())
+    alone = rl.train("CartPole-v1", seed=5, folder=tmp_path, verbose=False, **SHORT)
+    assert losses(alone.folder.path) == losses(second.folder.path)
+    monkeypatch.setattr(RUN_SEEDS, run_here)
+    resumed = rl.resume(folder)
+    assert [run.error for run in resumed.runs] == [None] * 3
+    assert losses(second.folder.path) == losses(alone.folder.path)  # it had ended
+    text = rl.plots.page(folder).read_text()
+    assert all(f"seed-{seed}: best score" in text for seed in (4, 5, 6))
+    figure = rl.plots.learning_curves(folder)
+    assert [each.get_text() for each in figure.axes[0].get_legend().get_texts()] == ["PPO (3 runs)"]
+
+
+def test_seeds_that_are_interrupted_are_all_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(RUN_SEEDS, run_here)
+    fields: dict[str, Any] = SHORT | {"verbose": False, "collection_step_num_env_steps": 256}
+    whole = rl.train("CartPole-v1", num_seeds=2, folder=tmp_path / "whole", **fields)
+    with pytest.raises(KeyboardInterrupt):
+        rl.train("CartPole-v1", num_seeds=2, folder=tmp_path, training_fn=interrupt, **fields)
+    folder = tmp_path / "ppo_CartPole-v1"
+    assert capsys.readouterr().err == f"rl.train: saved; resume with: rl.resume({str(folder)!r})\n"
+    assert sorted(path.name for path in (folder / "seed-1").iterdir()) == ["checkpoints", "recipe.json"]
+    resumed = rl.resume(folder)
+    for seed in (0, 1):
+        assert losses(folder / f"seed-{seed}") == losses(whole.folder.path / f"seed-{seed}")
+    assert resumed.iqm == whole.iqm
+    assert rl.resume(folder, max_epochs=3).info.env_step == 1536
+
+
+def test_an_algorithm_continues_with_several_seeds_and_their_folder_may_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RUN_SEEDS, run_here)
+    fields: dict[str, Any] = {"verbose": False, "folder": tmp_path, **SHORT}
+    first = rl.train("CartPole-v1", **fields)
+    checkpoint = rl.CheckpointParams(tmp_path / "elsewhere")
+    found = rl.train("CartPole-v1", first.algorithm, num_seeds=2, seed=1, checkpoint=checkpoint, **fields)
+    assert (tmp_path / "elsewhere" / "seed-2" / "checkpoints" / "checkpoint-000000001024").exists()
+    alone = rl.train("CartPole-v1", first.algorithm, seed=2, **fields)
+    assert losses(alone.folder.path) == losses(found.folder.path / "seed-2")
+    shutil.move(found.folder.path, tmp_path / "moved")
+    resumed = rl.resume(tmp_path / "moved", max_epochs=3, checkpoint=checkpoint)
+    assert [run.result and run.result.info.env_step for run in resumed.runs] == [1536, 1536]
+
+
+def test_seeds_on_data_without_an_env_keep_the_last_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RUN_SEEDS, run_here)
+    fields: dict[str, Any] = {"num_gradient_steps": 20, "max_epochs": 2, "batch_size": 8, "show_progress": False}
+    found = rl.train(None, "td3bc", data=logged(), num_seeds=2, folder=tmp_path, **fields)
+    assert (found.iqm, found.interval) == (None, None)
+    assert (found.folder.path / "seed-1" / "best.safetensors").exists()
+
+
+@pytest.mark.parametrize(("settings", "arguments", "text"), [
+    ({}, {"num_ranks": 2}, r"^train\.num_seeds: must be None with num_ranks and under torchrun; got 2 \(int\)"),
+    ({"torchrun": True}, {}, r"^train\.num_seeds: must be None with num_ranks and under torchrun; got 2 \(int\)"),
+    ({}, {"env": lambda: CountingEnv()}, r"^train\.env: must travel to another process; .*Define it at the top level"),
+])  # fmt: skip
+def test_what_cannot_train_with_several_seeds_is_named(
+    settings: Any, arguments: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if settings:
+        set_variables(monkeypatch)
+    refuses(ParamsError, text, rl.train, **{"env": "CartPole-v1", **arguments}, num_seeds=2)
+
+
+def test_what_a_cell_of_a_notebook_defines_cannot_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = ModuleType("__main__")  # which has no file
+    exec("def make(): ...", vars(notebook))
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    text = r"^train\.env: must travel to another process; .*%%writefile my_module\.py, and import it from there"
+    refuses(ParamsError, text, rl.train, vars(notebook)["make"], num_seeds=2)
