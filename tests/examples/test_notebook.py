@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,29 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # A process of its own: Jupyter imports ipykernel, by which bars know that they are in a notebook.
 EXECUTE = "from nbclient.cli import NbClientApp; NbClientApp.launch_instance()"
-# After the notebook's last cell.
-OWN_FUNCTION = """
-def make(): ...
-try:
-    rl.train(make, num_seeds=2)
-except rl.errors.ParamsError as error:
-    print(error)
-"""
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_first_five_minutes(tmp_path: Path) -> None:
-    notebook = json.loads((ROOT / "examples" / "first_five_minutes.ipynb").read_text())
-    cell = {"cell_type": "code", "id": "own", "metadata": {}, "outputs": [], "execution_count": None}
-    notebook["cells"].append({**cell, "source": OWN_FUNCTION})
-    (path := tmp_path / "notebook.ipynb").write_text(json.dumps(notebook))
-    command = [sys.executable, "-c", EXECUTE, str(path), "--inplace", "--kernel_name=python3"]
+    path = shutil.copy(ROOT / "examples" / "first_five_minutes.ipynb", tmp_path)
+    command = [sys.executable, "-c", EXECUTE, path, "--inplace", "--kernel_name=python3"]
     run = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    cells = json.loads(path.read_text())["cells"]
+    cells = json.loads(Path(path).read_text())["cells"]
     outputs = [each for cell in cells if cell["cell_type"] == "code" for each in cell["outputs"]]
     shown = [each["data"] for each in outputs if "data" in each]
     assert sum("image/png" in data for data in shown) == 3
@@ -44,8 +34,4 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     said = "".join("".join(each["text"]) for each in streams)
     assert said.count("\nIQM of 3 seeds: ") == 2
     assert "lr 1e-3: IQM" in said
-    assert "train.env: must travel to another process" in said
-    assert "%%writefile my_module.py" in said
-    assert sorted(each.name for each in (tmp_path / "runs").iterdir()) == [
-        "PenaltyPPO_CartPole-v1", "ppo_CartPole-v1", "ppo_CartPole-v1-2", "ppo_CartPole-v1-3"
-    ]  # fmt: skip
+    assert "train.algorithm: must travel to another process" in said

@@ -73,8 +73,7 @@ def new_figure(
 
 
 def _png(figure: Figure) -> bytes:
-    with drawing():
-        figure.savefig(file := io.BytesIO(), format="png")
+    figure.savefig(file := io.BytesIO(), format="png")
     return file.getvalue()
 
 

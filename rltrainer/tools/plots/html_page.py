@@ -56,8 +56,7 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
     is written again shows the run's newest state.
 
     Args:
-        run: the folder of a run, or what `rl.open_run` returns; it may still be training. The page of a folder of
-            several seeds has the curves of all, and how each ended.
+        run: the folder of a run or of several seeds, or what `rl.open_run` returns; it may still be training.
         path: of the page; None is `page.html` in the run's folder.
 
     Raises:
@@ -78,7 +77,7 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
 
 def _lines(run: Run, path: Path, seeds: list[Run]) -> Iterator[str]:
     title = run_data.title_of(run)
-    name = escape(f"{title.rpartition(', seed')[0]}, {len(seeds)} seeds" if seeds else title)
+    name = escape(f"{title.partition(', seed')[0]}, {len(seeds)} seeds" if seeds else title)
     yield f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     yield f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>'
