@@ -237,14 +237,18 @@ def test_ranks_are_started_with_the_same_arguments_and_the_best_algorithm_is_rea
 @pytest.mark.parametrize(
     ("field", "arguments"), [("env", {"env": lambda: CountingEnv()}), ("stop_fn", {"stop_fn": lambda score: True})]
 )
-def test_an_argument_that_cannot_travel_to_ranks_is_named(field: str, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("several", ["num_ranks", "num_seeds"])
+def test_an_argument_that_cannot_travel_to_other_processes_is_named(
+    several: str, field: str, arguments: dict[str, Any]
+) -> None:
     text = rf"^train\.{field}: must travel to another process; got .*\. Define it at the top level"
-    refuses(ParamsError, text, rl.train, **{"env": "CartPole-v1", **arguments}, num_ranks=2)
+    refuses(ParamsError, text, rl.train, **{"env": "CartPole-v1", **arguments, several: 2})
 
 
 def test_a_rank_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch)
     refuses(ParamsError, r"^train\.num_ranks: must be None, or 4 as of torchrun", rl.train, "CartPole-v1", num_ranks=2)
+    refuses(ParamsError, r"^train\.num_seeds: must be None with num_ranks and", rl.train, "CartPole-v1", num_seeds=2)
 
 
 def run_here(make: Any, seeds: Any, *, show_progress: bool, failing: tuple[int, ...] = ()) -> list[rl.SeedRun[Any]]:
@@ -331,19 +335,6 @@ def test_an_algorithm_continues_with_several_seeds_and_their_folder_may_move(
     shutil.move(found.folder.path, tmp_path / "moved")
     resumed = rl.resume(tmp_path / "moved", max_epochs=3, checkpoint=checkpoint)
     assert [run.result and run.result.info.env_step for run in resumed.runs] == [1536, 1536]
-
-
-@pytest.mark.parametrize(("settings", "arguments", "text"), [
-    ({}, {"num_ranks": 2}, r"^train\.num_seeds: must be None with num_ranks and under torchrun; got 2 \(int\)"),
-    ({"torchrun": True}, {}, r"^train\.num_seeds: must be None with num_ranks and under torchrun; got 2 \(int\)"),
-    ({}, {"env": lambda: CountingEnv()}, r"^train\.env: must travel to another process; .*Define it at the top level"),
-])  # fmt: skip
-def test_what_cannot_train_with_several_seeds_is_named(
-    settings: Any, arguments: Any, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if settings:
-        set_variables(monkeypatch)
-    refuses(ParamsError, text, rl.train, **{"env": "CartPole-v1", **arguments}, num_seeds=2)
 
 
 def test_what_a_cell_of_a_notebook_defines_cannot_travel(monkeypatch: pytest.MonkeyPatch) -> None:
