@@ -3,7 +3,6 @@
     python -m benchmarks.recipes                                   measure what is missing, and write recipes.md
     python -m benchmarks.recipes --recipe ppo/CartPole-v1 --seeds 3
     python -m benchmarks.recipes --write                           only write recipes.md from what was measured
-    python -m benchmarks.recipes --beside                          compare recipes of an env at equal steps and seconds
 
 Each run writes `measured/ALGORITHM/ENV/SEED.json` when it ends; a later call measures only what is missing or stale.
 """
@@ -107,7 +106,7 @@ def file_of(name: str, seed: int) -> Path:
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Return what a file depends on: the recipe as it is written, and the algorithm's recorded weights after 50 updates.
+    """Return what a file depends on: the recipe as written, and the algorithm's recorded weights after 50 updates.
 
     A file with other settings is stale: the recipe or the algorithm has changed since.
     """
@@ -145,7 +144,7 @@ def runs_of(name: str) -> dict[int, dict[str, Any]]:
 
 
 def missing(names: Iterable[str], num_seeds: int) -> list[tuple[str, int]]:
-    """Return the runs that have no file, or a stale one: the quickest recipes first, a seed of each in turn."""
+    """Return the runs that have no file, or a stale one, the quickest recipes first."""
     jobs = []
     for name in names:
         found, now = runs_of(name), settings(name)
@@ -176,10 +175,11 @@ def table() -> str:
         "",
         "Made by `python -m benchmarks.recipes`: each run trains by a recipe, and its best algorithm plays",
         f"{NUM_EPISODES} fresh, greedy episodes. The score is the interquartile mean of the runs, with its 95 %",
-        "interval by stratified bootstrap; a failed run counts with its lowest test. Published scores are those of the sources, under the",
-        "conditions named. Seconds are the processor's, of one run on one thread. The files of `measured/` have the",
-        "learning curve, commit, versions, machine and load of each run. A recipe with a * has three runs of an earlier",
-        "version, without files, and their mean for a score. A recipe or algorithm with a † has changed since it ran.",
+        "interval by stratified bootstrap; a failed run counts with its lowest test. Published scores are those of the",
+        "sources, under the conditions named. Seconds are the processor's, of one run on one thread. The files of",
+        "`measured/` have the learning curve, commit, versions, machine and load of each run. A recipe with a * has",
+        "three runs of an earlier version, without files, and their mean for a score. A recipe with a † has changed",
+        "since it ran, or its algorithm has.",
         "",
         "| recipe | env steps | source | published | score | interval | by seed | seconds | date |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -204,7 +204,37 @@ def table() -> str:
             cells = [f"{np.mean(row['scores']):.1f}", "", by_seed, str(row["seconds"]), ""]
         row_cells = [f"`{name}`{mark}", f"{recipe.num_env_steps:,}", recipe.source, published, *cells]
         lines.append(f"| {' | '.join(row_cells)} |")
-    return "\n".join([*lines, "", *NOTES]) + "\n"
+    lines += ["", *NOTES, "", "## Recipes of one env side by side", ""]
+    lines += ["Mean scores of the runs' test steps, where the shortest run of the env ends.", ""]
+    return "\n".join(lines) + "\n" + side_by_side()
+
+
+def side_by_side() -> str:
+    """Return the recipes of each env at equal env steps and at equal seconds, as far as two or more were measured."""
+    lines = ["| env | at env steps | score by recipe | at seconds | score by recipe |", "|---|---|---|---|---|"]
+    by_env: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for name in rl.recipes.names():
+        if found := runs_of(name):
+            algorithm, _, env = name.partition("/")
+            by_env.setdefault(env, {})[algorithm] = list(found.values())
+    for env, of_env in sorted(by_env.items()):
+        if len(of_env) < 2:
+            continue
+        cells = [env]
+        for axis in ("env_step", "processor_seconds"):
+            # The shortest run's: all have come so far.
+            limit = min(each["curve"][axis][-1] for runs in of_env.values() for each in runs)
+            scores = {name: np.mean([score_at(each["curve"], axis, limit) for each in runs])
+                      for name, runs in of_env.items()}  # fmt: skip
+            best = sorted(scores, key=lambda name: -scores[name])
+            cells += [f"{limit:,.0f}", ", ".join(f"{name} {scores[name]:.1f}" for name in best)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def score_at(curve: dict[str, list[float]], axis: str, limit: float) -> float:
+    """Return the score of the last test step up to a limit, or of the first one if none is so early."""
+    return curve["score"][max(0, int(np.searchsorted(curve[axis], limit, side="right")) - 1)]
 
 
 def main() -> None:
