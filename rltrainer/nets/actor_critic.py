@@ -18,6 +18,7 @@ from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDepend
 from rltrainer.nets.linear import Chain, Linear, hooks_of
 from rltrainer.nets.mlp import MLP, SQRT_2, TModule, orthogonal_
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.noise import DrawnNumbers, RepeatedNoise
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
 from rltrainer.spaces import Space, leaf_shape, require_floats
@@ -48,19 +49,26 @@ def _checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tu
 
 
 # These two are methods of the policies whose last module may be a `StateDependentHead`.
-def _initial_sde_state(self: Any, num_envs: int) -> Tensor | None:
-    """Return the memory of state-dependent noise; None without it."""
-    return self.actor[2].initial_state(num_envs) if self.use_sde else None
+def _initial_noise(self: Any, num_envs: int) -> Tensor | None:
+    """Return the memory of state-dependent or repeated noise; None without either."""
+    if self.use_sde:
+        return self.actor[2].initial_state(num_envs)  # type: ignore[no-any-return]  # a module's
+    return None if self.noise_repeat == 1 else self.noise.initial_state(num_envs)
 
 
 def _decide_by_distribution(
     self: Any, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
 ) -> Decision:
-    """Sample an action of the policy's `distribution` or state-dependent noise, or take the likeliest one."""
+    """Sample an action of the policy's `distribution`, maybe by noise with a memory, or take the likeliest one."""
     if explore and self.use_sde:
         features, head = self.actor[:-1](obs), self.actor[-1]
         state = head.initial_state(len(features)) if state is None else state
         distribution, action, state = head.explore(features, state, generator)
+    elif explore and self.noise_repeat > 1:
+        distribution = self.distribution(obs)
+        state = self.noise.initial_state(len(distribution.mean)) if state is None else state
+        noise, state = self.noise.step(state, generator)
+        action = distribution.sample(cast(Generator, DrawnNumbers([noise])))
     else:
         distribution, state = self.distribution(obs), None
         action = distribution.sample(generator) if explore else distribution.mode()
@@ -80,7 +88,7 @@ class Actor(Policy):
     """
 
     extra_specs = LOG_PROB
-    initial_state = _initial_sde_state
+    initial_state = _initial_noise
     decide = _decide_by_distribution
 
     def __init__(
@@ -296,17 +304,18 @@ class SquashedActorCritic(ContinuousActorCritic):
 
     For `use_sde` and `sde_sample_interval` see `Actor`. `log_std_init`, from -20 to 2, is the logarithm of the standard
     deviation that the normal, or the noise of `use_sde`, starts with for any observation. None starts that noise at -3,
-    and leaves the normal's as it is initialised: near 0, and different for each observation.
+    and leaves the normal's as it is initialised: near 0, and different for each observation. `noise_repeat` is the
+    largest number of steps that an env keeps the normal's noise for, see `RepeatedNoise`; 1 draws it at each step.
     """
 
     extra_specs = LOG_PROB
-    initial_state = _initial_sde_state
+    initial_state = _initial_noise
     decide = _decide_by_distribution
 
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
         num_outputs: int = 1, use_sde: bool = False, sde_sample_interval: int | None = None,
-        log_std_init: float | None = None, **options: Unpack[ContinuousOptions],
+        log_std_init: float | None = None, noise_repeat: int = 1, **options: Unpack[ContinuousOptions],
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
         name = type(self).__name__
@@ -318,6 +327,11 @@ class SquashedActorCritic(ContinuousActorCritic):
             self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std, True, interval)
         elif log_std_init is not None:
             cast(SquashedGaussianHead, self.actor[2]).start_at(log_std_init, name)
+        self.noise_repeat = checked(name, "noise_repeat", noise_repeat, PositiveInt)
+        if self.noise_repeat > 1:
+            if self.use_sde:
+                raise ParamsError.about(name, "noise_repeat", "must be 1 with use_sde=True", noise_repeat)
+            self.noise = RepeatedNoise(len(self.action_low), self.noise_repeat)
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
         return SquashedGaussianHead(in_features, num_actions)

@@ -61,6 +61,7 @@ ARGUMENTS: list[Row] = [
         ("critic_net=(64, 64)", f"critic_net: {NET}; got "), ("num_outputs=0", f"num_outputs: {COUNT}; got "),
         ("normalize_reward=None", f"normalize_reward: {FLAG}; got "), ("num_critics=0", f"num_critics: {COUNT}; got "),
         ("log_std_init=3.0", "log_std_init: must be in [-20, 2]; got 3.0"), ("log_std_init='0'", "log_std_init: must be a finite number or None; got "),
+        ("noise_repeat=0", f"noise_repeat: {COUNT}; got 0"), ("use_sde=True, noise_repeat=16", "noise_repeat: must be 1 with use_sde=True; got 16"),
     ),
     ("rl.GaussianActorCritic(SPACE, BOX, num_critics=1.0)", ParamsError, f"GaussianActorCritic.num_critics: {COUNT}; got "),
     ("rl.DiscreteActorCritic(SPACE, DISCRETE, num_critics=0)", ParamsError, f"DiscreteActorCritic.num_critics: {COUNT}; got "),
