@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError
-from rltrainer.nets.blocks import HiddenLayers, SideBySide
+from rltrainer.nets.blocks import HiddenLayers, SideBySide, has_unit_rows, make_output
 from rltrainer.nets.distributions import DiagonalGaussian, Distribution, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, ValueHead, make_head
@@ -336,8 +336,8 @@ class SquashedActorCritic(ContinuousActorCritic):
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
         head = SquashedGaussianHead(in_features, num_actions, self.log_std_min)
-        if self.net_params.has_unit_rows:  # an output layer each for mean and standard deviation
-            head.linear = SideBySide(self.net_params.output_layer(in_features, num_actions) for _ in range(2))
+        if has_unit_rows(norm := self.net_params.norm):  # an output layer each for mean and standard deviation
+            head.linear = SideBySide(make_output(norm, in_features, num_actions) for _ in range(2))
         return head
 
     def distribution(self, obs: Tree, batch_stats: bool = False) -> SquashedGaussian:

@@ -6,6 +6,8 @@ Each layer is of one network, or of E members apart, whose tensors have an axis 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -209,30 +211,42 @@ class SideBySide(nn.ModuleList):
         return torch.cat([module(x) for module in self], -1)
 
 
-def normed_layers(
-    sizes: Sequence[int], activation: Activation, norm: str, unit_rows: bool, num_members: int | None = None
-) -> Iterator[nn.Module]:
-    """Yield a norm of the input, then a linear layer, its activation and a norm for each further size.
+def make_layers(
+    norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None = None
+) -> Iterator[nn.Module]:  # fmt: skip
+    """Yield the hidden layers of a `norm` of `NetParams`; `sizes` are the features of the input and of each layer."""
+    return (_lerp_layers if norm == "unit_lerp" else _normed_layers)(norm, sizes, activation, num_members)
 
-    "batch_renorm" is behind the activation (CrossQ), "batch" in front of it, where a bias would do nothing (XQC).
-    """
-    is_first = norm == "batch"
 
-    def make_norm(size: int) -> BatchNorm:
-        return BatchNorm(size, num_members, None if is_first else RENORM_AFTER)
+def make_output(norm: str, in_features: int, num_outputs: int, num_members: int | None = None) -> nn.Module:
+    """Return the layer, or layers, from the last hidden layer to the outputs."""
+    if norm == "unit_lerp":  # without an activation between them
+        first = UnitLinear(in_features, in_features, num_members), Scaler(in_features, 1.0, 1.0, num_members)
+        return Chain(*first, UnitLinear(in_features, num_outputs, num_members, bias=True))
+    return _linear(norm, in_features, num_outputs, num_members)
 
+
+def _linear(norm: str, size_in: int, size_out: int, num_members: int | None, bias: bool = True) -> nn.Module:
+    if has_unit_rows(norm):
+        return UnitLinear(size_in, size_out, num_members, bias)
+    return Linear(size_in, size_out) if num_members is None else EnsembleLinear(num_members, size_in, size_out)
+
+
+def _normed_layers(
+    norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None
+) -> Iterator[nn.Module]:  # fmt: skip
+    is_before = not norm.endswith("renorm")  # before the activation, where a bias would do nothing
+    make_norm = partial(BatchNorm, num_members=num_members, renorm_after=None if is_before else RENORM_AFTER)
     yield make_norm(sizes[0])
     for size_in, size_out in itertools.pairwise(sizes):
-        if unit_rows:
-            yield UnitLinear(size_in, size_out, num_members, bias=not is_first)
-        else:
-            yield Linear(size_in, size_out) if num_members is None else EnsembleLinear(num_members, size_in, size_out)
+        yield _linear(norm, size_in, size_out, num_members, bias=not is_before)
         after = [make_activation(activation, size_out, "NetParams", num_members), make_norm(size_out)]
-        yield from reversed(after) if is_first else after
+        yield from reversed(after) if is_before else after
 
 
-def lerp_layers(sizes: Sequence[int], activation: Activation, num_members: int | None = None) -> Iterator[nn.Module]:
-    """Yield the layers of SimbaV2: inputs as unit vectors of the first hidden size, and a block for each such size."""
+def _lerp_layers(
+    norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None
+) -> Iterator[nn.Module]:  # fmt: skip
     size, num_blocks = sizes[1], len(sizes) - 1
     scale = math.sqrt(2 / size)
     yield from (Unit(SHIFT), UnitLinear(sizes[0] + 1, size, num_members), Scaler(size, scale, scale, num_members))
@@ -240,11 +254,9 @@ def lerp_layers(sizes: Sequence[int], activation: Activation, num_members: int |
     yield from (LerpBlock(size, num_blocks, activation, num_members) for _ in range(num_blocks))
 
 
-def lerp_output(in_features: int, num_outputs: int, num_members: int | None = None) -> Chain:
-    """Return the output layers of SimbaV2, which have no activation between them."""
-    hidden = UnitLinear(in_features, in_features, num_members)
-    scaler = Scaler(in_features, 1.0, 1.0, num_members)
-    return Chain(hidden, scaler, UnitLinear(in_features, num_outputs, num_members, bias=True))
+def has_unit_rows(norm: str | None) -> TypeGuard[str]:
+    """Return whether the weights of each unit have length 1, with this `norm` of `NetParams`."""
+    return norm is not None and norm.startswith("unit")
 
 
 def unit(x: Tensor) -> Tensor:

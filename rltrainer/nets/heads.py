@@ -104,7 +104,7 @@ class SquashedGaussianHead(LinearHead):
     def start_at(self, log_std: float, owner: str) -> None:
         """Start with a standard deviation that does not depend on the observation; `owner` is named in errors."""
         if self.is_smooth or not isinstance(self.linear, nn.Linear):
-            rule = "must be None with smooth_log_std, or with unit_rows or blocks of NetParams"
+            rule = "must be None with smooth_log_std, or with a norm of NetParams that begins with 'unit'"
             raise ParamsError.about(owner, "log_std_init", rule, log_std)
         if not self.least <= log_std <= self.LOG_STD_MAX:
             rule = f"must be in [{self.least:g}, {self.LOG_STD_MAX:g}]"

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +21,6 @@ Activation = Callable[[], nn.Module] | Callable[[int], nn.Module]
 # Members of an ensemble: each may have objects of its own, and a file could ask for any number of them.
 MAX_MEMBERS = 1000
 SQRT_2 = 2**0.5
-MakeLayers = Callable[[int], Iterable[nn.Module]]
 TModule = TypeVar("TModule", bound=nn.Module)
 
 
@@ -122,19 +121,16 @@ class PerMember(nn.ModuleList):
 class Ensemble(nn.Module):
     """E networks with K outputs, evaluated together; more than `MAX_MEMBERS` are a `ParamsError`.
 
-    Args:
-        num_members: E.
-        num_outputs: K.
-        make: from E to the layers, whose tensors have an axis of members in front.
+    The tensors of `layers` have an axis of members in front.
     """
 
-    def __init__(self, num_members: int, num_outputs: int, make: MakeLayers) -> None:
+    def __init__(self, num_members: int, num_outputs: int, layers: Iterator[nn.Module]) -> None:
         super().__init__()
         if num_members > MAX_MEMBERS:
             rule = f"must be at most {MAX_MEMBERS}"
             raise ParamsError.about(type(self).__name__, "num_members", rule, num_members)
         self.num_members, self.num_outputs = num_members, num_outputs
-        self.layers: nn.Sequential = Chain(*make(num_members))
+        self.layers: nn.Sequential = Chain(*layers)
         sizes = [layer.weight[0].numel() for layer in self.layers if isinstance(layer, EnsembleLinear)]
         self._widest = max(sizes, default=0)
 
@@ -175,13 +171,13 @@ class EnsembleMLP(Ensemble):
     """E perceptrons; `sizes` are the features of the input and of each hidden layer."""
 
     def __init__(self, num_members: int, sizes: Sequence[int], activation: Activation, num_outputs: int = 1) -> None:
-        def make(num_members: int) -> Iterator[nn.Module]:
+        def layers() -> Iterator[nn.Module]:
             for size_in, size_out in itertools.pairwise(sizes):
                 yield EnsembleLinear(num_members, size_in, size_out)  # first: it draws random numbers, as Dropout
                 yield make_activation(activation, size_out, "EnsembleMLP", num_members)
             yield EnsembleLinear(num_members, sizes[-1], num_outputs)
 
-        super().__init__(num_members, num_outputs, make)
+        super().__init__(num_members, num_outputs, layers())
 
 
 class Dropout(nn.Module):

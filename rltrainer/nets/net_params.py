@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal, Self
 
 from torch import nn
 
-from rltrainer.nets.blocks import HiddenLayers, UnitLinear, lerp_layers, lerp_output, normed_layers
-from rltrainer.nets.linear import Linear
-from rltrainer.nets.mlp import MLP, Activation, Dropout, Ensemble, EnsembleLinear, EnsembleMLP, make_activation
+from rltrainer.nets.blocks import HiddenLayers, make_layers, make_output
+from rltrainer.nets.mlp import MLP, Activation, Dropout, Ensemble, EnsembleMLP, make_activation
 from rltrainer.state import registry
 from rltrainer.state.params import Params
-from rltrainer.validation.field_rules import Flag, Rule, Sizes, are_names, is_finite
+from rltrainer.validation.field_rules import Rule, Sizes, are_names, is_finite
 
 ACTIVATIONS = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity, nn.LeakyReLU, nn.LogSigmoid,
@@ -56,16 +55,12 @@ class NetParams(Params):
     """Units of each hidden layer."""
     activation: AnyActivation | None = None
     """Makes the activation after each hidden layer, from no argument or from the number of the layer's features."""
-    norm: Literal["layer", "batch_renorm", "batch"] | None = None
+    norm: Literal["layer", "batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp"] | None = None
     """"layer" is layer normalisation (Ba et al. 2016) between each hidden layer and its activation. "batch_renorm" is
     batch renormalisation (Ioffe 2017) of the input, and after each activation: for CrossQ. "batch" is batch
-    normalisation of the input, and before each activation: for XQC. Algorithms that do not train them refuse both."""
-    unit_rows: Flag = False
-    """Keep each unit's weights at length 1, in the hidden layers and the output layers of actors and Q-critics: for XQC
-    and for CrossQ. For networks with a batch norm, whose layers learn nothing from the lengths."""
-    block: Literal["lerp"] | None = None
-    """"lerp": hidden layers are blocks that move a unit vector, with `unit_rows` (SimbaV2, Lee et al. 2025). They have
-    one width, which `hidden_sizes` holds once for each block."""
+    normalisation of the input, and before each activation. "unit_" before these keeps the weights of each unit at
+    length 1, in the output layer too: "unit_batch" is for XQC. "unit_lerp" are blocks that move a unit vector, for
+    SimbaV2: `hidden_sizes` holds their one width once for each block. Only some algorithms train batch norms."""
     dropout: Annotated[float, Rule("a number in [0, 1)", lambda v: is_finite(v) and 0 <= v < 1)] = 0.0
     """Probability with which a unit of a hidden layer is dropped in training, before the norm (as in DroQ, Hiraoka et
     al. 2022). Target networks and policies that act in envs drop none."""
@@ -83,12 +78,8 @@ class NetParams(Params):
         super().__post_init__()
         if self.encoder is not None and self.obs_encoder is not None:
             self.raise_invalid("obs_encoder", "must be None where there is an encoder for each leaf")
-        if self.unit_rows and self.norm not in ("batch_renorm", "batch"):
-            self.raise_invalid("unit_rows", "must be False without a batch norm, which brings the scale back")
-        if self.block and self.norm:
-            self.raise_invalid("block", "must be None with a norm, as blocks have their own")
-        if self.block and self.hidden_sizes is not None and len(set(self.hidden_sizes)) != 1:
-            self.raise_invalid("hidden_sizes", "must be one width, once for each block")
+        if self.norm == "unit_lerp" and self.hidden_sizes is not None and len(set(self.hidden_sizes)) != 1:
+            self.raise_invalid("hidden_sizes", f"must be one width, once for each block, with norm={self.norm!r}")
         for name in ("hidden_sizes", "keys"):  # tuples: hashable, and equal to what a file restores
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -103,42 +94,21 @@ class NetParams(Params):
     def hidden_layers(self, in_features: int) -> MLP | HiddenLayers:
         """Return the hidden layers, from [B, in_features] to [B, out_features]."""
         sizes = self.layer_sizes(in_features)
-        return HiddenLayers(self._layers(sizes), sizes[-1]) if self._is_normed else MLP(sizes, self.after_linear)
+        if self.norm in (None, "layer"):
+            return MLP(sizes, self.after_linear)
+        return HiddenLayers(make_layers(self.norm, sizes, self.after_linear), sizes[-1])
 
     def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> Ensemble:
         """Return E networks of these hidden layers, from [B, in_features] to [E, B], or [E, B, K] for K outputs."""
-        sizes = self.layer_sizes(in_features)
-        if not self._is_normed:
+        norm, sizes = self.norm, self.layer_sizes(in_features)
+        if norm in (None, "layer"):
             return EnsembleMLP(num_members, sizes, self.after_linear, num_outputs)
 
-        def make(num_members: int) -> Iterator[nn.Module]:
-            yield from self._layers(sizes, num_members)
-            yield self.output_layer(sizes[-1], num_outputs, num_members)
+        def layers() -> Iterator[nn.Module]:
+            yield from make_layers(norm, sizes, self.after_linear, num_members)
+            yield make_output(norm, sizes[-1], num_outputs, num_members)
 
-        return Ensemble(num_members, num_outputs, make)
-
-    def output_layer(self, in_features: int, num_outputs: int, num_members: int | None = None) -> nn.Module:
-        """Return what maps the last hidden layer to the outputs, of one network or of E members."""
-        if self.block:
-            return lerp_output(in_features, num_outputs, num_members)
-        if self.unit_rows:
-            return UnitLinear(in_features, num_outputs, num_members, bias=True)
-        given = in_features, num_outputs
-        return Linear(*given) if num_members is None else EnsembleLinear(num_members, *given)
-
-    @property
-    def has_unit_rows(self) -> bool:
-        """True if the weights of units have length 1."""
-        return self.unit_rows or self.block is not None
-
-    @property
-    def _is_normed(self) -> bool:
-        return self.block is not None or self.norm in ("batch_renorm", "batch")
-
-    def _layers(self, sizes: tuple[int, ...], num_members: int | None = None) -> Iterator[nn.Module]:
-        if self.block:
-            return lerp_layers(sizes, self.after_linear, num_members)
-        return normed_layers(sizes, self.after_linear, str(self.norm), self.unit_rows, num_members)
+        return Ensemble(num_members, num_outputs, layers())
 
     def after_linear(self, num_features: int) -> nn.Module:
         """Return the module after a hidden layer: dropout, norm, activation; a `ParamsError` without an activation."""

@@ -1,7 +1,6 @@
 """Batch norms, rows of unit length and blocks by hand, and what holds for all networks of them."""
 
 import copy
-import dataclasses
 from typing import Any
 
 import pytest
@@ -11,7 +10,16 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.errors import CheckpointError
 from rltrainer.nets import blocks, mlp
-from rltrainer.nets.blocks import BatchNorm, LerpBlock, Unit, UnitBatchNorm, UnitLinear, has_batch_norm
+from rltrainer.nets.blocks import (
+    BatchNorm,
+    LerpBlock,
+    Unit,
+    UnitBatchNorm,
+    UnitLinear,
+    has_batch_norm,
+    has_unit_rows,
+    make_output,
+)
 from rltrainer.nets.linear import Chain
 from rltrainer.nets.mlp import EnsembleLinear
 from rltrainer.nets.module_state import check_module
@@ -106,22 +114,17 @@ def test_the_parts_of_lerp_blocks() -> None:
     assert block(torch.tensor([[-1.0, 0.0]])).isfinite().all()  # where the activation is 0
 
 
-NETS = {
-    "renorm": rl.NetParams(norm="batch_renorm"),
-    "renorm with unit rows": rl.NetParams(norm="batch_renorm", unit_rows=True),
-    "batch": rl.NetParams(norm="batch"),
-    "batch with unit rows": rl.NetParams(norm="batch", unit_rows=True),
-    "lerp": rl.NetParams(block="lerp"),
-}  # fmt: skip
-each_net = pytest.mark.parametrize("net", NETS.values(), ids=list(NETS))
+NORMS = ("batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp")
+each_norm: Any = pytest.mark.parametrize("norm", NORMS)
 LINEAR = nn.Linear | EnsembleLinear | UnitLinear
 OBS = torch.linspace(-1, 1, 32).view(16, 2) ** 3
 
 
-def policy_of(net: rl.NetParams) -> Any:
-    """Return a policy of small networks with these parts, and norms as after some steps."""
+def policy_of(norm: Any) -> Any:
+    """Return a policy of small networks with this norm, as after some steps."""
     rl.seed(0)
-    policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, net, hidden_sizes=(8, 8), num_atoms=5)
+    net = rl.NetParams(norm=norm, hidden_sizes=(8, 8))
+    policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, net, num_atoms=5)
     for part in policy.modules():
         if isinstance(part, BatchNorm):
             nn.init.normal_(part.weight)
@@ -135,9 +138,9 @@ def outputs(policy: Any, batch_stats: bool) -> list[torch.Tensor]:
     return [normal.mean, normal.log_std, policy.critic(OBS, OBS[:, :1], None, batch_stats)]
 
 
-@each_net
-def test_acting_changes_no_statistics(net: rl.NetParams) -> None:
-    policy = policy_of(net)
+@each_norm
+def test_acting_changes_no_statistics(norm: Any) -> None:
+    policy = policy_of(norm)
     before = copy.deepcopy(dict(policy.named_buffers()))
     outputs(policy, False)
     policy.act(OBS, explore=True)
@@ -146,15 +149,15 @@ def test_acting_changes_no_statistics(net: rl.NetParams) -> None:
     assert has_batch_norm(policy) != all(torch.equal(before[name], value) for name, value in policy.named_buffers())
 
 
-@each_net
+@each_norm
 @pytest.mark.parametrize("batch_stats", [False, True])
-def test_lengths_that_are_forgotten(net: rl.NetParams, batch_stats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_that_are_forgotten(norm: Any, batch_stats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the length of unit rows counts, nor, with statistics of the batch, the scale of a layer before a norm."""
     monkeypatch.setattr(BatchNorm, "EPS", 1e-10)  # not 0, for units that are 0 in all rows
-    policy = policy_of(net)
+    policy = policy_of(norm)
     expected = outputs(policy, batch_stats)
     rows = [part for part in policy.modules() if isinstance(part, UnitLinear)]
-    assert bool(rows) == net.has_unit_rows
+    assert bool(rows) == has_unit_rows(norm)
     with torch.no_grad():
         for part in rows:
             part.weight *= 3.0
@@ -170,12 +173,12 @@ def test_lengths_that_are_forgotten(net: rl.NetParams, batch_stats: bool, monkey
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("batch_stats", [False, True])
-@each_net
-def test_members_are_separate_networks(net: Any, one_by_one: bool, batch_stats: bool, monkeypatch: Any) -> None:
+@each_norm
+def test_members_are_separate_networks(norm: Any, one_by_one: bool, batch_stats: bool, monkeypatch: Any) -> None:
     for module in (mlp, blocks):
         monkeypatch.setattr(module, "is_large", lambda *_: one_by_one)
     monkeypatch.setattr(mlp, "MIN_PRODUCT", 0)
-    net, x = dataclasses.replace(net, hidden_sizes=(6, 6), activation=nn.ReLU), torch.randn(7, 4)
+    net, x = rl.NetParams(norm=norm, hidden_sizes=(6, 6), activation=nn.ReLU), torch.randn(7, 4)
     ensemble = net.ensemble(3, 4, num_outputs=2)
     for part in ensemble.modules():
         if isinstance(part, BatchNorm):
@@ -183,7 +186,7 @@ def test_members_are_separate_networks(net: Any, one_by_one: bool, batch_stats: 
             nn.init.normal_(part.running_mean)
     expected = []
     for e in range(3):
-        single = Chain(*net.hidden_layers(4).layers, net.output_layer(6, 2))
+        single = Chain(*net.hidden_layers(4).layers, make_output(norm, 6, 2))
         for own, theirs in zip(single.modules(), ensemble.layers.modules(), strict=True):
             for name, value in [*theirs.named_parameters(recurse=False), *theirs.named_buffers(recurse=False)]:
                 member = value[e].squeeze(0) if value.dim() else value
