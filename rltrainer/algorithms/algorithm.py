@@ -17,7 +17,7 @@ from rltrainer.algorithms import part_state
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReturnedError, readable
 from rltrainer.execution.execution import Execution
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.nets.blocks import BatchRenorm
+from rltrainer.nets.blocks import has_batch_norm
 from rltrainer.nets.mlp import Dropout
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
@@ -177,9 +177,9 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         if policy.is_recurrent and not cls.trains_recurrent:
             rule = f"must have no memory, as {name} updates from single steps; got {type(policy).__name__}"
             raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
-        if not cls.uses_batch_stats and any(isinstance(part, BatchRenorm) for part in policy.modules()):
+        if not cls.uses_batch_stats and has_batch_norm(policy):
             rule = f"must be None or 'layer', as updates of {name} leave running statistics where they start"
-            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ trains 'batch_renorm'.")
+            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ and XQC train batch norms.")
         if not isinstance(params, cls.params_class):
             hint = f"Write {params_class}(lr=..., ...)."
             if hasattr(params, "create_trainer"):

@@ -12,6 +12,7 @@ from rltrainer.errors import ParamsError
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
+from rltrainer.tree import map_tree
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveFloat, PositiveInt, Scheduled, UnitFloat
@@ -56,6 +57,12 @@ class SACNoise:
     action: Tensor  # for actions at `obs`
     next_action: Tensor  # for actions at `next_obs`
     is_actors_turn: bool = True  # train actor and temperature too
+
+
+def joined_obs(batch: Transitions) -> Any:
+    """Return both observations of transitions as one batch [2 B, ...]."""
+    # Apart, Q(s, a) and Q(s', a') would be standardised by statistics of different distributions.
+    return map_tree(lambda obs, next_obs: torch.cat([obs, next_obs]), batch.obs, batch.next_obs)
 
 
 class SAC(OffPolicyAlgorithm):
@@ -160,7 +167,10 @@ class SAC(OffPolicyAlgorithm):
     def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) [] (eq. 9), and log pi [B] without gradient."""
         # Reparametrised: the action is a function of the actor's output and noise, so its gradient comes through Q.
-        action, log_prob = self.policy.distribution(batch.obs).rsample(noise.action)
+        distribution = self.policy.distribution
+        # The actor's batch statistics, where it has such, and the critics' running ones.
+        found = distribution(batch.obs, True) if self.uses_batch_stats else distribution(batch.obs)
+        action, log_prob = found.rsample(noise.action)
         value = self.actor_value(self.critic(batch.obs, action))
         return ((self.temperature() * log_prob - value) * batch.weight).mean(), log_prob.detach()
 
