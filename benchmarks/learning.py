@@ -269,6 +269,8 @@ SAC = agent(rl.SAC, WIDE, lr=1e-3)
 FIVE: dict[str, Any] = {"hidden_sizes": (64, 64), "num_critics": 5}
 REDQ: dict[str, Any] = {"lr": 1e-3, "critic_lr": 1e-3, "actor_update_interval": 5}
 LAYER_REDQ = agent(rl.REDQ, FIVE | {"critic_net": rl.NetParams(norm="layer")}, **REDQ)
+BLOCK = rl.NetParams(norm="unit_residual", hidden_sizes=(64,))
+FLASHSAC = agent(rl.FlashSAC, rl.FlashSAC.policy_options | {"net": BLOCK, "critic_net": BLOCK})
 
 
 def no_velocities(algorithm: Any, policy: dict[str, Any], goal: Goal | None = None, env: Any = NoVelocities) -> Task:
@@ -352,6 +354,7 @@ TASKS: dict[str, Task] = {
     "crossq_pendulum": off_policy(
         "Pendulum-v1", agent(rl.CrossQ, {"net": rl.NetParams(norm="batch_renorm")}, actor_update_interval=2),
         -165, 20_000, 1000, **SAC_STEPS),
+    "flashsac_pendulum": off_policy("Pendulum-v1", FLASHSAC, -165, 20_000, 1000, num_seeds=3, **SAC_STEPS),
     "ppo_pendulum": on_policy("Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, **PENDULUM_STEPS),
     "ppo_lagging_pendulum": on_policy(
         "Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, collector=OneUpdateOld, **PENDULUM_STEPS),

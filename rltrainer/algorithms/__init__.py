@@ -2,6 +2,7 @@
 
 from rltrainer.algorithms.actor_critic.crossq import CrossQ, CrossQParams
 from rltrainer.algorithms.actor_critic.discrete_sac import DiscreteSAC, DiscreteSACParams
+from rltrainer.algorithms.actor_critic.flashsac import FlashSAC, FlashSACParams
 from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
 from rltrainer.algorithms.actor_critic.td3 import DDPG, TD3, DDPGParams, TD3Params
@@ -32,11 +33,10 @@ from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
-    "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
-    "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
+    "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams", "CrossQ",
+    "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams",
+    "DoubleDQN", "FlashSAC", "FlashSACParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
     "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
-    "REINFORCEParams", "ReBRAC", "ReBRACParams",
-    "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",
-    "load_policy", "rms_prop",
+    "REINFORCEParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams",
+    "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
 ]  # fmt: skip

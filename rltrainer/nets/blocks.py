@@ -191,6 +191,44 @@ class LerpBlock(nn.Module):
         return unit(x + self.rate(unit(self.narrow(hidden)) - x))
 
 
+class UnitRMSNorm(nn.Module):
+    """Scale features to a root mean square of 1, then by a weight, which has the length sqrt(F) after each step."""
+
+    EPS = 1e-6
+
+    def __init__(self, num_features: int, num_members: int | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(_shape(num_features, num_members)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, F], or [E, B, F], to the same."""
+        x = full_precision(x)
+        return x * (x.square().mean(-1, keepdim=True) + self.EPS).rsqrt() * _first(x, self.weight)[0]
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Bring the weight back to its length."""
+        self.weight.copy_(unit(self.weight) * math.sqrt(self.weight.shape[-1]))
+
+
+class ResidualBlock(HasBatchStats):
+    """Adds to x a perceptron's output, which has a batch norm before each activation: FlashSAC."""
+
+    # x <- x + relu(BN(U relu(BN(U x)))), with U of unit rows (Kim et al. 2026).
+    def __init__(self, size: int, activation: Activation, num_members: int | None, expansion: int = 4) -> None:
+        super().__init__()
+        sizes = (size, expansion * size, size)
+        layers: list[nn.Module] = []
+        for size_in, size_out in itertools.pairwise(sizes):
+            layers += [UnitLinear(size_in, size_out, num_members), UnitBatchNorm(size_out, num_members)]
+            layers.append(make_activation(activation, size_out, "NetParams", num_members))
+        self.layers = Chain(*layers)
+
+    def forward(self, x: Tensor, batch_stats: bool = False) -> Tensor:
+        """Map [B, size], or [E, B, size], to the same."""
+        return x + self.layers(x, batch_stats)  # type: ignore[no-any-return]  # of norms
+
+
 class HiddenLayers(HasBatchStats):
     """The hidden layers of one network."""
 
@@ -215,7 +253,8 @@ def make_layers(
     norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None = None
 ) -> Iterator[nn.Module]:  # fmt: skip
     """Yield the hidden layers of a `norm` of `NetParams`; `sizes` are the features of the input and of each layer."""
-    return (_lerp_layers if norm == "unit_lerp" else _normed_layers)(norm, sizes, activation, num_members)
+    make = {"unit_lerp": _lerp_layers, "unit_residual": _residual_layers}.get(norm, _normed_layers)
+    return make(norm, sizes, activation, num_members)
 
 
 def make_output(norm: str, in_features: int, num_outputs: int, num_members: int | None = None) -> nn.Module:
@@ -252,6 +291,15 @@ def _lerp_layers(
     yield from (Unit(SHIFT), UnitLinear(sizes[0] + 1, size, num_members), Scaler(size, scale, scale, num_members))
     yield Unit()
     yield from (LerpBlock(size, num_blocks, activation, num_members) for _ in range(num_blocks))
+
+
+def _residual_layers(
+    norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None
+) -> Iterator[nn.Module]:  # fmt: skip
+    size = sizes[1]
+    yield from (UnitBatchNorm(sizes[0], num_members), UnitLinear(sizes[0], size, num_members))
+    yield from (ResidualBlock(size, activation, num_members) for _ in sizes[1:])
+    yield UnitRMSNorm(size, num_members)
 
 
 def has_unit_rows(norm: str | None) -> TypeGuard[str]:

@@ -55,12 +55,16 @@ class NetParams(Params):
     """Units of each hidden layer."""
     activation: AnyActivation | None = None
     """Makes the activation after each hidden layer, from no argument or from the number of the layer's features."""
-    norm: Literal["layer", "batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp"] | None = None
+    norm: (
+        Literal["layer", "batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp", "unit_residual"]
+        | None
+    ) = None
     """"layer" is layer normalisation (Ba et al. 2016) between each hidden layer and its activation. "batch_renorm" is
     batch renormalisation (Ioffe 2017) of the input, and after each activation: for CrossQ. "batch" is batch
     normalisation of the input, and before each activation. "unit_" before these keeps the weights of each unit at
     length 1, in the output layer too: "unit_batch" is for XQC. "unit_lerp" are blocks that move a unit vector, for
-    SimbaV2: `hidden_sizes` holds their one width once for each block. Only some algorithms train batch norms."""
+    SimbaV2, "unit_residual" blocks with batch norms that add to their input, for FlashSAC: `hidden_sizes` holds their
+    one width once for each block. Only some algorithms train batch norms."""
     dropout: Annotated[float, Rule("a number in [0, 1)", lambda v: is_finite(v) and 0 <= v < 1)] = 0.0
     """Probability with which a unit of a hidden layer is dropped in training, before the norm (as in DroQ, Hiraoka et
     al. 2022). Target networks and policies that act in envs drop none."""
@@ -78,7 +82,8 @@ class NetParams(Params):
         super().__post_init__()
         if self.encoder is not None and self.obs_encoder is not None:
             self.raise_invalid("obs_encoder", "must be None where there is an encoder for each leaf")
-        if self.norm == "unit_lerp" and self.hidden_sizes is not None and len(set(self.hidden_sizes)) != 1:
+        has_blocks, sizes = self.norm in ("unit_lerp", "unit_residual"), self.hidden_sizes
+        if has_blocks and sizes is not None and len(set(sizes)) != 1:
             self.raise_invalid("hidden_sizes", f"must be one width, once for each block, with norm={self.norm!r}")
         for name in ("hidden_sizes", "keys"):  # tuples: hashable, and equal to what a file restores
             if getattr(self, name) is not None:

@@ -60,11 +60,12 @@ OFF_POLICY: dict[str, Make] = {
     "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
     "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
     "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
+    "flashsac": maker(rl.FlashSAC, BOX, rl.FlashSACParams(actor_update_interval=1)),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
-# The successors of ended episodes are part of the batch whose statistics CrossQ takes.
-WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith(("bc", "crossq"))]
-WITHOUT_RANKS = ["crossq"]
+# The successors of ended episodes are part of the batch whose statistics CrossQ and FlashSAC take.
+WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith(("bc", "crossq", "flashsac"))]
+WITHOUT_RANKS = ["crossq", "flashsac"]
 """Algorithms that a run of several shards refuses: each would have statistics of its own batch."""
 
 

@@ -13,9 +13,11 @@ from rltrainer.nets import blocks, mlp
 from rltrainer.nets.blocks import (
     BatchNorm,
     LerpBlock,
+    ResidualBlock,
     Unit,
     UnitBatchNorm,
     UnitLinear,
+    UnitRMSNorm,
     has_batch_norm,
     has_unit_rows,
     make_output,
@@ -90,6 +92,21 @@ def test_an_unbiased_variance_and_the_joint_length_of_weight_and_bias() -> None:
     assert norm.bias.tolist() == pytest.approx([0.0, 1.131371])
 
 
+def test_a_residual_block_and_the_norm_behind_it() -> None:
+    norm = UnitRMSNorm(2)
+    # The mean of 9 and 16 is 12.5.
+    assert norm(torch.tensor([[3.0, 4.0]]))[0].tolist() == pytest.approx([0.848528, 1.131371])
+    norm.load_state_dict({"weight": torch.tensor([3.0, 4.0])})
+    norm.project_()  # by sqrt(2) / 5
+    assert norm.weight.tolist() == pytest.approx([0.848528, 1.131371])
+    block = ResidualBlock(1, nn.ReLU, None, expansion=1)
+    block.load_state_dict(
+        {**block.state_dict(), "layers.0.weight": torch.ones(1, 1), "layers.3.weight": -torch.ones(1, 1)}
+    )
+    # Standardised [-1, 1], then 0 where that is negative, and the same again of [0, -1].
+    assert block(torch.tensor([[1.0], [3.0]]), True).flatten().tolist() == pytest.approx([2.0, 3.0], abs=1e-4)
+
+
 def test_rows_of_unit_length() -> None:
     layer = UnitLinear(2, 2)
     layer.load_state_dict({"weight": torch.tensor([[3.0, 4.0], [0.0, 2.0]])})
@@ -114,7 +131,7 @@ def test_the_parts_of_lerp_blocks() -> None:
     assert block(torch.tensor([[-1.0, 0.0]])).isfinite().all()  # where the activation is 0
 
 
-NORMS = ("batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp")
+NORMS = ("batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp", "unit_residual")
 each_norm: Any = pytest.mark.parametrize("norm", NORMS)
 LINEAR = nn.Linear | EnsembleLinear | UnitLinear
 OBS = torch.linspace(-1, 1, 32).view(16, 2) ** 3
@@ -153,7 +170,8 @@ def test_acting_changes_no_statistics(norm: Any) -> None:
 @pytest.mark.parametrize("batch_stats", [False, True])
 def test_lengths_that_are_forgotten(norm: Any, batch_stats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the length of unit rows counts, nor, with statistics of the batch, the scale of a layer before a norm."""
-    monkeypatch.setattr(BatchNorm, "EPS", 1e-10)  # not 0, for units that are 0 in all rows
+    for norm_class in (BatchNorm, UnitBatchNorm):
+        monkeypatch.setattr(norm_class, "EPS", 1e-10)  # not 0, for units that are 0 in all rows
     policy = policy_of(norm)
     expected = outputs(policy, batch_stats)
     rows = [part for part in policy.modules() if isinstance(part, UnitLinear)]
@@ -164,7 +182,10 @@ def test_lengths_that_are_forgotten(norm: Any, batch_stats: bool, monkeypatch: p
             part.project_()
         torch.testing.assert_close(outputs(policy, batch_stats), expected, rtol=1e-5, atol=1e-5)
         if batch_stats:
-            for part in [*policy.actor[1].layers, *policy.critic.ensemble.layers[:-1]]:
+            layers = [*policy.actor[1].layers, *policy.critic.ensemble.layers[:-1]]
+            if norm == "unit_residual":  # in front of blocks there is no norm of a batch
+                layers = [part for block in layers if isinstance(block, ResidualBlock) for part in block.layers]
+            for part in layers:
                 if isinstance(part, LINEAR):
                     for parameter in part.parameters():
                         parameter *= 3.0
