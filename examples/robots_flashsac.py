@@ -11,7 +11,7 @@ import rltrainer as rl
 
 
 class Reach(rl.TensorEnv):
-    """Bring the hand of an arm to a target, and hold it there; the state has 2 angles, 2 velocities, 2 of the target."""
+    """Bring the hand of an arm to a target, and hold it there; a state has two angles, two velocities, the target."""
 
     observation_space = gym.spaces.Box(-10.0, 10.0, (10,))
     action_space = gym.spaces.Box(-1.0, 1.0, (2,))
@@ -40,3 +40,42 @@ class Reach(rl.TensorEnv):
         """Return where the hand is [N, 2]: both links have length 1."""
         first, second = angles[:, 0], angles.sum(-1)
         return torch.stack([first.cos() + second.cos(), first.sin() + second.sin()], -1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help='"cuda" for thousands of envs')
+    parser.add_argument("--short", action="store_true", help="a few seconds only, to see that it runs")
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    rl.seed(1)
+    num_envs = 64 if args.short else 256
+    envs = rl.make_vec(Reach, num_envs, backend="tensor", seed=1, device=args.device)
+    test_envs = rl.make_vec(Reach, 100, backend="tensor", seed=2, device=args.device)
+    block = rl.NetParams(norm="unit_residual", hidden_sizes=(64,))  # small, for a CPU; two of 256 are the default
+    options = rl.FlashSAC.policy_options | {"net": block, "critic_net": block, "num_atoms": 51}
+    policy = rl.CategoricalActorCritic.for_envs(envs, **options).to(args.device)
+    rate = rl.CosineSchedule(1e-3, 5e-4)
+    algorithm = rl.FlashSAC(policy, rl.FlashSACParams(lr=rate, critic_lr=rate, gamma=0.95))
+    spaces = envs.single_observation_space, envs.single_action_space
+    params = rl.OffPolicyTrainerParams(
+        training_collector=rl.Collector(
+            policy, envs, rl.ReplayBuffer(200_000, *spaces, num_envs=num_envs, device=args.device)
+        ),
+        test_collector=rl.Collector(policy, test_envs),
+        test_step_num_episodes=100,
+        max_epochs=1 if args.short else 8,
+        epoch_num_steps=1280 if args.short else 12_800,
+        collection_step_num_env_steps=num_envs,
+        update_step_num_gradient_steps_per_sample=1 / 32,
+        batch_size=256,
+        warmup_num_env_steps=640 if args.short else 5000,
+        seed=1,
+    )
+    result = rl.OffPolicyTrainer(algorithm, params).run()
+    print(f"best score {result.best_score:.1f} after {result.env_step:,} env steps")
+
+
+if __name__ == "__main__":
+    main()

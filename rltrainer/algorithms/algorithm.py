@@ -179,7 +179,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
         if not cls.uses_batch_stats and has_batch_norm(policy):
             rule = f"must be None or 'layer', as updates of {name} leave running statistics where they start"
-            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ and XQC train batch norms.")
+            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ, XQC and FlashSAC train batch norms.")
         if not isinstance(params, cls.params_class):
             hint = f"Write {params_class}(lr=..., ...)."
             if hasattr(params, "create_trainer"):
