@@ -107,6 +107,12 @@ def agent(algorithm: Any, policy: dict[str, Any] | None = None, policy_class: An
     return make
 
 
+def of_layers(norm: Any, *hidden_sizes: int) -> dict[str, Any]:
+    """Return options of a policy with such layers in actor and critics."""
+    net = rl.NetParams(norm=norm, hidden_sizes=hidden_sizes)
+    return {"net": net, "critic_net": net}
+
+
 def online(
     env: Any, make: Make, stop: float, steps: int, epoch: int, *, goal: Goal | None = None, num_envs: int = 1,
     test_episodes: int = 20, make_buffer: Any = None, collector: Any = rl.Collector, num_seeds: int = 5, **options: Any,
@@ -355,6 +361,12 @@ TASKS: dict[str, Task] = {
         "Pendulum-v1", agent(rl.CrossQ, {"net": rl.NetParams(norm="batch_renorm")}, actor_update_interval=2),
         -165, 20_000, 1000, **SAC_STEPS),
     "flashsac_pendulum": off_policy("Pendulum-v1", FLASHSAC, -165, 20_000, 1000, num_seeds=3, **SAC_STEPS),
+    "xqc_pendulum": off_policy(  # the recipe
+        "Pendulum-v1", agent(rl.XQC, rl.XQC.policy_options | of_layers("unit_batch", 128, 128), gamma=0.975), -165,
+        20_000, 1000, num_seeds=3, **SAC_STEPS),
+    "simbav2_pendulum": off_policy(  # the recipe
+        "Pendulum-v1", agent(rl.SimbaV2, rl.SimbaV2.policy_options | of_layers("unit_lerp", 128), gamma=0.975), -165,
+        20_000, 1000, num_seeds=3, **SAC_STEPS),
     "ppo_pendulum": on_policy("Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, **PENDULUM_STEPS),
     "ppo_lagging_pendulum": on_policy(
         "Pendulum-v1", agent(rl.PPO, **PPO_PENDULUM), -250, 200_704, 8192, collector=OneUpdateOld, **PENDULUM_STEPS),

@@ -130,7 +130,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     trains_recurrent: ClassVar[bool] = False
     """True if updates replay sequences, for policies with memory."""
     uses_batch_stats: ClassVar[bool] = False
-    """True if updates pass `batch_stats` to networks, for policies with `NetParams(norm="batch_renorm")`."""
+    """True if updates pass `batch_stats` to networks, for policies with a batch norm in their `NetParams`."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
     methods_of_update: ClassVar[tuple[str, ...]] = ()
@@ -178,8 +178,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             rule = f"must have no memory, as {name} updates from single steps; got {type(policy).__name__}"
             raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
         if not cls.uses_batch_stats and has_batch_norm(policy):
-            rule = f"must be None or 'layer', as updates of {name} leave running statistics where they start"
-            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ, XQC and FlashSAC train batch norms.")
+            rule = f"must be no batch norm, as updates of {name} leave running statistics where they start"
+            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ, XQC and FlashSAC train them.")
         if not isinstance(params, cls.params_class):
             hint = f"Write {params_class}(lr=..., ...)."
             if hasattr(params, "create_trainer"):

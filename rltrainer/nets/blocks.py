@@ -173,7 +173,7 @@ class Unit(nn.Module):
 class LerpBlock(nn.Module):
     """One step on the unit sphere from x towards a perceptron's output, at a learned rate of each feature: SimbaV2."""
 
-    # h = f(x) / |f(x)|, x <- (x + a (h - x)) / |...| (Lee et al. 2025, section 4.2).
+    # h = f(x) / |f(x)|, x <- (x + a (h - x)) / |...| (Lee et al. 2025).
     def __init__(
         self, size: int, num_blocks: int, activation: Activation, num_members: int | None, expansion: int = 4
     ) -> None:  # fmt: skip

@@ -92,6 +92,8 @@ ALGORITHMS |= {
         True,
     ),
     "flashsac": (maker(rl.FlashSAC, quick_sac(rl.FlashSACParams)), mean_of_atoms, True),
+    "xqc": (maker(rl.XQC, quick_sac(rl.XQCParams, actor_update_interval=2)), mean_of_atoms, True),
+    "simbav2": (maker(rl.SimbaV2, quick_sac(rl.SimbaV2Params)), mean_of_atoms, True),
     "redq": (maker(rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
 }
 DISCRETE_CQL = quick_dqn(rl.DiscreteCQLParams, conservative_coef=0.2)

@@ -45,12 +45,14 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX),
     "crossq": (rl.CrossQ, rl.SquashedActorCritic, BOX),
     "flashsac": (rl.FlashSAC, rl.CategoricalActorCritic, BOX),
+    "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX),
+    "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
     "dqn", "double_dqn", "td3", "sac", "iql",
-    "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq", "flashsac",
+    "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq", "flashsac", "xqc", "simbav2",
     "a2c_sde", "sac_sde", "ddpg_drifting",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed", "redq_mixed",
     "ppo_float64", "sac_float64", "offline_iql_float64",

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC
-from rltrainer.algorithms.actor_critic.sac import SACNoise, SACParams, joined_obs
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
-from rltrainer.nets import CategoricalActorCritic, NetParams
+from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
+from rltrainer.algorithms.actor_critic.sac import SACNoise, joined_obs
+from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
+from rltrainer.nets import NetParams
+from rltrainer.nets.blocks import ResidualBlock
 from rltrainer.nets.distributions import SquashedGaussian
 from rltrainer.schedules import CosineSchedule
 from rltrainer.spaces import leaf_shape
@@ -20,16 +21,13 @@ RATE = CosineSchedule(3e-4, 1.5e-4)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class FlashSACParams(SACParams):
-    """Hyperparameters of FlashSAC: SAC's, with other defaults.
+class FlashSACParams(CategoricalSACParams):
+    """Hyperparameters of FlashSAC; a target entropy of None is a normal's with a standard deviation of 0.15."""
 
-    `target_entropy` of None is the entropy of a normal with a standard deviation of 0.15 in each dimension.
-    """
-
+    gamma: UnitFloat = 0.99
     lr: PositiveFloat | Scheduled = RATE
     critic_lr: PositiveFloat | Scheduled = RATE
     tau: UnitFloat = 0.01
-    temperature: PositiveFloat = 0.01
     actor_update_interval: PositiveInt = 2
 
 
@@ -37,13 +35,13 @@ class FlashSAC(CategoricalSAC):
     """SAC for robots: categorical critics of residual blocks with batch norm and unit rows, and an actor like them.
 
     ```
-    actor's turn     batch statistics of [s; s'], loss at s; then the temperature
-    target           a' by the new actor; target critics with batch statistics of [(s, a); (s', a')]
-    critics          the same batch; cross-entropy, mean over critics
+    every 2nd step   actor: batch statistics of [s; s'], loss at s; then the temperature
+    each step        target: a' by the new actor, target critics with batch statistics of [(s, a); (s', a')]
+                     critics: the same batch, mean of their cross-entropies
     ```
 
-    Its policy explores with each normal number for several steps (`noise_repeat`). Rewards are scaled so that returns
-    fit the atoms.
+    Its policy is `CategoricalActorCritic.for_envs(envs, **FlashSAC.policy_options)`, which explores with each normal
+    number for several steps (`noise_repeat`), and scales rewards so that returns fit the atoms.
     """
 
     # The authors' code has one number of repetitions for all envs, takes gamma^n as discount where a time limit cut
@@ -56,19 +54,18 @@ class FlashSAC(CategoricalSAC):
         "critic_net": NetParams(norm="unit_residual", hidden_sizes=(256, 256)),
         "smooth_log_std": True, "noise_repeat": 16, "normalize_reward": True,
     }  # fmt: skip
-
-    def __init__(self, policy: CategoricalActorCritic, params: FlashSACParams | None = None) -> None:
-        super().__init__(policy, params)
+    critic_norm, critic_part = "unit_residual", ResidualBlock
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
         """Return fields of `OffPolicyTrainerParams` that train well: `**rl.FlashSAC.recommended(envs)`."""
         # The authors' settings of one env (run_mujoco.sh), and of 1,024 on a GPU (run_isaaclab.sh).
-        fields = super().recommended(envs)
-        if envs.num_envs < 1024:
-            return {**fields, "batch_size": 512, "warmup_num_env_steps": 10_000}
-        fields |= {"batch_size": 2048, "warmup_num_env_steps": 100_000}
-        return {**fields, "update_step_num_gradient_steps_per_sample": 2 / 1024}
+        num_envs, _ = look_at(envs, cls)
+        batch_size, rate, warmup = (512, 1.0, 10_000) if num_envs < 1024 else (2048, 2 / 1024, 100_000)
+        return OffPolicyFields(
+            collection_step_num_env_steps=num_envs, batch_size=batch_size,
+            update_step_num_gradient_steps_per_sample=rate, warmup_num_env_steps=warmup,
+        )  # fmt: skip
 
     def default_target_entropy(self) -> float:
         """Return A log(2 pi e 0.15^2) / 2, of A action dimensions."""

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 import rltrainer as rl
-from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC
-from rltrainer.algorithms.actor_critic.sac import SACParams
+from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
 from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
 from tests.unit.algorithms.actor_critic.test_crossq import Recorder
@@ -23,7 +22,7 @@ def make(cls: Any = CategoricalSAC, **params: Any) -> Any:
     policy = rl.CategoricalActorCritic.for_spaces(
         OBS_SPACE, BOX, hidden_sizes=(8,), num_atoms=3, v_min=-1.0, v_max=1.0
     )  # fmt: skip
-    algorithm = cls(policy, SACParams(temperature=0.2, **params))
+    algorithm = cls(policy, CategoricalSACParams(temperature=0.2, **params))
     algorithm.target_critic = FixedCritic(PROBABILITY.log().unsqueeze(1).expand(2, 2, 3))
     algorithm.policy.distribution = lambda obs: FixedDistribution(-1.0)
     return algorithm

@@ -81,6 +81,13 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "gaussian": (rl.GaussianActorCritic, TREE, BOX, {}),
     "squashed": (rl.SquashedActorCritic, VECTOR, DOUBLE, {"normalize_obs": True}),
     "squashed_batch_renorm": (rl.SquashedActorCritic, VECTOR, BOX, {"net": rl.NetParams(norm="batch_renorm")}),
+    "categorical_unit_batch": (rl.CategoricalActorCritic, VECTOR, BOX, {"net": rl.NetParams(norm="unit_batch")}),
+    "categorical_unit_lerp": (
+        rl.CategoricalActorCritic,
+        VECTOR,
+        BOX,
+        {"net": rl.NetParams(norm="unit_lerp"), "smooth_log_std": True, "normalize_obs": True},
+    ),
     "squashed_sde": (rl.SquashedActorCritic, spaces.Discrete(4, start=2), BOX, {"use_sde": True}),
     "discrete": (rl.DiscreteActorCritic, masked(3), DISCRETE, {}),
     "q": (rl.QNetwork, masked(3), DISCRETE, {"dueling": True}),
