@@ -119,7 +119,7 @@ def build(
     options |= POLICY_OPTIONS.get(algorithm_class, {})
     options |= {"use_sde": True, "sde_sample_interval": 3} if name.endswith("_sde") else {}
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
-    params = algorithm_class.__init__.__annotations__["params"].__args__[0]
+    params = algorithm_class.params_class
     changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
     changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else {}
     algorithm = algorithm_class(policy, params(**changes))
