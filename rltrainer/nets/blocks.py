@@ -39,15 +39,21 @@ class BatchNorm(HasBatchStats):
     MOMENTUM, EPS = 0.01, 1e-3
     MAX_FACTOR, MAX_SHIFT = 3.0, 5.0  # r is in [1 / 3, 3], d in [-5, 5]
     not_negative = ("running_var", "num_passes")
+    bias: Tensor
     running_mean: Tensor
     running_var: Tensor
     num_passes: Tensor
 
-    def __init__(self, num_features: int, num_members: int | None = None, renorm_after: int | None = None) -> None:
+    def __init__(
+        self, num_features: int, num_members: int | None = None, renorm_after: int | None = None, bias: bool = True
+    ) -> None:  # fmt: skip
         super().__init__()
-        shape = _shape(num_features, num_members)
-        self.weight, self.bias = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.zeros(shape))
-        self.renorm_after = renorm_after
+        shape, self.renorm_after = _shape(num_features, num_members), renorm_after
+        self.weight, zeros = nn.Parameter(torch.ones(shape)), torch.zeros(shape)
+        if bias:
+            self.bias = nn.Parameter(zeros)
+        else:
+            self.register_buffer("bias", zeros)
         self.register_buffer("running_mean", torch.zeros(shape))
         self.register_buffer("running_var", torch.ones(shape))
         self.register_buffer("num_passes", torch.zeros((), dtype=torch.int64))
@@ -276,7 +282,8 @@ def _normed_layers(
 ) -> Iterator[nn.Module]:  # fmt: skip
     is_before = not norm.endswith("renorm")  # before the activation, where a bias would do nothing
     make_norm = partial(BatchNorm, num_members=num_members, renorm_after=None if is_before else RENORM_AFTER)
-    yield make_norm(sizes[0])
+    # The norm behind the first linear layer takes a shift of the input away: Adam would make steps of its roundings.
+    yield make_norm(sizes[0], bias=not is_before)
     for size_in, size_out in itertools.pairwise(sizes):
         yield _linear(norm, size_in, size_out, num_members, bias=not is_before)
         after = [make_activation(activation, size_out, "NetParams", num_members), make_norm(size_out)]
