@@ -9,7 +9,7 @@ from torch import Tensor
 from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
 from rltrainer.algorithms.actor_critic.sac import SACNoise, joined_obs
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv, look_at
-from rltrainer.nets import NetParams
+from rltrainer.nets import CategoricalActorCritic, NetParams
 from rltrainer.nets.blocks import ResidualBlock
 from rltrainer.nets.distributions import SquashedGaussian
 from rltrainer.schedules import CosineSchedule
@@ -55,6 +55,9 @@ class FlashSAC(CategoricalSAC):
         "smooth_log_std": True, "noise_repeat": 16, "normalize_reward": True,
     }  # fmt: skip
     critic_norm, critic_part = "unit_residual", ResidualBlock
+
+    def __init__(self, policy: CategoricalActorCritic, params: FlashSACParams | None = None) -> None:
+        super().__init__(policy, params)
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
