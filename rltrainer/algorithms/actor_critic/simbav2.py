@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
-from rltrainer.nets import NetParams
+from rltrainer.nets import CategoricalActorCritic, NetParams
 from rltrainer.nets.blocks import LerpBlock
 from rltrainer.schedules import LinearSchedule
 from rltrainer.validation.field_rules import PositiveFloat, Scheduled
@@ -27,9 +27,13 @@ class SimbaV2(CategoricalSAC):
 
     # The authors' code trains actor and temperature before the critics; here it is the other way round, as in SAC.
     params_class = SimbaV2Params
+    params: SimbaV2Params
     policy_options: ClassVar[dict[str, Any]] = {
         "net": NetParams(norm="unit_lerp", hidden_sizes=(128,)),
         "critic_net": NetParams(norm="unit_lerp", hidden_sizes=(512, 512)),
         "smooth_log_std": True, "normalize_obs": True, "normalize_reward": True,
     }  # fmt: skip
     critic_norm, critic_part = "unit_lerp", LerpBlock
+
+    def __init__(self, policy: CategoricalActorCritic, params: SimbaV2Params | None = None) -> None:
+        super().__init__(policy, params)

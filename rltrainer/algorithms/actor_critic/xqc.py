@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
-from rltrainer.nets import NetParams
+from rltrainer.nets import CategoricalActorCritic, NetParams
 from rltrainer.nets.blocks import BatchNorm
 from rltrainer.schedules import LinearSchedule
 from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Scheduled
@@ -29,6 +29,7 @@ class XQC(CategoricalSAC):
     # In the authors' code the actor's pass over a batch runs at each step, and only its update is left out: there its
     # running statistics follow three times faster.
     params_class = XQCParams
+    params: XQCParams
     policy_options: ClassVar[dict[str, Any]] = {
         "net": NetParams(norm="unit_batch", hidden_sizes=(256, 256, 256, 256)),
         "critic_net": NetParams(norm="unit_batch", hidden_sizes=(512, 512, 512, 512)),
@@ -36,3 +37,6 @@ class XQC(CategoricalSAC):
     }  # fmt: skip
     uses_batch_stats = True
     critic_norm, critic_part = "unit_batch", BatchNorm
+
+    def __init__(self, policy: CategoricalActorCritic, params: XQCParams | None = None) -> None:
+        super().__init__(policy, params)
