@@ -109,6 +109,7 @@ GROUPS: dict[str, dict[str, Callable[[str], Path]]] = {
         "custom_env": curve,
         "many_workers": curve,
         "multi_agent": team,
+        "robots_flashsac": curve,
     },
     "Runs": {
         "callbacks": curve,

@@ -65,6 +65,11 @@ def tiny_actor_critic(envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any)
 POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
     rl.DDPG: {"num_critics": 1}, rl.REDQ: {"num_critics": 3}, rl.TQC: {"num_outputs": 5},
     rl.CrossQ: {"net": rl.NetParams(norm="batch_renorm")},
+    rl.FlashSAC: {
+        "net": rl.NetParams(norm="unit_residual"), "num_atoms": 21, "smooth_log_std": True, "noise_repeat": 4,
+    },
+    rl.XQC: {"net": rl.NetParams(norm="unit_batch"), "num_atoms": 21},
+    rl.SimbaV2: {"net": rl.NetParams(norm="unit_lerp"), "num_atoms": 21, "smooth_log_std": True},
     rl.C51: {"v_min": -2.0, "v_max": 2.0, "num_atoms": 21}, rl.QRDQN: {"num_quantiles": 5},
     rl.PQN: rl.PQN.policy_options,
 }  # fmt: skip

@@ -2,10 +2,13 @@
 
 from rltrainer.algorithms.actor_critic.crossq import CrossQ, CrossQParams
 from rltrainer.algorithms.actor_critic.discrete_sac import DiscreteSAC, DiscreteSACParams
+from rltrainer.algorithms.actor_critic.flashsac import FlashSAC, FlashSACParams
 from rltrainer.algorithms.actor_critic.redq import REDQ, REDQParams
 from rltrainer.algorithms.actor_critic.sac import SAC, SACParams
+from rltrainer.algorithms.actor_critic.simbav2 import SimbaV2, SimbaV2Params
 from rltrainer.algorithms.actor_critic.td3 import DDPG, TD3, DDPGParams, TD3Params
 from rltrainer.algorithms.actor_critic.tqc import TQC, TQCParams
+from rltrainer.algorithms.actor_critic.xqc import XQC, XQCParams
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.load_file import load, load_policy
 from rltrainer.algorithms.minibatches import OnPolicyBatch
@@ -32,11 +35,11 @@ from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
-    "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
+    "TD3BC", "TQC", "TRPO", "XQC", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
-    "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
-    "REINFORCEParams", "ReBRAC", "ReBRACParams",
-    "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",
-    "load_policy", "rms_prop",
+    "DiscreteSACParams", "DoubleDQN", "FlashSAC", "FlashSACParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm",
+    "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams",
+    "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue", "SimbaV2",
+    "SimbaV2Params", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "XQCParams", "load", "load_policy",
+    "rms_prop",
 ]  # fmt: skip

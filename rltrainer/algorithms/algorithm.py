@@ -17,7 +17,7 @@ from rltrainer.algorithms import part_state
 from rltrainer.errors import CheckpointError, NonFiniteError, ParamsError, ReturnedError, readable
 from rltrainer.execution.execution import Execution
 from rltrainer.files.atomic_write import write_errors
-from rltrainer.nets.blocks import BatchRenorm
+from rltrainer.nets.blocks import has_batch_norm
 from rltrainer.nets.mlp import Dropout
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
@@ -130,7 +130,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     trains_recurrent: ClassVar[bool] = False
     """True if updates replay sequences, for policies with memory."""
     uses_batch_stats: ClassVar[bool] = False
-    """True if updates pass `batch_stats` to networks, for policies with `NetParams(norm="batch_renorm")`."""
+    """True if updates pass `batch_stats` to networks, for policies with a batch norm in their `NetParams`."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
     methods_of_update: ClassVar[tuple[str, ...]] = ()
@@ -177,9 +177,9 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         if policy.is_recurrent and not cls.trains_recurrent:
             rule = f"must have no memory, as {name} updates from single steps; got {type(policy).__name__}"
             raise ParamsError(f"{name}.policy: {rule}. RecurrentPPO trains policies with memory.")
-        if not cls.uses_batch_stats and any(isinstance(part, BatchRenorm) for part in policy.modules()):
-            rule = f"must be None or 'layer', as updates of {name} leave running statistics where they start"
-            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ trains 'batch_renorm'.")
+        if not cls.uses_batch_stats and has_batch_norm(policy):
+            rule = f"must be no batch norm, as updates of {name} leave running statistics where they start"
+            raise ParamsError(f"{name}.policy: norm of its NetParams {rule}. CrossQ, XQC and FlashSAC train them.")
         if not isinstance(params, cls.params_class):
             hint = f"Write {params_class}(lr=..., ...)."
             if hasattr(params, "create_trainer"):

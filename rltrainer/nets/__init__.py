@@ -3,6 +3,7 @@
 from rltrainer.nets.actor_critic import (
     Actor,
     ActorCritic,
+    CategoricalActorCritic,
     DeterministicActorCritic,
     DiscreteActorCritic,
     GaussianActorCritic,
@@ -17,8 +18,8 @@ from rltrainer.nets.q_network import CategoricalQNetwork, QNetwork, QuantileQNet
 from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
 
 __all__ = [
-    "Actor", "ActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic", "DiscreteActorCritic",
-    "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys", "NetParams",
-    "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SmallConvEncoder",
-    "SquashedActorCritic",
+    "Actor", "ActorCritic", "CategoricalActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic",
+    "DiscreteActorCritic", "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys",
+    "NetParams", "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic",
+    "SmallConvEncoder", "SquashedActorCritic",
 ]  # fmt: skip

@@ -11,15 +11,17 @@ from gymnasium import spaces
 from torch import Generator, Tensor, nn
 
 from rltrainer.errors import ParamsError, SpaceError
-from rltrainer.nets.blocks import NormedMLP
+from rltrainer.nets.blocks import HiddenLayers, SideBySide, has_unit_rows, make_output
 from rltrainer.nets.distributions import DiagonalGaussian, Distribution, SquashedGaussian
 from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import GaussianHead, SquashedGaussianHead, StateDependentHead, ValueHead, make_head
 from rltrainer.nets.linear import Chain, Linear, hooks_of
 from rltrainer.nets.mlp import MLP, SQRT_2, TModule, orthogonal_
 from rltrainer.nets.net_params import NetParams
+from rltrainer.nets.noise import DrawnNumbers, RepeatedNoise
 from rltrainer.nets.normalizer import RewardScaler
 from rltrainer.nets.policy import LOG_PROB, Decision, Policy, PolicyOptions
+from rltrainer.nets.q_network import Several, make_support, mean_of_atoms, other_atoms
 from rltrainer.spaces import Space, leaf_shape, require_floats
 from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveInt, checked
@@ -48,19 +50,26 @@ def _checked_sde(policy: Policy, use_sde: object, sample_interval: object) -> tu
 
 
 # These two are methods of the policies whose last module may be a `StateDependentHead`.
-def _initial_sde_state(self: Any, num_envs: int) -> Tensor | None:
-    """Return the memory of state-dependent noise; None without it."""
-    return self.actor[2].initial_state(num_envs) if self.use_sde else None
+def _initial_noise(self: Any, num_envs: int) -> Tensor | None:
+    """Return the memory of state-dependent or repeated noise; None without either."""
+    if self.use_sde:
+        return self.actor[2].initial_state(num_envs)  # type: ignore[no-any-return]  # a module's
+    return None if self.noise_repeat == 1 else self.noise.initial_state(num_envs)
 
 
 def _decide_by_distribution(
     self: Any, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
 ) -> Decision:
-    """Sample an action of the policy's `distribution` or state-dependent noise, or take the likeliest one."""
+    """Sample an action of the policy's `distribution`, maybe by noise with a memory, or take the likeliest one."""
     if explore and self.use_sde:
         features, head = self.actor[:-1](obs), self.actor[-1]
         state = head.initial_state(len(features)) if state is None else state
         distribution, action, state = head.explore(features, state, generator)
+    elif explore and self.noise_repeat > 1:
+        distribution = self.distribution(obs)
+        state = self.noise.initial_state(len(distribution.mean)) if state is None else state
+        noise, state = self.noise.step(state, generator)
+        action = distribution.sample(cast(Generator, DrawnNumbers([noise])))
     else:
         distribution, state = self.distribution(obs), None
         action = distribution.sample(generator) if explore else distribution.mode()
@@ -80,7 +89,7 @@ class Actor(Policy):
     """
 
     extra_specs = LOG_PROB
-    initial_state = _initial_sde_state
+    initial_state = _initial_noise
     decide = _decide_by_distribution
 
     def __init__(
@@ -100,7 +109,7 @@ class Actor(Policy):
         # A small last layer starts near the uniform policy, so that no action is ruled out early.
         self.actor = Chain(encoder, layers, self._initialized(head, 0.01))
 
-    def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP | NormedMLP]:
+    def _body(self, net: NetParams, encoder: Encoder | None = None) -> tuple[Encoder, MLP | HiddenLayers]:
         """Return a new encoder, or the given one, and hidden layers behind it."""
         if encoder is None:
             encoder = Encoder(self.observation_space, net)
@@ -194,6 +203,16 @@ class ContinuousOptions(PolicyOptions, total=False):
     critic_net: NetParams | None
     num_critics: int
     normalize_reward: bool
+
+
+class SquashedOptions(ContinuousOptions, total=False):
+    """Options of `SquashedActorCritic` that its subclasses hand on."""
+
+    use_sde: bool
+    sde_sample_interval: int | None
+    log_std_init: float | None
+    smooth_log_std: bool
+    noise_repeat: int
 
 
 class ContinuousActorCritic(Policy):
@@ -296,31 +315,46 @@ class SquashedActorCritic(ContinuousActorCritic):
 
     For `use_sde` and `sde_sample_interval` see `Actor`. `log_std_init`, from -20 to 2, is the logarithm of the standard
     deviation that the normal, or the noise of `use_sde`, starts with for any observation. None starts that noise at -3,
-    and leaves the normal's as it is initialised: near 0, and different for each observation.
+    and leaves the normal's as it is initialised: near 0, and different for each observation. `smooth_log_std` keeps the
+    logarithm between its limits by a tanh, which has a gradient everywhere, instead of clipping it. `noise_repeat` is
+    the largest number of steps that an env keeps the normal's noise for, see `RepeatedNoise`; 1 draws it at each step.
     """
 
     extra_specs = LOG_PROB
-    initial_state = _initial_sde_state
+    initial_state = _initial_noise
     decide = _decide_by_distribution
+    log_std_min: ClassVar[float] = -20.0
 
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
         num_outputs: int = 1, use_sde: bool = False, sde_sample_interval: int | None = None,
-        log_std_init: float | None = None, **options: Unpack[ContinuousOptions],
+        log_std_init: float | None = None, smooth_log_std: bool = False, noise_repeat: int = 1,
+        **options: Unpack[ContinuousOptions],
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, num_outputs=num_outputs, **options)
-        name = type(self).__name__
+        name, head = type(self).__name__, cast(SquashedGaussianHead, self.actor[2])
         self.use_sde, interval = _checked_sde(self, use_sde, sde_sample_interval)
+        head.is_smooth = checked(name, "smooth_log_std", smooth_log_std, Flag)
+        if self.use_sde and head.is_smooth:
+            raise ParamsError.about(name, "smooth_log_std", "must be False with use_sde", smooth_log_std)
         log_std_init = checked(name, "log_std_init", log_std_init, FiniteFloat | None)
         if self.use_sde:
             in_features = cast(MLP, self.actor[1]).out_features
             log_std = -3.0 if log_std_init is None else log_std_init
             self.actor[2] = StateDependentHead(in_features, len(self.action_low), log_std, True, interval)
         elif log_std_init is not None:
-            cast(SquashedGaussianHead, self.actor[2]).start_at(log_std_init, name)
+            head.start_at(log_std_init, name)
+        self.noise_repeat = checked(name, "noise_repeat", noise_repeat, PositiveInt)
+        if self.noise_repeat > 1:
+            if self.use_sde:
+                raise ParamsError.about(name, "noise_repeat", "must be 1 with use_sde=True", noise_repeat)
+            self.noise = RepeatedNoise(len(self.action_low), self.noise_repeat)
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
-        return SquashedGaussianHead(in_features, num_actions)
+        head = SquashedGaussianHead(in_features, num_actions, self.log_std_min)
+        if has_unit_rows(norm := self.net_params.norm):  # an output layer each for mean and standard deviation
+            head.linear = SideBySide(make_output(norm, in_features, num_actions) for _ in range(2))
+        return head
 
     def distribution(self, obs: Tree, batch_stats: bool = False) -> SquashedGaussian:
         """Return the distribution over actions in (-1, 1) for normalised observations [B, ...].
@@ -328,6 +362,38 @@ class SquashedActorCritic(ContinuousActorCritic):
         `batch_stats` uses the statistics of the batch, and lets the running ones follow, where the actor has such.
         """
         return cast(SquashedGaussian, self.actor(obs, True) if batch_stats else self.actor(obs))
+
+
+class CategoricalActorCritic(SquashedActorCritic):
+    """A `SquashedActorCritic` with critics that are distributions of the return: XQC, SimbaV2.
+
+    `critic` returns logits [E, B, K] of `num_atoms` (K) fixed atoms, evenly spaced from `v_min` to `v_max`. They must
+    cover the discounted returns, which are clipped to them: give `normalize_reward=True`. Limits that are not in order
+    raise a `ParamsError`.
+
+    Args:
+        limit_returns: with `normalize_reward`, divide rewards by more where the largest return would not fit.
+    """
+
+    support: Tensor  # the atoms [K]
+    expectation = mean_of_atoms
+    log_std_min = -10.0
+
+    def __init__(
+        self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
+        num_atoms: int = 101, v_min: float = -5.0, v_max: float = 5.0, limit_returns: bool = True,
+        **options: Unpack[SquashedOptions],
+    ) -> None:  # fmt: skip
+        name = type(self).__name__
+        num_atoms = checked(name, "num_atoms", num_atoms, Several)
+        super().__init__(observation_space, action_space, net, num_outputs=num_atoms, **options)
+        self.register_buffer("support", make_support(name, num_atoms, v_min, v_max))
+        if checked(name, "limit_returns", limit_returns, Flag) and self.reward_normalizer is not None:
+            self.reward_normalizer = RewardScaler(limit=max(abs(v_min), abs(v_max)))
+
+    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
+        """Return the text of an error if a saved state has other bounds of actions or other atoms, else None."""
+        return super().other_bounds(state, prefix) or other_atoms(self, state, prefix)
 
 
 class GaussianActorCritic(ContinuousActorCritic):

@@ -31,7 +31,7 @@ class LinearHead(nn.Module):
 
     def __init__(self, in_features: int, num_outputs: int) -> None:
         super().__init__()
-        self.linear = Linear(in_features, num_outputs)
+        self.linear: nn.Module = Linear(in_features, num_outputs)
 
     def outputs(self, features: Tensor) -> Tensor:
         """Map [B, in_features] to [B, num_outputs]."""
@@ -90,17 +90,24 @@ class GaussianHead(LinearHead):
 
 
 class SquashedGaussianHead(LinearHead):
-    """A tanh-squashed normal; mean and standard deviation both depend on the observation."""
+    """A tanh-squashed normal; mean and standard deviation both depend on the observation.
 
-    LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+    The logarithm of the standard deviation is clipped to `least` to 2, or brought there by a tanh if `is_smooth`.
+    """
 
-    def __init__(self, in_features: int, num_actions: int) -> None:
+    LOG_STD_MAX = 2.0
+
+    def __init__(self, in_features: int, num_actions: int, least: float = -20.0) -> None:
         super().__init__(in_features, 2 * num_actions)
+        self.least, self.is_smooth = least, False
 
     def start_at(self, log_std: float, owner: str) -> None:
         """Start with a standard deviation that does not depend on the observation; `owner` is named in errors."""
-        if not self.LOG_STD_MIN <= log_std <= self.LOG_STD_MAX:
-            rule = f"must be in [{self.LOG_STD_MIN:g}, {self.LOG_STD_MAX:g}]"
+        if self.is_smooth or not isinstance(self.linear, nn.Linear):
+            rule = "must be None with smooth_log_std, or with a norm of NetParams that begins with 'unit'"
+            raise ParamsError.about(owner, "log_std_init", rule, log_std)
+        if not self.least <= log_std <= self.LOG_STD_MAX:
+            rule = f"must be in [{self.least:g}, {self.LOG_STD_MAX:g}]"
             raise ParamsError.about(owner, "log_std_init", rule, log_std)
         with torch.no_grad():
             for parameter, value in ((self.linear.weight, 0.0), (self.linear.bias, log_std)):
@@ -109,7 +116,9 @@ class SquashedGaussianHead(LinearHead):
     def forward(self, features: Tensor) -> SquashedGaussian:
         """Map [B, in_features] to a distribution over (-1, 1)^A."""
         mean, log_std = self.outputs(features).chunk(2, dim=-1)
-        return SquashedGaussian(mean, log_std.clamp(self.LOG_STD_MIN, self.LOG_STD_MAX))
+        if self.is_smooth:
+            return SquashedGaussian(mean, self.least + 0.5 * (self.LOG_STD_MAX - self.least) * (1 + log_std.tanh()))
+        return SquashedGaussian(mean, log_std.clamp(self.least, self.LOG_STD_MAX))
 
 
 def make_head(in_features: int, space: Space, owner: str, log_std: float = 0.0) -> nn.Module:

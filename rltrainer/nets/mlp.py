@@ -4,8 +4,7 @@ import contextlib
 import inspect
 import itertools
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -42,8 +41,20 @@ class MLP(nn.Module):
         return run_through(modules, x)  # type: ignore[no-any-return]  # of whatever the modules make
 
 
-def make_activation(activation: Activation, num_features: int, owner: str) -> nn.Module:
-    """Return a new activation for a layer of this width; a `ParamsError` in the name of `owner` if it is no module."""
+def make_activation(
+    activation: Activation, num_features: int, owner: str, num_members: int | None = None
+) -> nn.Module:  # fmt: skip
+    """Return a new activation for a layer of this width; a `ParamsError` in the name of `owner` if it is no module.
+
+    `num_members` networks share one, or have one each where it has weights or mixes the rows of a batch.
+    """
+    if num_members is not None:
+        first = make_activation(activation, num_features, owner)
+        mixes_rows = any(isinstance(part, nn.BatchNorm1d | nn.InstanceNorm1d) for part in first.modules())
+        if not mixes_rows and not [*first.parameters(), *first.buffers()]:
+            return first
+        others = (make_activation(activation, num_features, owner) for _ in range(num_members - 1))
+        return PerMember([first, *others])
     make: Any = activation
     made = cause = None
     needs_width = False
@@ -65,17 +76,22 @@ def make_activation(activation: Activation, num_features: int, owner: str) -> nn
 def orthogonal_(module: TModule, gain: float) -> TModule:
     """Initialise every linear layer and convolution orthogonally with zero bias, and return the module."""
     # Huang et al. 2022, The 37 Implementation Details of PPO, detail 2 of the core and of the Atari details.
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            orthogonal_weight_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module
+
+
+def orthogonal_weight_(weight: Tensor, gain: float = 1.0) -> None:
+    """Initialise one weight orthogonally."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # by more, a decomposition rounds otherwise: a network must not depend on its machine
     try:
-        for layer in module.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                nn.init.orthogonal_(layer.weight, gain)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        nn.init.orthogonal_(weight, gain)
     finally:
         torch.set_num_threads(num_threads)
-    return module
 
 
 class EnsembleLinear(nn.Module):
@@ -102,29 +118,21 @@ class PerMember(nn.ModuleList):
         return torch.stack([activation(member) for activation, member in zip(self, x, strict=False)])
 
 
-class EnsembleMLP(nn.Module):
-    """E perceptrons with K outputs, evaluated together; more than `MAX_MEMBERS` are a `ParamsError`.
+class Ensemble(nn.Module):
+    """E networks with K outputs, evaluated together; more than `MAX_MEMBERS` are a `ParamsError`.
 
-    `sizes` are the features of the input and of each hidden layer.
+    The tensors of `layers` have an axis of members in front.
     """
 
-    def __init__(self, num_members: int, sizes: Sequence[int], activation: Activation, num_outputs: int = 1) -> None:
+    def __init__(self, num_members: int, num_outputs: int, layers: Iterator[nn.Module]) -> None:
         super().__init__()
         if num_members > MAX_MEMBERS:
-            raise ParamsError.about("EnsembleMLP", "num_members", f"must be at most {MAX_MEMBERS}", num_members)
+            rule = f"must be at most {MAX_MEMBERS}"
+            raise ParamsError.about(type(self).__name__, "num_members", rule, num_members)
         self.num_members, self.num_outputs = num_members, num_outputs
-        sizes = (*sizes, num_outputs)
-        self._widest = max(itertools.starmap(operator.mul, itertools.pairwise(sizes)))
-        layers: list[nn.Module] = []
-        for size_in, size_out in itertools.pairwise(sizes[:-1]):
-            layers.append(EnsembleLinear(num_members, size_in, size_out))  # first: it draws random numbers, as Dropout
-            made = [make_activation(activation, size_out, "EnsembleMLP")]
-            # One for all members, or one each where it has weights or mixes the rows of a batch.
-            mixes_rows = any(isinstance(part, nn.BatchNorm1d | nn.InstanceNorm1d) for part in made[0].modules())
-            is_own = mixes_rows or len([*made[0].parameters(), *made[0].buffers()]) > 0
-            made += [make_activation(activation, size_out, "EnsembleMLP") for _ in range(is_own * (num_members - 1))]
-            layers.append(PerMember(made) if is_own else made[0])
-        self.layers: nn.Sequential = Chain(*layers, EnsembleLinear(num_members, sizes[-2], num_outputs))
+        self.layers: nn.Sequential = Chain(*layers)
+        sizes = [layer.weight[0].numel() for layer in self.layers if isinstance(layer, EnsembleLinear)]
+        self._widest = max(sizes, default=0)
 
     def forward(self, x: Tensor, num_members: int | None = None, batch_stats: bool = False) -> Tensor:
         """Map [B, in_features] to outputs [E, B], or [E, B, K] for K > 1, of all or of the first `num_members`.
@@ -157,6 +165,19 @@ class EnsembleMLP(nn.Module):
                 activations = layer if isinstance(layer, PerMember) else [layer] * len(members)
                 members = [activation(member) for activation, member in zip(activations, members, strict=False)]
         return torch.stack(members)
+
+
+class EnsembleMLP(Ensemble):
+    """E perceptrons; `sizes` are the features of the input and of each hidden layer."""
+
+    def __init__(self, num_members: int, sizes: Sequence[int], activation: Activation, num_outputs: int = 1) -> None:
+        def layers() -> Iterator[nn.Module]:
+            for size_in, size_out in itertools.pairwise(sizes):
+                yield EnsembleLinear(num_members, size_in, size_out)  # first: it draws random numbers, as Dropout
+                yield make_activation(activation, size_out, "EnsembleMLP", num_members)
+            yield EnsembleLinear(num_members, sizes[-1], num_outputs)
+
+        super().__init__(num_members, num_outputs, layers())
 
 
 class Dropout(nn.Module):

@@ -2,13 +2,13 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from torch import nn
 
-from rltrainer.nets.blocks import NormedEnsembleMLP, NormedMLP
-from rltrainer.nets.mlp import MLP, Activation, Dropout, EnsembleMLP, make_activation
+from rltrainer.nets.blocks import HiddenLayers, make_layers, make_output
+from rltrainer.nets.mlp import MLP, Activation, Dropout, Ensemble, EnsembleMLP, make_activation
 from rltrainer.state import registry
 from rltrainer.state.params import Params
 from rltrainer.validation.field_rules import Rule, Sizes, are_names, is_finite
@@ -55,9 +55,16 @@ class NetParams(Params):
     """Units of each hidden layer."""
     activation: AnyActivation | None = None
     """Makes the activation after each hidden layer, from no argument or from the number of the layer's features."""
-    norm: Literal["layer", "batch_renorm"] | None = None
+    norm: (
+        Literal["layer", "batch_renorm", "unit_batch_renorm", "batch", "unit_batch", "unit_lerp", "unit_residual"]
+        | None
+    ) = None
     """"layer" is layer normalisation (Ba et al. 2016) between each hidden layer and its activation. "batch_renorm" is
-    batch renormalisation (Ioffe 2017) of the input, and after each activation: for algorithms that train it, CrossQ."""
+    batch renormalisation (Ioffe 2017) of the input, and after each activation: for CrossQ. "batch" is batch
+    normalisation of the input, and before each activation. "unit_" before these keeps the weights of each unit at
+    length 1, in the output layer too: "unit_batch" is for XQC. "unit_lerp" are blocks that move a unit vector, for
+    SimbaV2, "unit_residual" blocks with batch norms that add to their input, for FlashSAC: `hidden_sizes` holds their
+    one width once for each block. Only some algorithms train batch norms."""
     dropout: Annotated[float, Rule("a number in [0, 1)", lambda v: is_finite(v) and 0 <= v < 1)] = 0.0
     """Probability with which a unit of a hidden layer is dropped in training, before the norm (as in DroQ, Hiraoka et
     al. 2022). Target networks and policies that act in envs drop none."""
@@ -75,6 +82,9 @@ class NetParams(Params):
         super().__post_init__()
         if self.encoder is not None and self.obs_encoder is not None:
             self.raise_invalid("obs_encoder", "must be None where there is an encoder for each leaf")
+        has_blocks, sizes = self.norm in ("unit_lerp", "unit_residual"), self.hidden_sizes
+        if has_blocks and sizes is not None and len(set(sizes)) != 1:
+            self.raise_invalid("hidden_sizes", f"must be one width, once for each block, with norm={self.norm!r}")
         for name in ("hidden_sizes", "keys"):  # tuples: hashable, and equal to what a file restores
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -86,15 +96,24 @@ class NetParams(Params):
             names += ["encoder", "obs_encoder"]
         return dataclasses.replace(self, **{n: getattr(defaults, n) for n in names if getattr(self, n) is None})
 
-    def hidden_layers(self, in_features: int) -> MLP | NormedMLP:
+    def hidden_layers(self, in_features: int) -> MLP | HiddenLayers:
         """Return the hidden layers, from [B, in_features] to [B, out_features]."""
-        made = NormedMLP if self.norm == "batch_renorm" else MLP
-        return made(self.layer_sizes(in_features), self.after_linear)
+        sizes = self.layer_sizes(in_features)
+        if self.norm in (None, "layer"):
+            return MLP(sizes, self.after_linear)
+        return HiddenLayers(make_layers(self.norm, sizes, self.after_linear), sizes[-1])
 
-    def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> EnsembleMLP:
+    def ensemble(self, num_members: int, in_features: int, num_outputs: int = 1) -> Ensemble:
         """Return E networks of these hidden layers, from [B, in_features] to [E, B], or [E, B, K] for K outputs."""
-        made = NormedEnsembleMLP if self.norm == "batch_renorm" else EnsembleMLP
-        return made(num_members, self.layer_sizes(in_features), self.after_linear, num_outputs)
+        norm, sizes = self.norm, self.layer_sizes(in_features)
+        if norm in (None, "layer"):
+            return EnsembleMLP(num_members, sizes, self.after_linear, num_outputs)
+
+        def layers() -> Iterator[nn.Module]:
+            yield from make_layers(norm, sizes, self.after_linear, num_members)
+            yield make_output(norm, sizes[-1], num_outputs, num_members)
+
+        return Ensemble(num_members, num_outputs, layers())
 
     def after_linear(self, num_features: int) -> nn.Module:
         """Return the module after a hidden layer: dropout, norm, activation; a `ParamsError` without an activation."""

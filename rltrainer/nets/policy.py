@@ -86,8 +86,8 @@ class Policy(nn.Module, metaclass=Constructed):
     """Sizes and activation of networks for which the user chose none."""
     extra_specs: ExtraSpecs = MappingProxyType({})
     """Columns that `decide` can fill, for buffers that declare them."""
-    # Whether the memory belongs to noise: greedy actions do not depend on it.
-    use_sde = False
+    # Where these have other values, the memory belongs to noise: greedy actions do not depend on it.
+    use_sde, noise_repeat = False, 1
     # Format of the networks; see `set_weight_dtype`.
     weight_dtype = torch.float32
     # Names of buffers that stay in the envs' format.
@@ -166,7 +166,7 @@ class Policy(nn.Module, metaclass=Constructed):
     @property
     def is_recurrent(self) -> bool:
         """True if greedy actions depend on the memory; only algorithms that replay sequences train such policies."""
-        return not self.use_sde and self.initial_state(1) is not None
+        return not self.use_sde and self.noise_repeat == 1 and self.initial_state(1) is not None
 
     @property
     def columns(self) -> ExtraSpecs:

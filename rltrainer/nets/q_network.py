@@ -104,6 +104,29 @@ class QNetwork(Policy):
 Several = Annotated[int, Rule("an integer of at least 2", lambda v: is_int(v) and v >= 2)]
 
 
+# Of policies with critics that are distributions over fixed atoms, evenly spaced; the last two are methods.
+def make_support(owner: str, num_atoms: int, v_min: float, v_max: float) -> Tensor:
+    """Return the atoms [K]; a `ParamsError` in the name of `owner` if their limits are not in order."""
+    low, high = checked(owner, "v_min", v_min, FiniteFloat), checked(owner, "v_max", v_max, FiniteFloat)
+    if high <= low:
+        raise ParamsError.about(owner, "v_max", f"must be greater than v_min ({low!r})", high)
+    return torch.linspace(low, high, num_atoms)
+
+
+def other_atoms(self: Any, state: Mapping[str, Any], prefix: str = "") -> str | None:
+    """Return the text of an error if a saved state has other atoms, else None."""
+    saved, own = state.get(f"{prefix}support"), self.support
+    if not isinstance(saved, Tensor) or saved.shape != own.shape or torch.allclose(saved.to(own), own):
+        return None
+    limits = [f"[{float(atoms[0]):g}, {float(atoms[-1]):g}]" for atoms in (own, saved)]
+    return f"{prefix}support: expected atoms in {limits[0]}, found others, in {limits[1]}"
+
+
+def mean_of_atoms(self: Any, output: Tensor) -> Tensor:
+    """Return the means [...] of the distributions with logits [..., K]."""
+    return output.softmax(-1) @ self.support  # type: ignore[no-any-return]  # a buffer
+
+
 class CategoricalQNetwork(QNetwork):
     """Returns as probabilities of `num_atoms` (K) fixed atoms, evenly spaced from `v_min` to `v_max`: C51.
 
@@ -114,6 +137,8 @@ class CategoricalQNetwork(QNetwork):
 
     # The atoms [K].
     support: Tensor
+    other_bounds = other_atoms
+    expectation = mean_of_atoms
 
     def __init__(
         self, observation_space: Space, action_space: Space, net: NetParams | None = None, *,
@@ -122,22 +147,7 @@ class CategoricalQNetwork(QNetwork):
         name = type(self).__name__
         num_atoms = checked(name, "num_atoms", num_atoms, Several)
         super().__init__(observation_space, action_space, net, num_outputs=num_atoms, **options)
-        low, high = checked(name, "v_min", v_min, FiniteFloat), checked(name, "v_max", v_max, FiniteFloat)
-        if high <= low:
-            raise ParamsError.about(name, "v_max", f"must be greater than v_min ({low!r})", high)
-        self.register_buffer("support", torch.linspace(low, high, num_atoms))
-
-    def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
-        """Return the text of an error if a saved state has other atoms, else None."""
-        saved, own = state.get(f"{prefix}support"), self.support
-        if not isinstance(saved, Tensor) or saved.shape != own.shape or torch.allclose(saved.to(own), own):
-            return None
-        limits = [f"[{float(atoms[0]):g}, {float(atoms[-1]):g}]" for atoms in (own, saved)]
-        return f"{prefix}support: expected atoms in {limits[0]}, found others, in {limits[1]}"
-
-    def expectation(self, output: Tensor) -> Tensor:
-        """Return the means [...] of the distributions with logits [..., K]."""
-        return output.softmax(-1) @ self.support
+        self.register_buffer("support", make_support(name, num_atoms, v_min, v_max))
 
 
 class QuantileQNetwork(QNetwork):

@@ -20,7 +20,7 @@ from rltrainer.checkpoint.store import num_shards_to_resume
 from rltrainer.collect import Collector, CollectStats
 from rltrainer.collect.collector import require_collector
 from rltrainer.errors import ParamsError
-from rltrainer.nets.blocks import BatchRenorm
+from rltrainer.nets.blocks import BatchNorm
 from rltrainer.plan import ParallelParams
 from rltrainer.ranks.ranks import ALONE, Meeting, Ranks
 from rltrainer.ranks.torch_ranks import process_ranks
@@ -32,7 +32,7 @@ from rltrainer.trainers.trainer_params import TrainerParams
 
 TParams = TypeVar("TParams", bound=TrainerParams)
 # Lazy ones become one of these.
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchRenorm)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNorm)
 SHARED_OUT = ("collection_step_num_episodes", "batch_size")
 """Fields with counts; each shard takes an equal part of them."""
 OF_FIRST: Any = {

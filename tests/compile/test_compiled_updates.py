@@ -47,6 +47,9 @@ MAKERS: dict[str, Any] = {
     "tqc": (rl.TQC, rl.SquashedActorCritic, BOX, rl.TQCParams()),
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=3)),
     "crossq": (rl.CrossQ, rl.SquashedActorCritic, BOX, rl.CrossQParams(weight_decay=0.01)),
+    "flashsac": (rl.FlashSAC, rl.CategoricalActorCritic, BOX, rl.FlashSACParams()),
+    "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX, rl.XQCParams()),
+    "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX, rl.SimbaV2Params()),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
     "rebrac": (rl.ReBRAC, rl.DeterministicActorCritic, BOX, rl.ReBRACParams()),
@@ -54,7 +57,7 @@ MAKERS: dict[str, Any] = {
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX, rl.IQLParams()),
     "bc": (rl.BC, rl.Actor, DISCRETE, rl.BCParams()),
 }
-DELAYED_ACTORS = ("td3", "td3_bc", "redq", "crossq", "rebrac")
+DELAYED_ACTORS = ("td3", "td3_bc", "redq", "crossq", "flashsac", "xqc", "rebrac")
 """Algorithms with two graphs: steps of the critics alone, and of the actor too."""
 
 

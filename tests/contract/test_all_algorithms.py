@@ -60,12 +60,14 @@ OFF_POLICY: dict[str, Make] = {
     "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
     "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
     "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
+    "flashsac": maker(rl.FlashSAC, BOX, rl.FlashSACParams(actor_update_interval=1)),
+    "xqc": maker(rl.XQC, BOX, rl.XQCParams(actor_update_interval=1)), "simbav2": maker(rl.SimbaV2, BOX),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
-# The successors of ended episodes are part of the batch whose statistics CrossQ takes.
-WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith(("bc", "crossq"))]
-WITHOUT_RANKS = ["crossq"]
+WITHOUT_RANKS = ["crossq", "flashsac", "xqc"]
 """Algorithms that a run of several shards refuses: each would have statistics of its own batch."""
+# The successors of ended episodes are part of that batch.
+WITH_TARGETS = [name for name in OFF_POLICY if not name.startswith(("bc", *WITHOUT_RANKS))]
 
 
 def obs_batch(*shape: int, generator: torch.Generator) -> dict[str, torch.Tensor]:

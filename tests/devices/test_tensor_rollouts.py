@@ -1,5 +1,6 @@
 """Rollouts of envs of tensors, and updates from them, as CUDA graphs: the bits of runs without, and what falls back."""
 
+import functools
 import logging
 import warnings
 from pathlib import Path
@@ -51,7 +52,7 @@ def envs_of(env: Any = "CartPole-v1") -> Any:
 def collector_of(policy_class: Any = rl.ActorCritic, env: Any = "CartPole-v1", **options: Any) -> rl.Collector:
     rl.seed(1)
     envs = envs_of(env)
-    policy = policy_class.for_envs(envs, hidden_sizes=(8,)).to("cuda")
+    policy = getattr(policy_class, "for_envs", policy_class)(envs, hidden_sizes=(8,)).to("cuda")
     spaces = envs.single_observation_space, envs.single_action_space
     collector = rl.Collector(policy, envs, rl.RolloutBuffer(8, N, *spaces, device="cuda"), **options)
     collector.seed(7)
@@ -71,6 +72,7 @@ EXPLORING: dict[str, tuple[Any, str, Any]] = {
     "normal": (rl.DeterministicActorCritic, "Pendulum-v1", rl.GaussianNoise(rl.LinearSchedule(0.5, 0.1))),
     "drifting": (rl.DeterministicActorCritic, "Pendulum-v1", DRIFTING),
     "recurrent": (rl.RecurrentActorCritic, "CartPole-v1", None),
+    "repeated": (functools.partial(rl.SquashedActorCritic.for_envs, noise_repeat=16), "Pendulum-v1", None),
 }
 
 

@@ -23,6 +23,9 @@ NOT_EXPLAINED = {
     **{f"rltrainer.nets.actor_critic.{name}": "shared by policies with a distribution" for name in (
         "checked_sde", "decide_by_distribution", "initial_sde_state"
     )},
+    **{f"rltrainer.nets.q_network.{name}": "shared by policies with categorical critics" for name in (
+        "make_support", "mean_of_atoms", "other_atoms",
+    )},
 }  # fmt: skip
 """Parts of networks that have no place on the API page, and why."""
 

@@ -47,6 +47,11 @@ def mean_of_quantiles(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
     return policy.critic(obs, policy.unscale(policy.act(obs))).mean((0, 2))
 
 
+def mean_of_atoms(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
+    policy = algorithm.policy
+    return policy.expectation(policy.critic(obs, policy.unscale(policy.act(obs)))).amin(0)
+
+
 def maker(algorithm: type[Any], params: Any) -> Callable[[Any], Any]:
     options = {"hidden_sizes": (16,), **POLICY_OPTIONS.get(algorithm, {})}
     return lambda envs: algorithm(algorithm.policy_class.for_envs(envs, **options), params)
@@ -86,6 +91,9 @@ ALGORITHMS |= {
         q_of_policy,
         True,
     ),
+    "flashsac": (maker(rl.FlashSAC, quick_sac(rl.FlashSACParams)), mean_of_atoms, True),
+    "xqc": (maker(rl.XQC, quick_sac(rl.XQCParams, actor_update_interval=2)), mean_of_atoms, True),
+    "simbav2": (maker(rl.SimbaV2, quick_sac(rl.SimbaV2Params)), mean_of_atoms, True),
     "redq": (maker(rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
 }
 DISCRETE_CQL = quick_dqn(rl.DiscreteCQLParams, conservative_coef=0.2)

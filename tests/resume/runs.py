@@ -44,19 +44,22 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "tqc": (rl.TQC, rl.SquashedActorCritic, BOX),
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX),
     "crossq": (rl.CrossQ, rl.SquashedActorCritic, BOX),
+    "flashsac": (rl.FlashSAC, rl.CategoricalActorCritic, BOX),
+    "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX),
+    "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
     "dqn", "double_dqn", "td3", "sac", "iql",
-    "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq",
+    "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq", "flashsac", "xqc", "simbav2",
     "a2c_sde", "sac_sde", "ddpg_drifting",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed", "redq_mixed",
     "ppo_float64", "sac_float64", "offline_iql_float64",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
     "offline_rebrac",
     "ppo_midway", "recurrent_ppo_midway", "dqn_midway", "dqn_prioritized_midway", "sac_midway", "a2c_sde_midway",
-    "ddpg_drifting_midway",
+    "ddpg_drifting_midway", "flashsac_midway",
 ]  # fmt: skip
 
 
@@ -110,11 +113,13 @@ def build(
         make_envs = functools.partial(make_envs, kind=name.rpartition("_")[2])
     algorithm_class, policy_class, action_space = ALGORITHMS[kind]
     envs = make_envs(num_envs, action_space)
-    options: dict[str, Any] = {"normalize_reward": True} if policy_class is rl.ActorCritic or kind == "tqc" else {}
+    options: dict[str, Any] = (
+        {"normalize_reward": True} if policy_class is rl.ActorCritic or kind in ("tqc", "flashsac") else {}
+    )
     options |= POLICY_OPTIONS.get(algorithm_class, {})
     options |= {"use_sde": True, "sde_sample_interval": 3} if name.endswith("_sde") else {}
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
-    params = algorithm_class.__init__.__annotations__["params"].__args__[0]
+    params = algorithm_class.params_class
     changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
     changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else {}
     algorithm = algorithm_class(policy, params(**changes))

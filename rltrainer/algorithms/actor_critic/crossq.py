@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
+from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams, joined_obs
 from rltrainer.algorithms.algorithm import Betas
 from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.nets import NetParams, SquashedActorCritic
-from rltrainer.nets.blocks import BatchRenorm
-from rltrainer.tree import map_tree
+from rltrainer.nets.blocks import has_batch_norm
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Scheduled
 
@@ -58,7 +57,7 @@ class CrossQ(SAC):
     def check_critics(self, policy: SquashedActorCritic) -> None:
         """Raise a `ParamsError` if the critics have several outputs, or no batch norm."""
         super().check_critics(policy)
-        if not any(isinstance(part, BatchRenorm) for part in policy.critic.modules()):
+        if not has_batch_norm(policy.critic):
             rule = "must have norm='batch_renorm', without which targets need a network of their own"
             raise ParamsError(f"CrossQ.policy: NetParams of its critics {rule}. Give it to net, and to critic_net.")
 
@@ -66,16 +65,8 @@ class CrossQ(SAC):
         """Return half the mean squared errors of the critics, summed (eq. 1), and their mean absolute error [B]."""
         with torch.no_grad():
             next_action, next_log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_action)
-        # One batch: apart, Q(s, a) and Q(s', a') would be standardised by statistics of different distributions. The
-        # gradient flows through the statistics of both, and not through the target.
-        both = map_tree(lambda obs, next_obs: torch.cat([obs, next_obs]), batch.obs, batch.next_obs)
-        values = self.critic(both, torch.cat([batch.action, next_action]), None, True)  # [E, 2 B]
+        # The gradient flows through the statistics of both observations, and not through the target.
+        values = self.critic(joined_obs(batch), torch.cat([batch.action, next_action]), None, True)  # [E, 2 B]
         q, next_q = values[:, : len(next_action)], values[:, len(next_action) :].detach()
         td_error = batch.reward + batch.discount * self.next_value(next_q, next_log_prob, noise) - q
         return 0.5 * (td_error.square() * batch.weight).mean(-1).sum(), td_error.detach().abs().mean(0)
-
-    def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
-        """Return SAC's loss [], and log pi [B] without gradient: the actor's batch statistics, the critics' running."""
-        action, log_prob = self.policy.distribution(batch.obs, True).rsample(noise.action)
-        value = self.actor_value(self.critic(batch.obs, action))
-        return ((self.temperature() * log_prob - value) * batch.weight).mean(), log_prob.detach()

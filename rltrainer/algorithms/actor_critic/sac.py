@@ -10,11 +10,15 @@ from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPol
 from rltrainer.algorithms.recommended import a_step_per_sample
 from rltrainer.errors import ParamsError
 from rltrainer.nets import SquashedActorCritic
+from rltrainer.nets.distributions import SquashedGaussian
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.spaces import leaf_shape
+from rltrainer.tree import map_tree
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.validation.field_rules import FiniteFloat, Flag, PositiveFloat, PositiveInt, Scheduled, UnitFloat
+
+Metrics = dict[str, Tensor | float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,6 +60,12 @@ class SACNoise:
     action: Tensor  # for actions at `obs`
     next_action: Tensor  # for actions at `next_obs`
     is_actors_turn: bool = True  # train actor and temperature too
+
+
+def joined_obs(batch: Transitions) -> Any:
+    """Return both observations of transitions as one batch [2 B, ...]."""
+    # Apart, Q(s, a) and Q(s', a') would be standardised by statistics of different distributions.
+    return map_tree(lambda obs, next_obs: torch.cat([obs, next_obs]), batch.obs, batch.next_obs)
 
 
 class SAC(OffPolicyAlgorithm):
@@ -113,20 +123,26 @@ class SAC(OffPolicyAlgorithm):
 
     def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
         """Train the critics, and actor and temperature if it is their turn, once each."""
-        critic_loss, td_error = self.critic_step(batch, noise)
-        self.critic_optimizer.step(critic_loss)
-        metrics: dict[str, Tensor | float] = {"critic_loss": critic_loss.detach()}
+        metrics, td_error = self.train_critics(batch, noise)
         if noise.is_actors_turn:
-            actor_loss, log_prob = self.actor_loss(batch, noise)
-            self.actor_optimizer.step(actor_loss)
-            if self.params.learn_temperature:
-                self.temperature_optimizer.step(self.temperature_loss(log_prob, batch))
-            metrics |= {
-                "actor_loss": actor_loss.detach(), "entropy": -log_prob.mean(), "temperature": self.temperature()
-            }  # fmt: skip
+            metrics |= self.train_actor(batch, noise)
         if self.has_target:
             self.target_critic.update(self.critic)
         return UpdateResult(metrics, td_error=td_error)
+
+    def train_critics(self, batch: Transitions, noise: SACNoise) -> tuple[Metrics, Tensor]:
+        """Train the critics; return their loss, and their mean absolute error [B]."""
+        critic_loss, td_error = self.critic_step(batch, noise)
+        self.critic_optimizer.step(critic_loss)
+        return {"critic_loss": critic_loss.detach()}, td_error
+
+    def train_actor(self, batch: Transitions, noise: SACNoise) -> Metrics:
+        """Train the actor, and a learned temperature."""
+        actor_loss, log_prob = self.actor_loss(batch, noise)
+        self.actor_optimizer.step(actor_loss)
+        if self.params.learn_temperature:
+            self.temperature_optimizer.step(self.temperature_loss(log_prob, batch))
+        return {"actor_loss": actor_loss.detach(), "entropy": -log_prob.mean(), "temperature": self.temperature()}
 
     def critic_step(self, batch: Transitions, noise: Any) -> tuple[Tensor, Tensor]:
         """Return the loss of the critics [], and their mean absolute error [B] without gradient."""
@@ -160,9 +176,14 @@ class SAC(OffPolicyAlgorithm):
     def actor_loss(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return mean(alpha log pi(a|s) - min_i Q_i(s, a)) [] (eq. 9), and log pi [B] without gradient."""
         # Reparametrised: the action is a function of the actor's output and noise, so its gradient comes through Q.
-        action, log_prob = self.policy.distribution(batch.obs).rsample(noise.action)
+        action, log_prob = self.actor_distribution(batch).rsample(noise.action)
         value = self.actor_value(self.critic(batch.obs, action))
         return ((self.temperature() * log_prob - value) * batch.weight).mean(), log_prob.detach()
+
+    def actor_distribution(self, batch: Transitions) -> SquashedGaussian:
+        """Return the distributions over actions [B, A] that the actor learns by, of batch statistics if it has any."""
+        distribution = self.policy.distribution
+        return distribution(batch.obs, True) if self.uses_batch_stats else distribution(batch.obs)
 
     def actor_value(self, q: Tensor) -> Tensor:
         """Reduce the critics' values [E, B] to the actor's objective [B]."""

@@ -250,6 +250,7 @@ DEFAULT_RANGES: dict[str, dict[str, Range]] = {
     "crossq": _CROSSQ,
     "ddpg": _TD3,
     "dqn": _Q_LEARNING,
+    "flashsac": {**_SAC, "hidden_sizes": [(64,), (128,), (128, 128), (256, 256)]},
     "ppo": _A2C
     | {"batch_size": [32, 64, 128, 256, 512], "update_step_num_repetitions": [1, 5, 10, 20], "clip": [0.1, 0.2, 0.3]},
     "pqn": _PQN,

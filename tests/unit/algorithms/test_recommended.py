@@ -11,7 +11,8 @@ from rltrainer.errors import ParamsError
 from tests.fakes import POLICY_OPTIONS, CountingEnv, counting_envs
 
 ONLINE = [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
-ONLINE += [rl.DDPG, rl.TQC, rl.REDQ, rl.CrossQ, rl.C51, rl.QRDQN, rl.DiscreteSAC, rl.PQN]
+ONLINE += [rl.DDPG, rl.TQC, rl.REDQ, rl.CrossQ, rl.C51, rl.QRDQN, rl.DiscreteSAC, rl.PQN, rl.XQC, rl.SimbaV2]
+ONLINE += [rl.FlashSAC]
 
 
 class ImageEnv(CountingEnv):

@@ -254,11 +254,11 @@ def test_exploration_of_ones_own_acts_step_by_step() -> None:
     assert torch.equal(collector.rollout().action[0], 1 - policy.act(collector.rollout().obs[0]))
 
 
-def explorer_of(env: str, policy_class: Any, exploration: Any, num_envs: int = 50) -> rl.Collector:
+def explorer_of(env: str, policy_class: Any, exploration: Any, num_envs: int = 50, **options: Any) -> rl.Collector:
     """Return a collector into a replay buffer, whose policy explores so."""
     rl.seed(1)
     envs = rl.make_vec(env, num_envs, backend="tensor", seed=5)
-    policy = policy_class.for_envs(envs, hidden_sizes=(8,))
+    policy = policy_class.for_envs(envs, hidden_sizes=(8,), **options)
     policy.exploration = exploration
     collector = rl.Collector(policy, envs, rl.ReplayBuffer(10_000, *spaces_of(envs), num_envs=num_envs))
     collector.seed(7)
@@ -327,6 +327,7 @@ MADE: dict[str, Any] = {
     "epsilon": lambda: explorer_of("CartPole-v1", rl.QNetwork, rl.EpsilonGreedy(rl.LinearSchedule(1.0, 0.0)), 3),
     "normal": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), 3),
     "drifting": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.OrnsteinUhlenbeckNoise(0.2), 3),
+    "repeated": lambda: explorer_of("Pendulum-v1", rl.SquashedActorCritic, None, 3, noise_repeat=16),
 }
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import rltrainer as rl
 from rltrainer.collect.collect_stats import NO_EPISODES, CollectStats
 from rltrainer.errors import CheckpointError, ParamsError, RanksDifferError
-from rltrainer.nets.blocks import BatchRenorm
+from rltrainer.nets.blocks import BatchNorm
 from rltrainer.nets.mlp import Dropout
 from rltrainer.ranks.ranks import Ranks
 from rltrainer.trainers import shards
@@ -361,7 +361,7 @@ def test_no_collector_that_has_no_parts() -> None:
     assert "must be a Collector in a run of several shards; got " in text
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm1d, BatchRenorm])
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, BatchNorm])
 def test_no_batch_norm(norm: Any) -> None:
     envs = counting_envs(4)
     policy = tiny_actor_critic(envs)

@@ -13,6 +13,7 @@ from rltrainer.tree import map_tensors
 from tests.contract.test_all_algorithms import (
     OFF_POLICY,
     ON_POLICY,
+    WITHOUT_RANKS,
     assert_same_state,
     make,
     rollout,
@@ -21,7 +22,7 @@ from tests.contract.test_all_algorithms import (
     update,
 )
 
-SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "redq", "cql", "iql")
+SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "redq", "cql", "iql", "simbav2")
 """Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
 
 
@@ -66,7 +67,7 @@ def one_batch(batch: Any) -> Any:
     return map_tensors(lambda x: x.flatten(0, 1), batch)
 
 
-@pytest.mark.parametrize("name", [name for name in OFF_POLICY if name not in (*SEVERAL, "crossq")])  # by batch
+@pytest.mark.parametrize("name", [name for name in OFF_POLICY if name not in (*SEVERAL, *WITHOUT_RANKS)])  # by batch
 def test_k_minibatches_are_one_batch(name: str) -> None:
     one, other = accumulating(remade(name), 3), remade(name)
     for seed in range(3):

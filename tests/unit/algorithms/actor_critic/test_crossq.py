@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.nets.blocks import BatchRenorm
+from rltrainer.nets.blocks import BatchNorm
 from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedDistribution, batch
 from tests.unit.collect.test_collector import BOX
@@ -56,7 +56,7 @@ def test_actor_and_critics_count_their_own_passes() -> None:
     assert ["actor_loss" in each for each in metrics] == [False, False, True] * 2  # every third step
 
     def passes(network: nn.Module) -> set[int]:
-        return {int(part.num_passes) for part in network.modules() if isinstance(part, BatchRenorm)}
+        return {int(part.num_passes) for part in network.modules() if isinstance(part, BatchNorm)}
 
     assert (passes(algorithm.policy.actor), passes(algorithm.policy.critic)) == ({2}, {6})
     assert not hasattr(algorithm, "target_critic")

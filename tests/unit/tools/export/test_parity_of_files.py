@@ -63,6 +63,7 @@ def encoder(space: Any) -> torch.nn.Module | None:
 
 
 WHOLE = rl.NetParams(obs_encoder=Whole, keys=("mode", "pair"))
+RESIDUAL = rl.NetParams(norm="unit_residual")
 NET = rl.NetParams(hidden_sizes=(8,), norm="layer", dropout=0.1, keys=("mode", "pair"))
 CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "actor": (rl.Actor, TREE, CHOICES, {"normalize_obs": True}),
@@ -81,6 +82,14 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "gaussian": (rl.GaussianActorCritic, TREE, BOX, {}),
     "squashed": (rl.SquashedActorCritic, VECTOR, DOUBLE, {"normalize_obs": True}),
     "squashed_batch_renorm": (rl.SquashedActorCritic, VECTOR, BOX, {"net": rl.NetParams(norm="batch_renorm")}),
+    "categorical_unit_batch": (rl.CategoricalActorCritic, VECTOR, BOX, {"net": rl.NetParams(norm="unit_batch")}),
+    "categorical_unit_lerp": (
+        rl.CategoricalActorCritic,
+        VECTOR,
+        BOX,
+        {"net": rl.NetParams(norm="unit_lerp"), "smooth_log_std": True, "normalize_obs": True},
+    ),
+    "categorical_residual": (rl.CategoricalActorCritic, VECTOR, BOX, {"net": RESIDUAL, "noise_repeat": 4}),
     "squashed_sde": (rl.SquashedActorCritic, spaces.Discrete(4, start=2), BOX, {"use_sde": True}),
     "discrete": (rl.DiscreteActorCritic, masked(3), DISCRETE, {}),
     "q": (rl.QNetwork, masked(3), DISCRETE, {"dueling": True}),

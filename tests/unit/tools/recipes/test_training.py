@@ -62,9 +62,12 @@ def test_the_algorithm_is_the_best_and_a_logger_of_the_users_is_beside_json_line
     assert any((a != b).any() for a, b in zip(last.policy.parameters(), best.policy.parameters(), strict=True))
 
 
+BOXES = ("crossq", "ddpg", "flashsac", "redq", "sac", "simbav2", "td3", "tqc", "xqc")
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - OFFLINE.keys()))
 def test_each_algorithm_is_given_a_policy_that_it_takes(name: str) -> None:
-    env = "Pendulum-v1" if name in ("crossq", "ddpg", "redq", "sac", "td3", "tqc") else "CartPole-v1"
+    env = "Pendulum-v1" if name in BOXES else "CartPole-v1"
     policy = {"v_min": 0.0, "v_max": 100.0} if name == "c51" else {}
     recipe = dataclasses.replace(recommended_recipe(env, name, {}, None), policy=policy)
     assert type(recipe.make_trainer().algorithm) is ALGORITHMS[name]

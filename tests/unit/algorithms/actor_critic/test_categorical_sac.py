@@ -1,0 +1,94 @@
+"""Categorical critics: targets, losses and the batch of both observations."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import rltrainer as rl
+from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
+from tests.fakes import OBS_SPACE
+from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
+from tests.unit.algorithms.actor_critic.test_crossq import Recorder
+from tests.unit.collect.test_collector import BOX
+
+# Of the atoms -1, 0, 1, with means .2 and -.1.
+PROBABILITY = torch.tensor([[0.2, 0.4, 0.4], [0.3, 0.5, 0.2]])
+
+
+def make(cls: Any = CategoricalSAC, **params: Any) -> Any:
+    policy = rl.CategoricalActorCritic.for_spaces(
+        OBS_SPACE, BOX, hidden_sizes=(8,), num_atoms=3, v_min=-1.0, v_max=1.0
+    )  # fmt: skip
+    algorithm = cls(policy, CategoricalSACParams(temperature=0.2, **params))
+    algorithm.target_critic = FixedCritic(PROBABILITY.log().unsqueeze(1).expand(2, 2, 3))
+    algorithm.policy.distribution = lambda obs: FixedDistribution(-1.0)
+    return algorithm
+
+
+def test_the_target_is_the_distribution_of_the_lower_mean_with_the_entropy() -> None:
+    algorithm, data = make(), batch([0.5, 0.5], [0.9, 0.0])
+    logits = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]).unsqueeze(1).repeat(1, 2, 1).requires_grad_()
+    algorithm.critic = FixedCritic(0)
+    algorithm.critic.q = logits
+    noise = algorithm.sample_noise(data)
+    target = algorithm.target(data, algorithm.target_critic(None, None), torch.full((2,), -1.0), noise)
+    # The atoms -.22, .68 and 1.58, which is clipped to 1, have .3, .5 and .2; where the episode ended all are at .5.
+    assert target.tolist() == [pytest.approx([0.066, 0.394, 0.54]), pytest.approx([0.0, 0.5, 0.5])]
+    loss, error = algorithm.critic_step(data, noise)
+    # log 3 for equal logits, and 2.407606 - (.394 + 2 * .54) and 2.407606 - 1.5 for the others.
+    assert float(loss.detach()) == pytest.approx(1.098612 + (0.933606 + 0.907606) / 2, abs=1e-6)
+    assert error.tolist() == pytest.approx([(1.098612 + 0.933606) / 2, (1.098612 + 0.907606) / 2], abs=1e-6)
+    assert torch.autograd.grad(loss, logits)[0][0, 0].tolist() == pytest.approx(
+        [(1 / 3 - 0.066) / 2, (1 / 3 - 0.394) / 2, (1 / 3 - 0.54) / 2], abs=1e-6
+    )  # fmt: skip
+    algorithm.params = dataclasses.replace(algorithm.params, entropy_in_target=False)
+    target = algorithm.target(data, algorithm.target_critic(None, None), torch.full((2,), -1.0), noise)
+    assert target[0].tolist() == pytest.approx([0.12, 0.43, 0.45])
+
+
+def test_the_actor_climbs_the_lower_mean() -> None:
+    algorithm = make()
+    assert algorithm.actor_value(PROBABILITY.log().unsqueeze(1)).tolist() == pytest.approx([-0.1])
+    assert (algorithm.target_entropy, make(target_entropy=-3.0).target_entropy) == (-0.5, -3.0)
+
+
+def test_both_networks_see_both_observations_in_one_batch() -> None:
+    class Joint(CategoricalSAC):
+        uses_batch_stats = True
+
+        def check_critics(self, policy: Any) -> None:
+            pass
+
+    algorithm, data = make(Joint), batch([0.5, 0.5], [0.9, 0.0])
+    logits = torch.zeros(2, 4, 3)  # of [s; s'], of two critics
+    logits[:, 2:] = PROBABILITY.log().unsqueeze(1)
+    algorithm.critic, algorithm.target_critic = Recorder(logits), Recorder(logits)
+    loss, error = algorithm.critic_step(data, algorithm.sample_noise(data))
+    assert float(loss) == pytest.approx(2 * 1.098612)
+    assert error.tolist() == pytest.approx([1.098612] * 2)
+    asked: list[tuple[Any, ...]] = [((4, 2), (4, 1), True)]
+    assert (algorithm.critic.asked, algorithm.target_critic.asked) == (asked, asked)
+
+
+def test_the_standard_deviation_has_smooth_limits() -> None:
+    options: dict[str, Any] = {"hidden_sizes": (), "smooth_log_std": True}
+    policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, **options)
+    assert isinstance(policy.actor[2].linear.weight, Tensor)
+    found = []
+    for raw in (0.0, 1.0, -1.0):
+        torch.nn.init.constant_(policy.actor[2].linear.bias, raw)
+        found.append(float(policy.distribution(torch.zeros(1, 2)).log_std.detach()))
+    assert found == pytest.approx([-4.0, 0.569565, -8.569565], abs=1e-6)
+
+
+def test_rewards_are_scaled_so_that_returns_lie_within_the_atoms() -> None:
+    for options, expected in (({}, 1.0), ({"limit_returns": False}, 4.0)):
+        policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, normalize_reward=True, **options)
+        assert policy.reward_normalizer is not None
+        policy.reward_normalizer.moments.var.fill_(0.25)
+        if policy.reward_normalizer.limit is not None:
+            policy.reward_normalizer.largest.fill_(10.0)
+        assert float(policy.scale_reward(torch.tensor(2.0))) == pytest.approx(expected)
