@@ -207,6 +207,16 @@ MUTANTS = [
     mutant("retention: the worst are kept", "checkpoint/store.py",
            "sorted(scored, reverse=True)", "sorted(scored)",
            f"{UNIT}/checkpoint/test_store.py::test_which_stay"),
+    # Normalised critics
+    mutant("categorical critics: the target is the higher one", "algorithms/actor_critic/categorical_sac.py",
+           "expectation(q).argmin(0)", "expectation(q).argmax(0)",
+           f"{ALGORITHMS}/actor_critic/test_categorical_sac.py"),
+    mutant("unit rows: they stay as a step leaves them", "nets/blocks.py",
+           "self.weight.copy_(unit(self.weight))", "unit(self.weight)", f"{UNIT}/nets/test_blocks.py"),
+    mutant("categorical critics: running statistics in updates", "algorithms/actor_critic/categorical_sac.py",
+           "critic(joined_obs(batch), torch.cat([batch.action, next_action]), None, True)",
+           "critic(joined_obs(batch), torch.cat([batch.action, next_action]))",
+           f"{ALGORITHMS}/actor_critic/test_categorical_sac.py"),
     # On the disk
     mutant("fsync: none of a checkpoint's members", "checkpoint/folder.py",
            "        size = stream.tell()\n        stream.flush()\n        os.fsync(stream.fileno())",
