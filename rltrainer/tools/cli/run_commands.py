@@ -41,7 +41,7 @@ DEVICE = click.option(
     "--device", metavar="DEVICE", help="Another device than the run's: cpu, cuda, or a GPU by number: cuda:1."
 )
 def resume(run: Path, env: str | None, max_epochs: int | None, device: str | None) -> None:
-    """Resume a run, or the runs of several seeds, where it stopped, bit for bit.
+    """Resume a run, or all seeds, where it stopped, bit for bit.
 
     It starts from the newest checkpoint. --max-epochs extends a finished run. On another device the run continues with
     other random numbers.
