@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.buffer_description import BufferDescription, describe
+from rltrainer.data.buffer_description import BufferDescription, describe, stored_episodes
 from rltrainer.data.buffer_state import (
     FILE_KIND,
     BufferLayout,
@@ -25,6 +26,7 @@ from rltrainer.data.buffer_state import (
     read_buffer,
     ring_state,
 )
+from rltrainer.data.ended_trajectories import ReturnsToGo
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.ring import Ring
 from rltrainer.data.sampler import Sampler
@@ -124,6 +126,7 @@ class ReplayBuffer:
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self.follow(no_progress, ALONE)
+        self._returns: ReturnsToGo | None = None  # once they were asked for
         self._root_seed: int | None = None  # of the parts' own seeds, once it is a part
 
     def check_part(self) -> None:
@@ -262,11 +265,12 @@ class ReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer."""
-        return vars(self) | {"_progress": no_progress, "_ranks": ALONE}
+        return vars(self) | {"_progress": no_progress, "_ranks": ALONE, "_returns": None}
 
     def sample(
-        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
-    ) -> Transitions:
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None,
+        return_to_go: bool = False,
+    ) -> Transitions:  # fmt: skip
         """Draw transitions [B], or [K, B]; uniformly and with replacement unless there is a `sampler`.
 
         Args:
@@ -274,13 +278,18 @@ class ReplayBuffer:
             n_step: steps that `reward` sums up; fewer at the end of a trajectory, or of the stored data.
             gamma: discount of one step, in [0, 1].
             num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
+            return_to_go: add to `extra` what follows up to the end of a trajectory: `return_to_go` [B], the discounted
+                sum of the rewards, -inf while the trajectory runs; `end_obs` [B, ...], its last successor; and
+                `end_discount` [B], the factor of that one's value, 0 if it terminated.
 
         Raises:
-            ReplayBufferError: the buffer is empty, or a value breaks its rule.
+            ReplayBufferError: the buffer is empty, a value breaks its rule, or goals in hindsight change the rewards.
         """
         shape, n_step, gamma = self._sample_shape("ReplayBuffer.sample", 1, batch_size, n_step, gamma, num_batches)
         slots, weight = self._draw(shape)
         batch = self._transitions(slots.flatten(), n_step, gamma)
+        if return_to_go:
+            batch.extra = batch.extra | self._returns_to_go(gamma).of(slots.flatten())
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
             batch.weight = weight
@@ -300,7 +309,15 @@ class ReplayBuffer:
 
     def refresh(self) -> tuple[Hashable, ...]:
         """Bring the numbers on the device up to date that a recorded sample reads; return where the data lies."""
-        return self._ring.refresh()
+        if self._returns is not None:
+            self._returns.catch_up()
+        return *self._ring.refresh(), self._returns
+
+    def _returns_to_go(self, gamma: float) -> ReturnsToGo:
+        found = self._returns
+        if found is None or found.ring is not self._ring or found.gamma != gamma:
+            self._returns = found = ReturnsToGo(self._ring, gamma)
+        return found
 
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Return slots [B] or [K, B], and their weights in a loss if they are not 1."""
@@ -372,6 +389,12 @@ class ReplayBuffer:
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of all transitions as trees [chunk, ...], for statistics."""
         yield from map(self._ring.observations, self._ring.all_slots(chunk_size))
+
+    def initial_observations(self) -> Tree:
+        """Return the first observations of all trajectories, but of those with their start overwritten, [E, ...]."""
+        found = stored_episodes(self._ring)
+        first = found.slots[np.flatnonzero(found.last) + 1 - found.length][found.is_whole]
+        return self._ring.observations(self._ring.on_device(first))
 
     def describe(self, reference_scores: tuple[float, float] | None = None) -> BufferDescription:
         """Return a description to be printed; `reference_scores` are the returns that score 0 and 1."""

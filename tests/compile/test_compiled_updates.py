@@ -48,6 +48,8 @@ MAKERS: dict[str, Any] = {
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=3)),
     "crossq": (rl.CrossQ, rl.SquashedActorCritic, BOX, rl.CrossQParams(weight_decay=0.01)),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
+    "cal_ql": (rl.CalQL, rl.SquashedActorCritic, BOX, rl.CalQLParams(num_sampled_actions=2)),
+    "fqe": (rl.FQE, rl.GaussianActorCritic, BOX, rl.FQEParams()),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
     "rebrac": (rl.ReBRAC, rl.DeterministicActorCritic, BOX, rl.ReBRACParams()),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE, rl.DiscreteCQLParams(target_update_interval=7)),
@@ -90,7 +92,7 @@ def transitions(algorithm: Any, seed: int) -> rl.Transitions:
     obs, action = torch.randn(16, 3, generator=g), actions(algorithm.policy.action_space, 16, generator=g)
     reward, next_obs = torch.randn(16, generator=g), torch.randn(16, 3, generator=g)
     given = {"next_obs": next_obs, "terminated": terminated, "discount": 0.9 * (~terminated).float()}
-    return batches.transitions(obs, action, reward, **given, **batches.next_actions(algorithm, action))
+    return batches.transitions(obs, action, reward, **given, **batches.extra_of(algorithm, obs, action))
 
 
 def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:

@@ -60,6 +60,8 @@ OFF_POLICY: dict[str, Make] = {
     "bc_gaussian": maker(rl.BC, BOX, policy=rl.GaussianActorCritic),
     "rebrac": maker(rl.ReBRAC, BOX, rl.ReBRACParams(actor_update_interval=1, lr=3e-4)),
     "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
+    "cal_ql": maker(rl.CalQL, BOX, rl.CalQLParams(num_sampled_actions=2)),
+    "fqe": maker(rl.FQE, DISCRETE, policy=rl.Actor),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
 # The successors of ended episodes are part of the batch whose statistics CrossQ takes.
@@ -95,7 +97,7 @@ def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> r
         "reward": torch.rand(shape, generator=g), "next_obs": obs_batch(*shape, generator=g),
         "terminated": terminated, "discount": 0.99 * (~terminated).float(),
     }  # fmt: skip
-    fields |= batches.next_actions(algorithm, fields["action"])
+    fields |= batches.extra_of(algorithm, fields["obs"], fields["action"])
     return batches.transitions(**(fields | changes))
 
 
