@@ -46,6 +46,11 @@ def extra_of(algorithm: Any, obs: Any, action: Tensor) -> dict[str, Any]:
     return {"extra": {"next_action": action.flip(-2), "follows": (action[..., 0] > 0).float()}}
 
 
+def trained(algorithm: Any) -> Any:
+    """Return the network that an algorithm's updates change: its policy, but FQE's critic."""
+    return algorithm.critic if isinstance(algorithm, rl.FQE) else algorithm.policy
+
+
 def collected(policy: rl.Policy, envs: Any, num_rows: int) -> rl.Rollout:
     """Return what a policy does in envs [num_rows, N]."""
     buffer = rl.RolloutBuffer(num_rows, envs.num_envs, envs.single_observation_space, envs.single_action_space)

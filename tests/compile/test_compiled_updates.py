@@ -116,7 +116,7 @@ def update(algorithm: Any, seed: int) -> rl.UpdateResult:
 
 
 def parameters(algorithm: Any) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in algorithm.policy.named_parameters()}
+    return {name: p.detach().clone() for name, p in batches.trained(algorithm).named_parameters()}
 
 
 def assert_same_training(eager: Any, compiled: Any, num_updates: int, **tolerance: float) -> None:

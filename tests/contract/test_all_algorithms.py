@@ -147,7 +147,7 @@ def assert_same_state(one: Any, other: Any) -> None:
 
 
 def trained_parameters(algorithm: Any) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in algorithm.policy.named_parameters()}
+    return {name: p.detach().clone() for name, p in batches.trained(algorithm).named_parameters()}
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -15,7 +15,7 @@ from rltrainer.validation.field_rules import Flag
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class CalQLParams(CQLParams):
-    """Hyperparameters of Cal-QL. The paper has a `conservative_coef` of 5 in AntMaze and Kitchen, and 1 in Adroit."""
+    """Hyperparameters of Cal-QL. `conservative_coef` is 5 in the paper's AntMaze, and 1 in its Adroit."""
 
     max_target_backup: Flag = True
 

@@ -10,7 +10,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import SpaceError
-from tests.contract.test_all_algorithms import trained_parameters
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
 
 OBS = gym.spaces.Box(0, 9, (1,), np.float32)
@@ -47,7 +46,7 @@ def test_values_of_a_chain(good: Any, bad: Any, tmp_path: Path) -> None:
         rl.seed(0)
         policy = always(action)
         fqe, data = rl.FQE(policy, rl.FQEParams(gamma=0.5, lr=1e-2, tau=0.1)), chain(policy.action_space)
-        before = trained_parameters(fqe)
+        before = {name: value.clone() for name, value in policy.named_parameters()}
         fqe.seed(0)
         data.seed(0)
         fqe.update_from(data, 64, 200)
