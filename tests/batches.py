@@ -33,14 +33,14 @@ def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.T
     return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
 
 
-def extra_of(algorithm: Any, obs: Any, action: Tensor) -> dict[str, Any]:
+def extra_of(algorithm: Any, action: Tensor) -> dict[str, Any]:
     """Return the `extra` of transitions [..., B] that an algorithm's own `sample` adds; else {}.
 
     ReBRAC: next actions of the data, where any follow. Cal-QL: returns to go, of which half are not known yet.
     """
     if isinstance(algorithm, rl.CalQL):
         returns = torch.where(action[..., 0] > 0, action[..., 0], -torch.inf)
-        return {"extra": {"return_to_go": returns, "end_obs": obs, "end_discount": torch.full_like(returns, 0.5)}}
+        return {"extra": {"return_to_go": returns}}
     if not isinstance(algorithm, rl.ReBRAC):
         return {}
     return {"extra": {"next_action": action.flip(-2), "follows": (action[..., 0] > 0).float()}}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,42 +37,41 @@ class EndedTrajectories:
 
 
 class ReturnsToGo:
-    """Holds the discounted rewards from each transition of a ring to the end of its trajectory, once that has ended."""
+    """Holds the discounted return from each transition of a ring on, once its trajectory has ended.
+
+    A time limit cuts a return off: then the last reward stands for all that would have followed, which is reward /
+    (1 - gamma) at the end. So the authors of Cal-QL do in tasks without an end, and where a sparse one was not solved.
+    """
 
     def __init__(self, ring: Ring, gamma: float) -> None:
         self.ring, self.gamma = ring, gamma
         self._trajectories, self._written = EndedTrajectories(), np.zeros(0, np.int64)
-        # The sums, and of how many rewards [slots]; of each env its newest slot, and how far it is from the first one
-        # of the running trajectory [2, N].
-        self._sum = torch.zeros(ring.num_slots, device=ring.device)
-        self._length = torch.zeros(ring.num_slots, dtype=torch.int64, device=ring.device)
+        # The returns [slots]; of each env its newest slot, and how far it is from where its running trajectory starts
+        # [2, N].
+        self._returns = torch.zeros(ring.num_slots, device=ring.device)
         self._running = torch.zeros(2, ring.num_envs, dtype=torch.int64, device=ring.device)
 
     def catch_up(self) -> None:
         """Read what was stored since the last call; a CUDA graph that holds `of` needs it before each replay."""
-        ring = self.ring
+        ring, gamma = self.ring, self.gamma
         if self._written is ring.written:  # each write replaces it
             return
         for found in self._trajectories.find(ring):
             slots = ring.on_device(found)
-            rewards = reversed(ring.columns["reward"].gather(slots).tolist())
-            sums = [*accumulate(rewards, lambda later, reward: reward + self.gamma * later)]
-            self._sum[slots] = torch.tensor(sums[::-1], device=ring.device)
-            self._length[slots] = torch.arange(len(sums), 0, -1, device=ring.device)
+            *_, last = rewards = ring.columns["reward"].gather(slots).tolist()
+            # From the end alone: what is left of a trajectory gives the same, whenever its start was overwritten.
+            rest = (
+                0.0 if ring.columns["terminated"].gather(slots[-1:]) else last / (1 - gamma) if gamma < 1 else -np.inf
+            )
+            returns = [*accumulate(reversed(rewards), lambda later, reward: reward + gamma * later, initial=rest)]
+            self._returns[slots] = torch.tensor(returns[:0:-1], device=ring.device)
         distance = (ring.written - self._trajectories.begin) * ring.num_envs
         self._running.copy_(torch.from_numpy(np.stack([ring.heads() - ring.num_envs, distance])))
         self._written = ring.written
 
-    def of(self, slots: Tensor) -> dict[str, Any]:
-        """Return the columns that `ReplayBuffer.sample` adds for slots [B]."""
+    def of(self, slots: Tensor) -> Tensor:
+        """Return the returns of slots [B], -inf where a trajectory runs."""
         self.catch_up()
-        ring, (newest, distance) = self.ring, self._running[:, slots % self.ring.num_envs]
-        runs = (newest - slots) % ring.num_slots < distance
-        length = self._length[slots].masked_fill_(runs, 1)
-        end = (slots + (length - 1) * ring.num_envs) % ring.num_slots
-        discount = (self.gamma ** length.double()).float()
-        return {
-            "return_to_go": self._sum[slots].masked_fill_(runs, -torch.inf),
-            "end_obs": ring.successors(end),
-            "end_discount": discount.masked_fill_(ring.columns["terminated"].gather(end), 0.0),
-        }
+        newest, distance = self._running[:, slots % self.ring.num_envs]
+        runs = (newest - slots) % self.ring.num_slots < distance
+        return self._returns[slots].masked_fill_(runs, -torch.inf)

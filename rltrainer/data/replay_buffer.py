@@ -85,6 +85,7 @@ class ReplayBuffer:
     saving_nbytes: ClassVar[int] = 0
     """Bytes per transition of the sampler, and further bytes that saving takes for a moment."""
     _state_class: ClassVar[type[BufferState]] = BufferState
+    _returns: ReturnsToGo | None = None  # once they were asked for
 
     @explains_arguments
     def __init__(
@@ -126,7 +127,6 @@ class ReplayBuffer:
         seed = checked(owner, "seed", seed, NonNegativeInt | None)
         self.generator, self._has_own_seed = make_generator(seed, self.device), seed is not None
         self.follow(no_progress, ALONE)
-        self._returns: ReturnsToGo | None = None  # once they were asked for
         self._root_seed: int | None = None  # of the parts' own seeds, once it is a part
 
     def check_part(self) -> None:
@@ -207,17 +207,9 @@ class ReplayBuffer:
         return len(self._ring)
 
     def add(
-        self,
-        obs: Tree,
-        action: Any,
-        reward: Any,
-        next_obs: Tree,
-        terminated: Any,
-        truncated: Any,
-        extra: dict[str, Any] | None = None,
-        *,
-        token: object | None = None,
-    ) -> None:
+        self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any,
+        extra: dict[str, Any] | None = None, *, token: object | None = None,
+    ) -> None:  # fmt: skip
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
         If the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
@@ -278,9 +270,8 @@ class ReplayBuffer:
             n_step: steps that `reward` sums up; fewer at the end of a trajectory, or of the stored data.
             gamma: discount of one step, in [0, 1].
             num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
-            return_to_go: add to `extra` what follows up to the end of a trajectory: `return_to_go` [B], the discounted
-                sum of the rewards, -inf while the trajectory runs; `end_obs` [B, ...], its last successor; and
-                `end_discount` [B], the factor of that one's value, 0 if it terminated.
+            return_to_go: add to `extra` the discounted return from each transition on, `return_to_go` [B]: -inf while
+                the trajectory runs. Behind a time limit, its last reward goes on for ever.
 
         Raises:
             ReplayBufferError: the buffer is empty, a value breaks its rule, or goals in hindsight change the rewards.
@@ -289,7 +280,7 @@ class ReplayBuffer:
         slots, weight = self._draw(shape)
         batch = self._transitions(slots.flatten(), n_step, gamma)
         if return_to_go:
-            batch.extra = batch.extra | self._returns_to_go(gamma).of(slots.flatten())
+            batch.extra = batch.extra | {"return_to_go": self._returns_to_go(gamma).of(slots.flatten())}
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
             batch.weight = weight
@@ -331,15 +322,9 @@ class ReplayBuffer:
         return self._ring.transitions(slots, n_step, gamma)
 
     def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        self, batch_size: int, length: int, burn_in: int = 0, *, n_step: int = 1, gamma: float = 0.99,
         num_batches: int | None = None,
-    ) -> Sequences:
+    ) -> Sequences:  # fmt: skip
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
         Each starts its training at a transition that is drawn as `sample` draws it, after a burn-in of the transitions
@@ -447,19 +432,10 @@ class ReplayBuffer:
 
     @classmethod
     def from_arrays(
-        cls,
-        *,
-        observations: Tree,
-        actions: Any,
-        rewards: Any,
-        terminations: Any,
-        truncations: Any,
-        next_observations: Tree | None = None,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        device: torch.device | str = "cpu",
-        seed: int | None = None,
-    ) -> Self:
+        cls, *, observations: Tree, actions: Any, rewards: Any, terminations: Any, truncations: Any,
+        next_observations: Tree | None = None, observation_space: gym.Space[Any], action_space: gym.Space[Any],
+        device: torch.device | str = "cpu", seed: int | None = None,
+    ) -> Self:  # fmt: skip
         """Make a buffer from logged data of one env, in time order; each leaf is an array or tensor [M, ...].
 
         Without `next_observations` the successor of a row is the next row. Truncated rows, and a last row that is not

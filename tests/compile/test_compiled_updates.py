@@ -92,7 +92,7 @@ def transitions(algorithm: Any, seed: int) -> rl.Transitions:
     obs, action = torch.randn(16, 3, generator=g), actions(algorithm.policy.action_space, 16, generator=g)
     reward, next_obs = torch.randn(16, generator=g), torch.randn(16, 3, generator=g)
     given = {"next_obs": next_obs, "terminated": terminated, "discount": 0.9 * (~terminated).float()}
-    return batches.transitions(obs, action, reward, **given, **batches.extra_of(algorithm, obs, action))
+    return batches.transitions(obs, action, reward, **given, **batches.extra_of(algorithm, action))
 
 
 def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:

@@ -97,7 +97,7 @@ def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> r
         "reward": torch.rand(shape, generator=g), "next_obs": obs_batch(*shape, generator=g),
         "terminated": terminated, "discount": 0.99 * (~terminated).float(),
     }  # fmt: skip
-    fields |= batches.extra_of(algorithm, fields["obs"], fields["action"])
+    fields |= batches.extra_of(algorithm, fields["action"])
     return batches.transitions(**(fields | changes))
 
 

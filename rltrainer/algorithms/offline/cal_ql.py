@@ -60,15 +60,5 @@ class CalQL(CQL):
     def sampled_values(self, batch: Transitions, action: Tensor, noise: CQLNoise) -> Tensor:
         """Return CQL's values, but for actions of the policy no less than the return to go [E, 3 N, B] (eq. 5)."""
         values, num_of_policy = super().sampled_values(batch, action, noise), 2 * self.params.num_sampled_actions
-        of_policy = values[:, :num_of_policy].maximum(self.return_to_go(batch, noise))
+        of_policy = values[:, :num_of_policy].maximum(batch.extra["return_to_go"])
         return torch.cat([of_policy, values[:, num_of_policy:]], 1)
-
-    @torch.no_grad()
-    def return_to_go(self, batch: Transitions, noise: CQLNoise) -> Tensor:
-        """Return the rewards up to the end of the trajectory + discount * min_i Q_i(s, a) of the policy there [B]."""
-        # A time limit cuts the return off, so the value of the policy stands for the rest. The authors' code takes 0,
-        # or the last reward for ever; then floors would lie far from what they stand for.
-        end_obs = self.policy.normalize(batch.extra["end_obs"])
-        action, _ = self.policy.distribution(end_obs).rsample(noise.next_action)
-        value: Tensor = self.target_critic(end_obs, action).amin(0)
-        return batch.extra["return_to_go"] + batch.extra["end_discount"] * value

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import SpaceError
 from rltrainer.nets import NetParams
 from rltrainer.nets.actor_critic import Critic
 from rltrainer.nets.policy import AnyNet, Policy
 from rltrainer.nets.target import TargetNetwork
+from rltrainer.spaces import num_choices
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.validation.field_rules import UnitFloat, checked
@@ -32,8 +32,6 @@ class FQEParams(OffPolicyParams):
 class FQE(OffPolicyAlgorithm):
     """Estimates the value of a policy from data alone: trains a critic of its greedy actions, and not the policy.
 
-    Raises as `Algorithm` does, and a `SpaceError` unless actions are Discrete or a Box of one axis.
-
     Args:
         policy: the policy, of any class without memory; it must not change any more.
         params: hyperparameters.
@@ -47,14 +45,15 @@ class FQE(OffPolicyAlgorithm):
     def __init__(self, policy: Policy, params: FQEParams | None = None, net: NetParams | None = None) -> None:
         super().__init__(policy, params)
         policy.eval()  # as it acts
-        space, net = policy.action_space, checked("FQE", "net", net, AnyNet | None) or NetParams()
-        self.num_choices, self.start = None, 0
-        if isinstance(space, gym.spaces.Discrete):
-            self.num_choices, self.start = int(space.n), int(space.start)
-            space = gym.spaces.Box(0, 1, (self.num_choices,), np.float32)  # the choice as a one among zeros
-        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-            raise SpaceError.about("FQE.policy", "action_space", "must be Discrete or a Box of one axis", space)
+        net = checked("FQE", "net", net, AnyNet | None) or NetParams()
         net = net.with_defaults(NetParams(hidden_sizes=(256, 256), activation=nn.ReLU))
+        space, choices = policy.action_space, num_choices(policy.action_space)
+        # The least and the number of the choices, of which the critic sees each as a one among zeros; none for a Box.
+        self.choices: list[tuple[int, int]] = []
+        if choices is not None:
+            starts = np.broadcast_to(np.ravel(getattr(space, "start", 0)), len(choices))
+            self.choices = [(int(start), n) for start, n in zip(starts, choices, strict=True)]
+            space = gym.spaces.Box(0, 1, (sum(choices),), np.float32)
         self.critic = Critic(policy.observation_space, space, net, 1).to(self.device)
         self.target_critic = TargetNetwork(self.critic, self.params.tau)
         self.optimizer = self.make_optimizer(self.params, critic=self.critic)
@@ -78,10 +77,13 @@ class FQE(OffPolicyAlgorithm):
 
     def _q(self, critic: nn.Module, obs: Tree, action: Tensor) -> Tensor:
         """Return the values [B] of raw observations [B, ...] and actions of the env [B, ...]."""
-        if self.num_choices is None:
-            action = self.policy.unscale(action)
+        if self.choices:
+            pairs = zip(action.reshape(len(action), -1).unbind(1), self.choices, strict=True)
+            action = torch.cat(
+                [x.unsqueeze(1) - start == torch.arange(n, device=x.device) for x, (start, n) in pairs], 1
+            ).float()
         else:
-            action = nn.functional.one_hot(action.long() - self.start, self.num_choices).float()
+            action = self.policy.unscale(action)
         q: Tensor = critic(self.policy.normalize(obs), action)
         return q.squeeze(0)
 

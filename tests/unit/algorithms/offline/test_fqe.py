@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import SpaceError
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
 
 OBS = gym.spaces.Box(0, 9, (1,), np.float32)
@@ -71,12 +70,6 @@ def test_the_target_by_hand() -> None:
     before = policy.state_dict()
     fqe.prepare(chain(CHOICES))
     assert all(torch.equal(value, policy.state_dict()[name]) for name, value in before.items() if value is not None)
-
-
-def test_several_choices_at_once_are_refused() -> None:
-    policy = rl.Actor.for_spaces(OBS, gym.spaces.MultiDiscrete([2, 2]))
-    with pytest.raises(SpaceError, match="FQE.policy.action_space: must be Discrete or a Box of one axis; got Multi"):
-        rl.FQE(policy)
 
 
 def test_initial_observations() -> None:
