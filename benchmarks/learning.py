@@ -186,32 +186,6 @@ def rlpd_pendulum(seed: int) -> Outcome:
     return replace(found, reference=reference)
 
 
-def then_online(make: Make, goal: Goal, text: str) -> Task:
-    """Return a task: 10,000 steps on SAC's data, then 2,000 in the env too; the lowest test is the score."""
-
-    def run(seed: int) -> Outcome:
-        data, _ = behaviour_data("Pendulum-v1", SAC, 4800, seed)
-        rl.seed(seed)
-        spaces, scores = (data.observation_space, data.action_space), list[float]()
-        learner = make(*spaces)
-        offline_score = train_offline(learner, data, "Pendulum-v1", 10_000, seed)
-
-        def score(stats: rl.CollectStats) -> float:
-            scores.append(float(stats.returns.mean()))
-            return scores[-1]
-
-        def mixed(*args: Any, **options: Any) -> rl.MixedBuffer:
-            return rl.MixedBuffer(rl.ReplayBuffer(*args, **options), data, offline_share=0.5)
-
-        off_policy(
-            "Pendulum-v1", lambda *_: learner, 1e9, 2000, 100, make_buffer=mixed, compute_score_fn=score,
-            collection_step_num_env_steps=1, batch_size=256,
-        ).run(seed)  # fmt: skip
-        return Outcome(min(scores), 2000, offline_score)
-
-    return Task(run, goal, text, num_seeds=3)
-
-
 def bc_cartpole(seed: int) -> Outcome:
     """Clone an expert: PPO trained to 475, acting greedily; the reference is its mean return."""
     rl.seed(seed)
