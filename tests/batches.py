@@ -33,11 +33,22 @@ def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.T
     return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
 
 
-def next_actions(algorithm: Any, action: Tensor) -> dict[str, Any]:
-    """Return the `extra` of ReBRAC's transitions [..., B, A]: next actions of the data, where any follow; else {}."""
+def extra_of(algorithm: Any, action: Tensor) -> dict[str, Any]:
+    """Return the `extra` of transitions [..., B] that an algorithm's own `sample` adds; else {}.
+
+    ReBRAC: next actions of the data, where any follow. Cal-QL: returns to go, of which half are not known yet.
+    """
+    if isinstance(algorithm, rl.CalQL):
+        returns = torch.where(action[..., 0] > 0, action[..., 0], -torch.inf)
+        return {"extra": {"return_to_go": returns}}
     if not isinstance(algorithm, rl.ReBRAC):
         return {}
     return {"extra": {"next_action": action.flip(-2), "follows": (action[..., 0] > 0).float()}}
+
+
+def trained(algorithm: Any) -> Any:
+    """Return the network that an algorithm's updates change: its policy, but FQE's critic."""
+    return algorithm.critic if isinstance(algorithm, rl.FQE) else algorithm.policy
 
 
 def collected(policy: rl.Policy, envs: Any, num_rows: int) -> rl.Rollout:

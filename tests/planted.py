@@ -102,6 +102,13 @@ MUTANTS = [
     mutant("CQL: the gap is a reward", "algorithms/offline/cql.py",
            "return loss + self.params.conservative_coef", "return loss - self.params.conservative_coef",
            f"{ALGORITHMS}/offline/test_cql.py"),
+    mutant("Cal-QL: a ceiling for a floor", "algorithms/offline/cal_ql.py",
+           "].maximum(", "].minimum(", f"{ALGORITHMS}/offline/test_cal_ql.py"),
+    mutant("returns to go: an end that terminated has a value behind it", "data/ended_trajectories.py",
+           'discount.masked_fill_(ring.columns["terminated"].gather(end), 0.0)', "discount",
+           "tests/unit/data/test_ended_trajectories.py"),
+    mutant("FQE: the next action is the data's", "algorithms/offline/fqe.py",
+           "self.policy.act(next_obs))", "batch.action)", f"{ALGORITHMS}/offline/test_fqe.py"),
     mutant("quantiles: tau of the other side", "functional/losses.py",
            "(error < 0).to(error.dtype)", "(error > 0).to(error.dtype)", LOSSES),
     # Minibatches and weights

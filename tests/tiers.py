@@ -26,10 +26,11 @@ KEPT = {
 }
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
+NEWCOMERS = "crossq|pqn|rebrac|simbav2|xqc|flashsac(_midway)?|repeated|cal_ql|fqe"
+"""Algorithms and forms of them that have their own tests and the contract in the fast tier; in tables of all
+algorithms, others stand for them there."""
 MOVED = {
-    # In tables of all algorithms, others stand for these. Their own tests and the contract are fast.
-    r"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[](crossq|pqn|rebrac|simbav2|xqc)[-\]]",
-    r"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[](flashsac(_midway)?|repeated)[-\]]",
+    rf"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]({NEWCOMERS})[-\]]",
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rltrainer.data.ended_trajectories import EndedTrajectories, ReturnsToGo
 from rltrainer.data.replay_buffer import BufferOptions, ReplayBuffer
 from rltrainer.data.ring import Ring, n_step_windows
 from rltrainer.data.storage import Array
@@ -104,6 +105,9 @@ class HindsightReplayBuffer(ReplayBuffer):
         """Refuse by a `ReplayBufferError`: goals of sequences are not replaced."""
         raise ReplayBufferError("HindsightReplayBuffer.sample_sequences: goals in hindsight are for `sample` alone")
 
+    def _returns_to_go(self, gamma: float) -> ReturnsToGo:
+        raise ReplayBufferError("HindsightReplayBuffer.sample: returns to go are of the goals that were stored")
+
     def _transitions(self, slots: Tensor, n_step: int, gamma: float) -> Transitions:
         batch = super()._transitions(slots, n_step, gamma)
         # k of k + 1 transitions are relabelled. They are chosen when sampled, so the buffer stores each step once.
@@ -163,35 +167,22 @@ class TrajectoryBounds:
     """Counts the transitions of a trajectory before and after each slot."""
 
     def __init__(self) -> None:
-        self._memory: object | None = None  # of the ring that the last call read
+        self._trajectories = EndedTrajectories()
+        # Counts for ended trajectories; running ones are counted from the newest transition.
+        self._before = self._after = np.zeros(0, np.int32)
 
     def of(self, ring: Ring, slots: Array) -> tuple[Array, Array]:
         """Return how many stored transitions lie before and after slots [M] in their trajectories, int64 each."""
-        self._catch_up(ring)
+        if len(self._before) != ring.num_slots:
+            self._before, self._after = np.zeros((2, ring.num_slots), np.int32)
+        for found in self._trajectories.find(ring):
+            self._before[found] = count = np.arange(len(found))
+            self._after[found] = count[::-1]
         # Each env numbers its transitions from the first that it ever stored.
-        env, written = slots % ring.num_envs, ring.written
+        env, written, begin = slots % ring.num_envs, ring.written, self._trajectories.begin
         age = ((written - 1)[env] - slots // ring.num_envs) % ring.num_rows
         number = written[env] - 1 - age
-        has_ended = number < self._begin[env]
-        before = np.where(has_ended, self._before[slots], number - self._begin[env])
+        has_ended = number < begin[env]
+        before = np.where(has_ended, self._before[slots], number - begin[env])
         oldest = (written - ring.sizes())[env]
         return np.minimum(before, number - oldest), np.where(has_ended, self._after[slots], age)
-
-    def _catch_up(self, ring: Ring) -> None:
-        """Read what was stored since the last call, and what was the newest then: its trajectory may have ended."""
-        written, oldest = ring.written, ring.written - ring.sizes()
-        if self._memory is not ring.memory:
-            self._memory, self._seen, self._begin = ring.memory, oldest, oldest.copy()
-            # Counts for ended trajectories; running ones are counted from the newest transition.
-            self._before, self._after = np.zeros((2, ring.num_slots), np.int32)
-        first = np.maximum(self._seen - 1, oldest)
-        number = first + np.arange(int((written - first).max(initial=0)))[:, None]  # [rows, N]
-        slots = number % ring.num_rows * ring.num_envs + np.arange(ring.num_envs)
-        ended = (ring.final.index.reshape(-1)[slots] > 0) & (number < written) & (number >= self._begin)
-        for row, env in np.argwhere(ended).tolist():  # each trajectory is visited once
-            end = int(number[row, env])
-            numbers = np.arange(max(int(self._begin[env]), int(oldest[env])), end + 1)
-            at = numbers % ring.num_rows * ring.num_envs + env
-            self._before[at], self._after[at] = numbers - self._begin[env], end - numbers
-            self._begin[env] = end + 1
-        self._seen = written.copy()

@@ -86,15 +86,13 @@ class MixedBuffer(ReplayBuffer):
         self.online.follow(progress, ranks)
         self.offline.follow(progress, ranks)
 
-    def sample(
-        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
-    ) -> Transitions:
-        """Draw online transitions, then offline ones; each as their buffer does. For errors see `ReplayBuffer.sample`.
+    def sample(self, batch_size: int, *, num_batches: int | None = None, **options: Any) -> Transitions:
+        """Draw online transitions, then offline ones; each as their buffer does. See `ReplayBuffer.sample`.
 
         Returns:
             transitions [B], or [K, B]; `index` of the offline ones is `online.num_slots` larger than in their buffer.
         """
-        parts, sizes = self._draw_parts("sample", batch_size, n_step=n_step, gamma=gamma, num_batches=num_batches)
+        parts, sizes = self._draw_parts("sample", batch_size, num_batches=num_batches, **options)
         return Transitions.combine(partial(_join, sizes=sizes, axis=0 if num_batches is None else 1), parts)
 
     def sample_sequences(

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
-from rltrainer.data.buffer_description import BufferDescription, describe
+from rltrainer.data.buffer_description import BufferDescription, describe, stored_episodes
 from rltrainer.data.buffer_state import (
     FILE_KIND,
     BufferLayout,
@@ -25,6 +26,7 @@ from rltrainer.data.buffer_state import (
     read_buffer,
     ring_state,
 )
+from rltrainer.data.ended_trajectories import ReturnsToGo
 from rltrainer.data.memory_forecast import check_fits
 from rltrainer.data.ring import Ring
 from rltrainer.data.sampler import Sampler
@@ -83,6 +85,7 @@ class ReplayBuffer:
     saving_nbytes: ClassVar[int] = 0
     """Bytes per transition of the sampler, and further bytes that saving takes for a moment."""
     _state_class: ClassVar[type[BufferState]] = BufferState
+    _returns: ReturnsToGo | None = None  # once they were asked for
 
     @explains_arguments
     def __init__(
@@ -204,17 +207,9 @@ class ReplayBuffer:
         return len(self._ring)
 
     def add(
-        self,
-        obs: Tree,
-        action: Any,
-        reward: Any,
-        next_obs: Tree,
-        terminated: Any,
-        truncated: Any,
-        extra: dict[str, Any] | None = None,
-        *,
-        token: object | None = None,
-    ) -> None:
+        self, obs: Tree, action: Any, reward: Any, next_obs: Tree, terminated: Any, truncated: Any,
+        extra: dict[str, Any] | None = None, *, token: object | None = None,
+    ) -> None:  # fmt: skip
         """Store one step of all envs; each leaf is an array or tensor [N, ...].
 
         If the step before did not end its episode, `obs` is its `next_obs`; else call `end_trajectory` first.
@@ -262,11 +257,12 @@ class ReplayBuffer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the way back to a trainer."""
-        return vars(self) | {"_progress": no_progress, "_ranks": ALONE}
+        return vars(self) | {"_progress": no_progress, "_ranks": ALONE, "_returns": None}
 
     def sample(
-        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None
-    ) -> Transitions:
+        self, batch_size: int, *, n_step: int = 1, gamma: float = 0.99, num_batches: int | None = None,
+        return_to_go: bool = False,
+    ) -> Transitions:  # fmt: skip
         """Draw transitions [B], or [K, B]; uniformly and with replacement unless there is a `sampler`.
 
         Args:
@@ -274,13 +270,17 @@ class ReplayBuffer:
             n_step: steps that `reward` sums up; fewer at the end of a trajectory, or of the stored data.
             gamma: discount of one step, in [0, 1].
             num_batches: K, for K gradient steps: the same as that many calls; None draws one batch.
+            return_to_go: add to `extra` the discounted return from each transition on, `return_to_go` [B]: -inf while
+                the trajectory runs. Behind a time limit, its last reward goes on for ever.
 
         Raises:
-            ReplayBufferError: the buffer is empty, or a value breaks its rule.
+            ReplayBufferError: the buffer is empty, a value breaks its rule, or goals in hindsight change the rewards.
         """
         shape, n_step, gamma = self._sample_shape("ReplayBuffer.sample", 1, batch_size, n_step, gamma, num_batches)
         slots, weight = self._draw(shape)
         batch = self._transitions(slots.flatten(), n_step, gamma)
+        if return_to_go:
+            batch.extra = batch.extra | {"return_to_go": self._returns_to_go(gamma).of(slots.flatten())}
         batch = batch if num_batches is None else batch.reshape(*shape)
         if weight is not None:
             batch.weight = weight
@@ -300,7 +300,15 @@ class ReplayBuffer:
 
     def refresh(self) -> tuple[Hashable, ...]:
         """Bring the numbers on the device up to date that a recorded sample reads; return where the data lies."""
-        return self._ring.refresh()
+        if self._returns is not None:
+            self._returns.catch_up()
+        return *self._ring.refresh(), self._returns
+
+    def _returns_to_go(self, gamma: float) -> ReturnsToGo:
+        found = self._returns
+        if found is None or found.ring is not self._ring or found.gamma != gamma:
+            self._returns = found = ReturnsToGo(self._ring, gamma)
+        return found
 
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
         """Return slots [B] or [K, B], and their weights in a loss if they are not 1."""
@@ -314,15 +322,9 @@ class ReplayBuffer:
         return self._ring.transitions(slots, n_step, gamma)
 
     def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        self, batch_size: int, length: int, burn_in: int = 0, *, n_step: int = 1, gamma: float = 0.99,
         num_batches: int | None = None,
-    ) -> Sequences:
+    ) -> Sequences:  # fmt: skip
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
         Each starts its training at a transition that is drawn as `sample` draws it, after a burn-in of the transitions
@@ -372,6 +374,12 @@ class ReplayBuffer:
     def observations(self, chunk_size: int = CHUNK_SIZE) -> Iterator[Tree]:
         """Yield the observations of all transitions as trees [chunk, ...], for statistics."""
         yield from map(self._ring.observations, self._ring.all_slots(chunk_size))
+
+    def initial_observations(self) -> Tree:
+        """Return the first observations of all trajectories, but of those with their start overwritten, [E, ...]."""
+        found = stored_episodes(self._ring)
+        first = found.slots[np.flatnonzero(found.last) + 1 - found.length][found.is_whole]
+        return self._ring.observations(self._ring.on_device(first))
 
     def describe(self, reference_scores: tuple[float, float] | None = None) -> BufferDescription:
         """Return a description to be printed; `reference_scores` are the returns that score 0 and 1."""
@@ -424,19 +432,10 @@ class ReplayBuffer:
 
     @classmethod
     def from_arrays(
-        cls,
-        *,
-        observations: Tree,
-        actions: Any,
-        rewards: Any,
-        terminations: Any,
-        truncations: Any,
-        next_observations: Tree | None = None,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        device: torch.device | str = "cpu",
-        seed: int | None = None,
-    ) -> Self:
+        cls, *, observations: Tree, actions: Any, rewards: Any, terminations: Any, truncations: Any,
+        next_observations: Tree | None = None, observation_space: gym.Space[Any], action_space: gym.Space[Any],
+        device: torch.device | str = "cpu", seed: int | None = None,
+    ) -> Self:  # fmt: skip
         """Make a buffer from logged data of one env, in time order; each leaf is an array or tensor [M, ...].
 
         Without `next_observations` the successor of a row is the next row. Truncated rows, and a last row that is not

@@ -51,6 +51,8 @@ MAKERS: dict[str, Any] = {
     "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX, rl.XQCParams()),
     "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX, rl.SimbaV2Params()),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
+    "cal_ql": (rl.CalQL, rl.SquashedActorCritic, BOX, rl.CalQLParams(num_sampled_actions=2)),
+    "fqe": (rl.FQE, rl.GaussianActorCritic, BOX, rl.FQEParams()),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
     "rebrac": (rl.ReBRAC, rl.DeterministicActorCritic, BOX, rl.ReBRACParams()),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE, rl.DiscreteCQLParams(target_update_interval=7)),
@@ -93,7 +95,7 @@ def transitions(algorithm: Any, seed: int) -> rl.Transitions:
     obs, action = torch.randn(16, 3, generator=g), actions(algorithm.policy.action_space, 16, generator=g)
     reward, next_obs = torch.randn(16, generator=g), torch.randn(16, 3, generator=g)
     given = {"next_obs": next_obs, "terminated": terminated, "discount": 0.9 * (~terminated).float()}
-    return batches.transitions(obs, action, reward, **given, **batches.next_actions(algorithm, action))
+    return batches.transitions(obs, action, reward, **given, **batches.extra_of(algorithm, action))
 
 
 def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:
@@ -117,7 +119,7 @@ def update(algorithm: Any, seed: int) -> rl.UpdateResult:
 
 
 def parameters(algorithm: Any) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in algorithm.policy.named_parameters()}
+    return {name: p.detach().clone() for name, p in batches.trained(algorithm).named_parameters()}
 
 
 def assert_same_training(eager: Any, compiled: Any, num_updates: int, **tolerance: float) -> None:

@@ -24,7 +24,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
@@ -32,6 +32,7 @@ from rltrainer.data.ring import Ring
 from rltrainer.ranks.ranks import ALONE, Ranks
 from rltrainer.tree import map_tensors
 from rltrainer.types import DenseRollout
+from tests import batches
 from tests.compile.test_compiled_updates import DELAYED_ACTORS, MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import WITHOUT_RANKS
 from tests.devices.second_device import second_device
@@ -59,8 +60,8 @@ class Weights:
     projections: dict[str, float]
 
     @classmethod
-    def of(cls, policy: rl.Policy) -> "Weights":
-        named = {name: p.detach().cpu() for name, p in policy.named_parameters()}
+    def of(cls, network: nn.Module) -> "Weights":
+        named = {name: p.detach().cpu() for name, p in network.named_parameters()}
         whole = b"".join(p.contiguous().numpy().tobytes() for p in named.values())
         return cls(hashlib.sha256(whole).hexdigest()[:16], {name: projection(p) for name, p in named.items()})
 
@@ -131,7 +132,7 @@ def trained(
         progress[0] = i / NUM_UPDATES  # of the schedules
         update(algorithm, i * ranks.world + ranks.rank, buffer, alternates)
         if i >= NUM_UPDATES - 2:
-            weights.append(Weights.of(algorithm.policy))
+            weights.append(Weights.of(batches.trained(algorithm)))
     assert (algorithm.is_compiled, algorithm.has_cuda_graph) == (runtime.compile, runtime.cuda_graph)
     return weights[0], weights[1]
 

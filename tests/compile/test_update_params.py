@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import rltrainer as rl
+from tests.batches import trained
 from tests.compile.test_compiled_updates import COMPILED, DELAYED_ACTORS, MAKERS, make, transitions, update
 from tests.compile.test_compiled_updates import _fresh_compiler as _fresh_compiler
 from tests.compile.traced import _traced_only
@@ -38,7 +39,7 @@ def assert_equal_updates(plain: Any, compiled: Any, num_updates: int = 3) -> Non
     for seed in range(num_updates):
         one, other = update(plain, seed).floats(), update(compiled, seed).floats()
         assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
-    for (key, value), expected in zip(compiled.policy.named_parameters(), plain.policy.parameters(), strict=True):
+    for (key, value), expected in zip(trained(compiled).named_parameters(), trained(plain).parameters(), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
 
 
@@ -107,7 +108,7 @@ def test_a_scaled_loss_is_part_of_the_graph() -> None:
         assert (algorithm.num_skipped_steps, algorithm.optimizer.loss_scale) == (1, 65536.0)  # raised, and lowered
         assert algorithm.optimizer.method.num_steps == 4
     assert not counters["graph_break"]
-    for (key, value), expected in zip(compiled.policy.named_parameters(), plain.policy.parameters(), strict=True):
+    for (key, value), expected in zip(trained(compiled).named_parameters(), trained(plain).parameters(), strict=True):
         torch.testing.assert_close(value, expected, rtol=0, atol=2e-3, msg=lambda text, key=key: f"{key}: {text}")
 
 

@@ -62,6 +62,8 @@ OFF_POLICY: dict[str, Make] = {
     "crossq": maker(rl.CrossQ, BOX, rl.CrossQParams(actor_update_interval=1)),
     "flashsac": maker(rl.FlashSAC, BOX, rl.FlashSACParams(actor_update_interval=1)),
     "xqc": maker(rl.XQC, BOX, rl.XQCParams(actor_update_interval=1)), "simbav2": maker(rl.SimbaV2, BOX),
+    "cal_ql": maker(rl.CalQL, BOX, rl.CalQLParams(num_sampled_actions=2)),
+    "fqe": maker(rl.FQE, DISCRETE, policy=rl.Actor),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
 WITHOUT_RANKS = ["crossq", "flashsac", "xqc"]
@@ -97,7 +99,7 @@ def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> r
         "reward": torch.rand(shape, generator=g), "next_obs": obs_batch(*shape, generator=g),
         "terminated": terminated, "discount": 0.99 * (~terminated).float(),
     }  # fmt: skip
-    fields |= batches.next_actions(algorithm, fields["action"])
+    fields |= batches.extra_of(algorithm, fields["action"])
     return batches.transitions(**(fields | changes))
 
 
@@ -147,7 +149,7 @@ def assert_same_state(one: Any, other: Any) -> None:
 
 
 def trained_parameters(algorithm: Any) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in algorithm.policy.named_parameters()}
+    return {name: p.detach().clone() for name, p in batches.trained(algorithm).named_parameters()}
 
 
 @pytest.mark.parametrize("name", ALL)

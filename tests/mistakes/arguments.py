@@ -177,6 +177,7 @@ ARGUMENTS: list[Row] = [
     )),
     ("rl.NetParams(norm='unit_lerp', hidden_sizes=(64, 32))", ParamsError, "NetParams.hidden_sizes: must be one width, once for each block, with norm='unit_lerp'; got (64, 32) (tuple)"),
     ("rl.CrossQParams(tau=0.1)", ParamsError, "CrossQParams.tau: must be left out; got 0.1 (float). CrossQ has no target network."),
+    ("rl.CalQL(rl.SquashedActorCritic(SPACE, BOX, normalize_reward=True))", ParamsError, "CalQL.policy.normalize_reward: must be False: returns of the data are in the rewards' own scale; got True (bool)"),
     ("rl.PPOParams(adam_betas=(0.9, 1.0))", ParamsError, "PPOParams.adam_betas: must be two numbers in [0, 1); got (0.9, 1.0) (tuple)"),
     *fields("rl.DQN(rl.QNetwork(SPACE, DISCRETE)).update_from(buffer, {})", "update_from", ParamsError,
         ("0", f"batch_size: {COUNT}; got 0 "), ("'32'", f"batch_size: {COUNT}; got '32' "), ("4, -1", f"num_steps: {NOT_NEGATIVE}; got -1 "),

@@ -97,14 +97,15 @@ ALGORITHMS |= {
     "redq": (maker(rl.REDQ, quick_sac(rl.REDQParams, actor_update_interval=2)), q_of_policy, True),
 }
 DISCRETE_CQL = quick_dqn(rl.DiscreteCQLParams, conservative_coef=0.2)
-CQL = quick_sac(rl.CQLParams, conservative_coef=0.01, num_sampled_actions=4)
+CQL: Any = {"conservative_coef": 0.01, "num_sampled_actions": 4}
 OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
     "td3_bc": (maker(rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy, True),
     "rebrac": (maker(rl.ReBRAC, quick(rl.ReBRACParams, tau=0.05)), q_of_policy, True),
     "iql": (maker(rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)), state_value, True),
     "sac": ALGORITHMS["sac"],
     "discrete_cql": (maker(rl.DiscreteCQL, DISCRETE_CQL), best_q, False),
-    "cql": (maker(rl.CQL, CQL), q_of_policy, True),
+    "cql": (maker(rl.CQL, quick_sac(rl.CQLParams, **CQL)), q_of_policy, True),
+    "cal_ql": (maker(rl.CalQL, quick_sac(rl.CalQLParams, **CQL)), q_of_policy, True),
 }
 
 

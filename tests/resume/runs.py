@@ -48,6 +48,8 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX),
     "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
+    "cal_ql": (rl.CalQL, rl.SquashedActorCritic, BOX),
+    "fqe": (rl.FQE, rl.QNetwork, DISCRETE),
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
@@ -55,9 +57,10 @@ RUNS = [
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq", "flashsac", "xqc", "simbav2",
     "a2c_sde", "sac_sde", "ddpg_drifting",
     "dqn_prioritized", "offline_sac_prioritized", "sac_mixed", "redq_mixed",
+    "cal_ql_mixed",
     "ppo_float64", "sac_float64", "offline_iql_float64",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
-    "offline_rebrac",
+    "offline_rebrac", "offline_cal_ql", "offline_fqe",
     "ppo_midway", "recurrent_ppo_midway", "dqn_midway", "dqn_prioritized_midway", "sac_midway", "a2c_sde_midway",
     "ddpg_drifting_midway", "flashsac_midway",
 ]  # fmt: skip

@@ -145,5 +145,7 @@ rl.OnPolicyTrainerParams(
 )
 rl.IQLParams(actor_lr=rl.CosineSchedule(3e-4), critic_lr=1e-3)
 rl.ReBRAC(rl.DeterministicActorCritic.for_envs(pendulum), rl.ReBRACParams(critic_bc_coef=0.1))
+rl.CalQL(rl.SquashedActorCritic.for_envs(pendulum), rl.CalQLParams(conservative_coef=1.0))
+rl.FQE(rl.SquashedActorCritic.for_envs(pendulum), rl.FQEParams(tau=0.01), rl.NetParams(hidden_sizes=(64,)))
 rl.train("Pendulum-v1", "redq", data="logged.safetensors", offline_share=0.5)
 rl.A2CParams(optimizer=rl.rms_prop)

@@ -82,9 +82,9 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
             rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.SACParams, rl.TD3Params, rl.TD3BCParams, rl.IQLParams,
             rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
             rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams, rl.PQNParams, rl.ReBRACParams, rl.CrossQParams,
-            rl.XQCParams, rl.SimbaV2Params, rl.FlashSACParams, rl.RuntimeParams, rl.PrecisionParams, rl.UpdateParams,
-            rl.EpsilonGreedy,
-            rl.GaussianNoise, rl.OrnsteinUhlenbeckNoise,
+            rl.XQCParams, rl.SimbaV2Params, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams,
+            rl.RuntimeParams, rl.PrecisionParams, rl.UpdateParams, rl.EpsilonGreedy, rl.GaussianNoise,
+            rl.OrnsteinUhlenbeckNoise,
         )
     },
     rl.OnPolicyTrainerParams: defaults(rl.OnPolicyTrainerParams, training_collector=rl.Collector(POLICY, ENVS)),

@@ -27,6 +27,8 @@ class CQLParams(SACParams):
     num_sampled_actions: PositiveInt = 10
     """Actions N of each kind that estimate the soft maximum over all actions: of the policy at obs, of the policy at
     next_obs, and uniform ones."""
+    max_target_backup: Flag = False
+    """Take the best of N actions of the policy for the target, instead of one."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -59,6 +61,16 @@ class CQL(SAC):
             uniform=uniform.uniform_(-1, 1, generator=self.generator),
         )  # fmt: skip
 
+    @torch.no_grad()
+    def critic_target(self, batch: Transitions, noise: CQLNoise) -> Tensor:
+        """Return SAC's target, or its highest over N next actions if `max_target_backup` [B]."""
+        if not self.params.max_target_backup:
+            return super().critic_target(batch, noise)
+        next_action, log_prob = self.policy.distribution(batch.next_obs).rsample(noise.next_sampled)
+        critic: Any = self.target_critic.network
+        next_q = critic.values(critic.encoder(batch.next_obs), next_action)
+        return batch.reward + batch.discount * self.next_value(next_q, log_prob, noise).amax(0)
+
     def critic_loss(self, batch: Transitions, target: Tensor, noise: CQLNoise) -> tuple[Tensor, Tensor]:
         """Return SAC's loss + coef * (log sum_a exp Q(s, a) - Q(s, a of the data)) [] (eq. 4), and errors [B]."""
         loss, td_error = super().critic_loss(batch, target, noise)
@@ -68,10 +80,14 @@ class CQL(SAC):
         # log sum_a exp Q(s, a) is large if any action is overestimated; Q of the data's action is pushed up against it.
         # The soft maximum by importance sampling (appendix F); a uniform action of (-1, 1)^A has density 2^-A.
         log_uniform = torch.full_like(log_prob, math.log(0.5) * action.shape[-1])
-        q = self.critic.values(self.critic.encoder(batch.obs), torch.cat([action, next_action, noise.uniform]))
+        q = self.sampled_values(batch, torch.cat([action, next_action, noise.uniform]), noise)
         soft_maximum = (q - torch.cat([log_prob, next_log_prob, log_uniform])).logsumexp(1)
         gap = soft_maximum - self.critic(batch.obs, batch.action)
         return loss + self.params.conservative_coef * (gap * batch.weight).mean(-1).sum(), td_error
+
+    def sampled_values(self, batch: Transitions, action: Tensor, noise: CQLNoise) -> Tensor:
+        """Return the values [E, 3 N, B] of actions [3 N, B, A]: 2 N of the policy, then N uniform ones."""
+        return self.critic.values(self.critic.encoder(batch.obs), action)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

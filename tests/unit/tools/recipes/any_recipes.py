@@ -16,8 +16,8 @@ def any_recipe(algorithm: str) -> AnyRecipe:
 
 
 def logged(env: str = "Pendulum-v1", num_steps: int = 60) -> rl.ReplayBuffer:
-    """Return random transitions of two envs."""
-    envs = rl.make_vec(env, num_envs=2, seed=1)
+    """Return random transitions of two envs, whose episodes have at most 20 steps."""
+    envs = rl.make_vec(env, num_envs=2, seed=1, max_episode_steps=20)
     log = rl.ReplayBuffer(num_steps, envs.single_observation_space, envs.single_action_space, num_envs=2, seed=1)
     policy: Any = rl.QNetwork if env == "CartPole-v1" else rl.SquashedActorCritic
     rl.Collector(policy.for_envs(envs), envs, log).collect(num_steps=num_steps, random=True)

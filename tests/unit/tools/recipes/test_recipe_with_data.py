@@ -79,12 +79,14 @@ def test_it_resumes_bit_for_bit(is_file: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["iql", "rebrac"])
+@pytest.mark.parametrize("name", ["iql", "rebrac", "cql", "cal_ql"])
 def test_what_data_has_taught_goes_on_with_the_data(name: str, tmp_path: Path) -> None:
     log = logged()
     small: Any = {"hidden_sizes": (8,), "num_gradient_steps": 4, "folder": tmp_path}
     quiet = {key: ONLINE[key] for key in ("show_progress", "verbose", "batch_size", "runtime")}
     offline = rl.train(None, name, data=log, **small, **quiet).algorithm
+    offline.save(tmp_path / "offline.safetensors")
+    offline = rl.load(tmp_path / "offline.safetensors")
     found: Any = rl.train("Pendulum-v1", offline, data=log, offline_share=0.25, folder=tmp_path, **ONLINE)
     assert (type(found.algorithm), found.info.env_step) == (type(offline), 40)
     assert (found.recipe.offline_share, found.recipe.policy) == (0.25, {})
