@@ -1,6 +1,6 @@
 """README's learning curves: ten seeds of six recipes, beside the scores that their sources published.
 
-    python -m pictures.published                 draws docs/images/published.png from benchmarks/measured/, in seconds
+python -m pictures.published                 draws docs/images/published.png from benchmarks/measured/, in seconds
 """
 
 from pathlib import Path

@@ -30,7 +30,7 @@ NEWCOMERS = "crossq|pqn|rebrac|simbav2|xqc|flashsac(_midway)?|repeated|cal_ql|fq
 """Algorithms and forms of them that have their own tests and the contract in the fast tier; in tables of all
 algorithms, others stand for them there."""
 MOVED = {
-    rf"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]({NEWCOMERS})[-\]]",
+    rf"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]({NEWCOMERS})[-\]]"
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
 
