@@ -33,11 +33,18 @@ def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.T
     return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
 
 
-def next_actions(algorithm: Any, action: Tensor) -> dict[str, Any]:
-    """Return the `extra` of ReBRAC's transitions [..., B, A]: next actions of the data, where any follow; else {}."""
-    if not isinstance(algorithm, rl.ReBRAC):
-        return {}
-    return {"extra": {"next_action": action.flip(-2), "follows": (action[..., 0] > 0).float()}}
+def of_data(algorithm: Any, action: Tensor) -> dict[str, Any]:
+    """Return `action` and `extra` of transitions with these first actions [..., B, A], as `sample` would draw them.
+
+    ReBRAC has next actions of the data, FQL chunks; after some first actions nothing follows.
+    """
+    follows = (action[..., 0] > 0).float()
+    if isinstance(algorithm, rl.ReBRAC):
+        return {"action": action, "extra": {"next_action": action.flip(-2), "follows": follows}}
+    if isinstance(algorithm, rl.FQL) and algorithm.params.chunk_length == 2:
+        is_data = torch.stack([torch.ones_like(follows), follows], -1).unsqueeze(-1)
+        return {"action": torch.stack([action, action.flip(-2)], -2), "extra": {"is_data": is_data}}
+    return {"action": action}
 
 
 def collected(policy: rl.Policy, envs: Any, num_rows: int) -> rl.Rollout:

@@ -12,6 +12,7 @@ from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.off_policy_algorithm import OffPolicyAlgorithm, OffPolicyParams
 from rltrainer.algorithms.offline.bc import BC, BCParams
 from rltrainer.algorithms.offline.cql import CQL, CQLParams, DiscreteCQL, DiscreteCQLParams
+from rltrainer.algorithms.offline.fql import FQL, FQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.rebrac import ReBRAC, ReBRACParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
@@ -31,10 +32,10 @@ from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
-    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
-    "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
+    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "FQL", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC",
+    "TD3", "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
+    "DiscreteSACParams", "DoubleDQN", "FQLParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
     "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
     "REINFORCEParams", "ReBRAC", "ReBRACParams",
     "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",

@@ -163,6 +163,10 @@ class MixedBuffer(ReplayBuffer):
         yield from self.online.observations(chunk_size)
         yield from self.offline.observations(chunk_size)
 
+    def longest_trajectory(self) -> int:
+        """Return the transitions of the longest trajectory in either."""
+        return max(self.online.longest_trajectory(), self.offline.longest_trajectory())
+
     def check_finite(self) -> None:
         """Look for NaN and infinity in both."""
         self.online.check_finite()

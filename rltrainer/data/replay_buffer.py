@@ -10,7 +10,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from rltrainer.data.buffer_description import BufferDescription, describe
+from rltrainer.data.buffer_description import BufferDescription, describe, stored_episodes
 from rltrainer.data.buffer_state import (
     FILE_KIND,
     BufferLayout,
@@ -376,6 +376,10 @@ class ReplayBuffer:
     def describe(self, reference_scores: tuple[float, float] | None = None) -> BufferDescription:
         """Return a description to be printed; `reference_scores` are the returns that score 0 and 1."""
         return describe(self._ring, self.action_space, reference_scores)
+
+    def longest_trajectory(self) -> int:
+        """Return the transitions of the longest trajectory; 0 without any."""
+        return int(stored_episodes(self._ring).length.max(initial=0))
 
     def check_finite(self) -> None:
         """Raise a `NonFiniteError` that names leaf and `index` of the first transition with NaN or infinity."""

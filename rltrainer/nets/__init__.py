@@ -10,6 +10,7 @@ from rltrainer.nets.actor_critic import (
 )
 from rltrainer.nets.encoder import SmallConvEncoder
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
+from rltrainer.nets.flow_actor_critic import FlowActorCritic
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Decision, Policy
@@ -18,7 +19,7 @@ from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
 
 __all__ = [
     "Actor", "ActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic", "DiscreteActorCritic",
-    "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys", "NetParams",
-    "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic", "SmallConvEncoder",
-    "SquashedActorCritic",
+    "EpsilonGreedy", "Exploration", "FlowActorCritic", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys",
+    "NetParams", "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic",
+    "SmallConvEncoder", "SquashedActorCritic",
 ]  # fmt: skip

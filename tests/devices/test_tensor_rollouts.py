@@ -2,7 +2,9 @@
 
 import logging
 import warnings
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -71,6 +73,7 @@ EXPLORING: dict[str, tuple[Any, str, Any]] = {
     "normal": (rl.DeterministicActorCritic, "Pendulum-v1", rl.GaussianNoise(rl.LinearSchedule(0.5, 0.1))),
     "drifting": (rl.DeterministicActorCritic, "Pendulum-v1", DRIFTING),
     "recurrent": (rl.RecurrentActorCritic, "CartPole-v1", None),
+    "chunks": (SimpleNamespace(for_envs=partial(rl.FlowActorCritic.for_envs, chunk_length=3)), "Pendulum-v1", None),
 }
 
 

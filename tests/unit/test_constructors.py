@@ -71,6 +71,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     rl.DeterministicActorCritic: of_policy(BOX) | {"num_critics": 2},
     rl.SquashedActorCritic: of_policy(BOX) | {"activation": torch.nn.ReLU},
     rl.GaussianActorCritic: of_policy(BOX) | {"num_critics": 2},
+    rl.FlowActorCritic: of_policy(BOX) | {"chunk_length": 2},
     rl.PPO: {"policy": POLICY, "params": None},
     rl.DQN: {"policy": Q, "params": None},
     rl.TD3BC: {"policy": DETERMINISTIC, "params": None},
@@ -81,6 +82,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
             rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.SACParams, rl.TD3Params, rl.TD3BCParams, rl.IQLParams,
             rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
             rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams, rl.PQNParams, rl.ReBRACParams, rl.CrossQParams,
+            rl.FQLParams,
             rl.RuntimeParams, rl.PrecisionParams, rl.UpdateParams, rl.EpsilonGreedy, rl.GaussianNoise,
             rl.OrnsteinUhlenbeckNoise,
         )

@@ -3,6 +3,8 @@
 import copy
 import logging
 import re
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -312,6 +314,9 @@ def test_drifting_noise_is_kept_between_collections_and_begins_again_with_an_epi
     assert bool((collector._selection.memory == 0).all())  # type: ignore[union-attr]  # every env has just begun one
 
 
+CHUNKS = SimpleNamespace(for_envs=partial(rl.FlowActorCritic.for_envs, chunk_length=3))
+
+
 def test_a_warm_up_takes_uniform_actions_for_all_rows() -> None:
     collector = explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), num_envs=3)
     generator = copy.deepcopy(collector.generator)
@@ -327,6 +332,7 @@ MADE: dict[str, Any] = {
     "epsilon": lambda: explorer_of("CartPole-v1", rl.QNetwork, rl.EpsilonGreedy(rl.LinearSchedule(1.0, 0.0)), 3),
     "normal": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), 3),
     "drifting": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.OrnsteinUhlenbeckNoise(0.2), 3),
+    "chunks": lambda: explorer_of("Pendulum-v1", CHUNKS, None, 3),
 }
 
 

@@ -21,7 +21,7 @@ from tests.contract.test_all_algorithms import (
     update,
 )
 
-SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "redq", "cql", "iql")
+SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "fql", "tqc", "redq", "cql", "iql")
 """Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
 
 
