@@ -141,7 +141,9 @@ def of_tensors(task: Task) -> Task:
     return replace(task, run=functools.partial(task.run, backend="tensor"))
 
 
-def offline(env: str, make: Make, behave: Make, data_steps: int, steps: int, goal: Goal, first_seed: int = 1) -> Task:
+def offline(
+    env: str, make: Make, behave: Make, data_steps: int, steps: int, goal: Goal, first_seed: int = 1, num_seeds: int = 5
+) -> Task:  # fmt: skip
     """Return a task: train on all that another agent collected while it learned, with reference to its mean return."""
 
     def run(seed: int) -> Outcome:
@@ -149,7 +151,7 @@ def offline(env: str, make: Make, behave: Make, data_steps: int, steps: int, goa
         learner = make(buffer.observation_space, buffer.action_space)
         return Outcome(train_offline(learner, buffer, env, steps, seed), steps, reference)
 
-    return Task(run, goal, f"{steps:,} gradient steps", first_seed)
+    return Task(run, goal, f"{steps:,} gradient steps", first_seed, num_seeds)
 
 
 def behaviour_data(env: str, make: Make, steps: int, seed: int) -> tuple[rl.ReplayBuffer, float]:
@@ -365,6 +367,14 @@ TASKS: dict[str, Task] = {
     "rebrac_pendulum": offline(
         "Pendulum-v1", agent(rl.ReBRAC, WIDE | {"critic_net": rl.NetParams(norm="layer")}), SAC, 4800, 5000,
         above_data("above"), first_seed=6),
+    **{
+        f"fql{'_chunks' * (length > 1)}_pendulum": offline(
+            "Pendulum-v1",
+            agent(rl.FQL, WIDE | {"critic_net": rl.NetParams(norm="layer"), "chunk_length": length},
+                  lr=1e-3, alpha=0.01, chunk_length=length),
+            SAC, 4800, 5000, above_data("above"), first_seed=6, num_seeds=3)
+        for length in (1, 4)
+    },
     "iql_pendulum": offline(
         "Pendulum-v1", agent(rl.IQL, WIDE, lr=1e-3, expectile=0.8), SAC, 4800, 5000, above_data("above")),
     "discrete_cql_cartpole": offline(

@@ -119,8 +119,8 @@ def build(
     options |= chunks
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]
-    changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3), **chunks} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
-    changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else {}
+    changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
+    changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else chunks
     algorithm = algorithm_class(policy, params(**changes))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))

@@ -106,7 +106,7 @@ class FQL(OffPolicyAlgorithm):
         return FQLNoise(next_z=z[0], flow_z=z[1], time=time, z=z[2])
 
     def gradient_step(self, batch: Transitions, noise: FQLNoise) -> UpdateResult:
-        """Train critics, flow and actor once each."""
+        """Train critics, flow and actor once each; the actor by both after their steps, the authors' before them."""
         critic_loss, td_error = self.critic_loss(batch, self.critic_target(batch, noise))
         self.critic_optimizer.step(critic_loss)
         flow_loss = self.flow_loss(batch, noise)

@@ -30,9 +30,9 @@ def noise(z: list[float], time: float = 0.0) -> FQLNoise:
 
 def test_the_losses_by_hand() -> None:
     data, given = batch([1.0], [0.9], num_actions=2), noise([0.5, -1.0], 0.25)
-    data.action = torch.tensor([[0.2, 0.4]])
+    data.action, seen = torch.tensor([[0.2, 0.4]]), list[Any]()
     for normalize_q, total in ((False, -2.675), (True, -0.675)):
-        algorithm, seen = make(2, alpha=10.0, normalize_q=normalize_q), []
+        algorithm = make(2, alpha=10.0, normalize_q=normalize_q)
         algorithm.flow = lambda obs, x, time: seen.append((x, time)) or torch.tensor([[0.0, 1.0]])
         # The line is at .75 z + .25 a, and its velocity a - z = [-.3, 1.4]: (.09 + .16) / 2.
         flow_loss = float(algorithm.flow_loss(data, given))
@@ -77,7 +77,8 @@ def test_a_chunk_ends_with_its_trajectory(
         buffer.add(obs[0], np.float32([[row / 10]]), [1.0], obs[1], *last)
         if ends:
             buffer.end_trajectory()
-    source = rl.MixedBuffer(rl.ReplayBuffer(5, OBS_SPACE, algorithm.policy.action_space), buffer) if is_mixed else buffer
+    online = rl.ReplayBuffer(5, OBS_SPACE, algorithm.policy.action_space)
+    source = rl.MixedBuffer(online, buffer) if is_mixed else buffer
     for drawn in (algorithm.sample(source, 60), algorithm.sample(source, 60, 2)[1]):
         assert (drawn.action.shape, drawn.extra["is_data"].shape) == ((60, 3, 1), (60, 3, 1))
         first = drawn[drawn.obs[:, 0] == 0]
@@ -113,10 +114,7 @@ def test_chunks_longer_than_all_trajectories_are_refused() -> None:
         algorithm.update(batch([1.0], [0.9]))
 
 
-def test_policy_and_params_agree_on_the_chunks() -> None:
-    policy = make().policy
-    with pytest.raises(ParamsError, match=r"FQLParams.chunk_length: must be 1, as in the policy; got 4 .*chunk_length=4"):
-        rl.FQL(policy, rl.FQLParams(chunk_length=4))
+def test_a_recipe_gives_policy_and_params_the_same_chunks() -> None:
     recipe = rl.OfflineRecipe(algorithm="fql", data=bandit(), params=rl.FQLParams(chunk_length=2))
     recipe = recipe.with_fields(hidden_sizes=(8,), chunk_length=1, device="cpu")
     assert recipe.make_trainer().algorithm.policy.chunk_length == 1
@@ -136,17 +134,18 @@ def bandit() -> rl.ReplayBuffer:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_two_modes() -> None:
     """The flow has both modes, where a Gaussian would act between them; the actor has the one with the reward."""
     data = bandit()
-    policy = rl.FlowActorCritic.for_spaces(data.observation_space, data.action_space, hidden_sizes=(64, 64))
     rl.seed(0)
+    policy = rl.FlowActorCritic.for_spaces(data.observation_space, data.action_space, hidden_sizes=(64, 64))
     algorithm = rl.FQL(policy, rl.FQLParams(lr=1e-3, tau=0.05, alpha=0.1))
     algorithm.seed(1)
-    algorithm.update_from(data, 128, 1200)
+    algorithm.update_from(data, 256, 1200)
     obs, z = torch.zeros(2000, 2), torch.randn(2000, 1, generator=batches.generator(2))
     with torch.no_grad():
         flow, actor = policy.flow_chunk(obs, z, 10), policy.act(obs, explore=True, generator=batches.generator(3))
-    shares = [float(((x - mode).abs() < 0.3).float().mean()) for x in (flow, actor) for mode in (0.8, -0.8)]
+    shares = [float(((x - mode).abs() < 0.4).float().mean()) for x in (flow, actor) for mode in (0.8, -0.8)]
     assert shares == [pytest.approx(0.5, abs=0.05), pytest.approx(0.5, abs=0.05), pytest.approx(1, abs=0.05), 0.0]
     assert policy.predict([0.0, 0.0]) == pytest.approx([0.8], abs=0.3)
