@@ -98,15 +98,9 @@ class MixedBuffer(ReplayBuffer):
         return Transitions.combine(partial(_join, sizes=sizes, axis=0 if num_batches is None else 1), parts)
 
     def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        self, batch_size: int, length: int, burn_in: int = 0, *, n_step: int = 1, gamma: float = 0.99,
         num_batches: int | None = None,
-    ) -> Sequences:
+    ) -> Sequences:  # fmt: skip
         """Draw online sequences, then offline ones; each as their buffer does. For errors see `ReplayBuffer`.
 
         Returns:

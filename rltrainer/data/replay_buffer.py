@@ -314,15 +314,9 @@ class ReplayBuffer:
         return self._ring.transitions(slots, n_step, gamma)
 
     def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        self, batch_size: int, length: int, burn_in: int = 0, *, n_step: int = 1, gamma: float = 0.99,
         num_batches: int | None = None,
-    ) -> Sequences:
+    ) -> Sequences:  # fmt: skip
         """Draw sequences [burn_in + length, B], or [K, burn_in + length, B].
 
         Each starts its training at a transition that is drawn as `sample` draws it, after a burn-in of the transitions
