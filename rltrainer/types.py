@@ -97,6 +97,12 @@ class Sequences(Transitions):
     first: Tensor
     num_axes: ClassVar[int] = 2
 
+    def row(self, time: int) -> Transitions:
+        """Return the transitions [B], or [K, B], of a row, without `extra`."""
+        names = {field.name for field in dataclasses.fields(Transitions)} - {"extra"}
+        axis = self.reward.dim() - 2
+        return Transitions(**{name: map_tree(lambda x: x.select(axis, time), getattr(self, name)) for name in names})
+
 
 @dataclass(slots=True)
 class Rollout:

@@ -33,17 +33,21 @@ def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.T
     return rl.Transitions(obs=obs, action=action, reward=reward, **(plain | fields))
 
 
-def extra_of(algorithm: Any, action: Tensor) -> dict[str, Any]:
-    """Return the `extra` of transitions [..., B] that an algorithm's own `sample` adds; else {}.
+def of_data(algorithm: Any, action: Tensor) -> dict[str, Any]:
+    """Return `action` and `extra` of transitions with these first actions [..., B, A], as `sample` would draw them.
 
-    ReBRAC: next actions of the data, where any follow. Cal-QL: returns to go, of which half are not known yet.
+    ReBRAC has next actions of the data, FQL chunks, where any follow. Cal-QL has returns to go, of which half are not
+    known yet.
     """
+    follows = (action[..., 0] > 0).float()
     if isinstance(algorithm, rl.CalQL):
-        returns = torch.where(action[..., 0] > 0, action[..., 0], -torch.inf)
-        return {"extra": {"return_to_go": returns}}
-    if not isinstance(algorithm, rl.ReBRAC):
-        return {}
-    return {"extra": {"next_action": action.flip(-2), "follows": (action[..., 0] > 0).float()}}
+        return {"action": action, "extra": {"return_to_go": torch.where(follows > 0, action[..., 0], -torch.inf)}}
+    if isinstance(algorithm, rl.ReBRAC):
+        return {"action": action, "extra": {"next_action": action.flip(-2), "follows": follows}}
+    if isinstance(algorithm, rl.FQL) and algorithm.params.chunk_length == 2:
+        is_data = torch.stack([torch.ones_like(follows), follows], -1).unsqueeze(-1)
+        return {"action": torch.stack([action, action.flip(-2)], -2), "extra": {"is_data": is_data}}
+    return {"action": action}
 
 
 def trained(algorithm: Any) -> Any:

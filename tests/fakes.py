@@ -76,6 +76,12 @@ POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
 """Options without which a policy is none of the algorithm's, or a dull one."""
 
 
+def policy_options(algorithm: Any, params: Any = None) -> dict[str, Any]:
+    """Return those options, and the ones that these params name."""
+    shared = {} if params is None else {name: getattr(params, name) for name in algorithm.shared_options}
+    return POLICY_OPTIONS.get(algorithm, {}) | shared
+
+
 def replay_of(envs: Any, capacity: int = 100, **options: Any) -> rl.ReplayBuffer:
     """Return a replay buffer for these envs."""
     spaces = (envs.single_observation_space, envs.single_action_space)

@@ -97,6 +97,8 @@ MUTANTS = [
            "noise.clamp_(-self.params.target_noise_clip, self.params.target_noise_clip)", "noise", OFF_POLICY),
     mutant("TD3: the actor moves in every step", "algorithms/actor_critic/td3.py",
            "% self.params.actor_update_interval == 0", "% self.params.actor_update_interval >= 0", OFF_POLICY),
+    mutant("FQL: the flow learns actions behind an end", "algorithms/offline/fql.py",
+           ' * batch.extra.get("is_data", 1.0)', "", f"{ALGORITHMS}/offline/test_fql.py"),
     mutant("IQL: the expectile of the other side", "functional/losses.py",
            "(error.detach() > 0)", "(error.detach() < 0)", LOSSES),
     mutant("CQL: the gap is a reward", "algorithms/offline/cql.py",

@@ -26,7 +26,7 @@ KEPT = {
 }
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
-NEWCOMERS = "crossq|pqn|rebrac|simbav2|xqc|flashsac(_midway)?|repeated|cal_ql|fqe"
+NEWCOMERS = r"crossq|pqn|rebrac|simbav2|xqc|flashsac(_midway)?|repeated|(offline_)?(cal_ql|fqe|fql\w*)"
 """Algorithms and forms of them that have their own tests and the contract in the fast tier; in tables of all
 algorithms, others stand for them there."""
 MOVED = {

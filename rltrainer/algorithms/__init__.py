@@ -17,6 +17,7 @@ from rltrainer.algorithms.offline.bc import BC, BCParams
 from rltrainer.algorithms.offline.cal_ql import CalQL, CalQLParams
 from rltrainer.algorithms.offline.cql import CQL, CQLParams, DiscreteCQL, DiscreteCQLParams
 from rltrainer.algorithms.offline.fqe import FQE, FQEParams
+from rltrainer.algorithms.offline.fql import FQL, FQLParams
 from rltrainer.algorithms.offline.iql import IQL, IQLParams
 from rltrainer.algorithms.offline.rebrac import ReBRAC, ReBRACParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
@@ -36,12 +37,12 @@ from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
-    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "FQE", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC",
-    "TD3", "TD3BC", "TQC", "TRPO", "XQC", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params",
+    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "FQE", "FQL", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE",
+    "SAC", "TD3", "TD3BC", "TQC", "TRPO", "XQC", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params",
     "CQLParams", "CalQL", "CalQLParams", "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL",
-    "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "FQEParams", "FlashSAC", "FlashSACParams",
-    "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch",
-    "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams",
-    "RecurrentPPO", "SACParams", "ScheduledValue", "SimbaV2", "SimbaV2Params", "TD3BCParams", "TD3Params", "TQCParams",
-    "TRPOParams", "XQCParams", "load", "load_policy", "rms_prop",
+    "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "FQEParams", "FQLParams", "FlashSAC",
+    "FlashSACParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm",
+    "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC",
+    "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue", "SimbaV2", "SimbaV2Params", "TD3BCParams",
+    "TD3Params", "TQCParams", "TRPOParams", "XQCParams", "load", "load_policy", "rms_prop",
 ]  # fmt: skip

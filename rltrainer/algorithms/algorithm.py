@@ -125,6 +125,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     """Class of the policies that it trains, with its subclasses."""
     policy_options: ClassVar[dict[str, Any]] = {}
     """Options of that class with another default here; `rl.train` and recipes give them to the policies they make."""
+    shared_options: ClassVar[tuple[str, ...]] = ()
+    """Fields of its params that its policy has as options; `rl.train` and recipes give them to both."""
     params_class: ClassVar[type[AlgorithmParams]] = AlgorithmParams
     """Class of its hyperparameters, with its subclasses."""
     trains_recurrent: ClassVar[bool] = False
@@ -185,6 +187,10 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             if hasattr(params, "create_trainer"):
                 hint = f"Trainer params go to algorithm.run_training; write {params_class}(lr=..., ...) here."
             raise ParamsError.about(name, "params", f"must be of class {params_class}", params, hint)
+        for field in cls.shared_options:
+            if (value := getattr(params, field)) != (of_policy := getattr(policy, field)):
+                rule, hint = f"must be {of_policy}, as in the policy", f"Write {policy_class}(..., {field}={value!r})."
+                raise ParamsError.about(params_class, field, rule, value, hint)
 
     def _step(self, *args: Any) -> UpdateResult:
         """Take one gradient step; the part of an update that is compiled."""

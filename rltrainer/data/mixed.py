@@ -96,15 +96,9 @@ class MixedBuffer(ReplayBuffer):
         return Transitions.combine(partial(_join, sizes=sizes, axis=0 if num_batches is None else 1), parts)
 
     def sample_sequences(
-        self,
-        batch_size: int,
-        length: int,
-        burn_in: int = 0,
-        *,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        self, batch_size: int, length: int, burn_in: int = 0, *, n_step: int = 1, gamma: float = 0.99,
         num_batches: int | None = None,
-    ) -> Sequences:
+    ) -> Sequences:  # fmt: skip
         """Draw online sequences, then offline ones; each as their buffer does. For errors see `ReplayBuffer`.
 
         Returns:
@@ -160,6 +154,10 @@ class MixedBuffer(ReplayBuffer):
         """Yield the observations of both in trees [M, ...], for statistics."""
         yield from self.online.observations(chunk_size)
         yield from self.offline.observations(chunk_size)
+
+    def longest_trajectory(self) -> int:
+        """Return the transitions of the longest trajectory in either."""
+        return max(self.online.longest_trajectory(), self.offline.longest_trajectory())
 
     def check_finite(self) -> None:
         """Look for NaN and infinity in both."""

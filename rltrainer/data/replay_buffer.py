@@ -385,6 +385,10 @@ class ReplayBuffer:
         """Return a description to be printed; `reference_scores` are the returns that score 0 and 1."""
         return describe(self._ring, self.action_space, reference_scores)
 
+    def longest_trajectory(self) -> int:
+        """Return the transitions of the longest trajectory; 0 without any."""
+        return int(stored_episodes(self._ring).length.max(initial=0))
+
     def check_finite(self) -> None:
         """Raise a `NonFiniteError` that names leaf and `index` of the first transition with NaN or infinity."""
         for slots in self._ring.all_slots(CHUNK_SIZE):

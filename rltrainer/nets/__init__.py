@@ -11,6 +11,7 @@ from rltrainer.nets.actor_critic import (
 )
 from rltrainer.nets.encoder import SmallConvEncoder
 from rltrainer.nets.exploration import EpsilonGreedy, Exploration, GaussianNoise, OrnsteinUhlenbeckNoise
+from rltrainer.nets.flow_actor_critic import FlowActorCritic
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Decision, Policy
@@ -19,7 +20,7 @@ from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
 
 __all__ = [
     "Actor", "ActorCritic", "CategoricalActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic",
-    "DiscreteActorCritic", "EpsilonGreedy", "Exploration", "GaussianActorCritic", "GaussianNoise", "IncompatibleKeys",
-    "NetParams", "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork", "RecurrentActorCritic",
-    "SmallConvEncoder", "SquashedActorCritic",
+    "DiscreteActorCritic", "EpsilonGreedy", "Exploration", "FlowActorCritic", "GaussianActorCritic", "GaussianNoise",
+    "IncompatibleKeys", "NetParams", "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork",
+    "RecurrentActorCritic", "SmallConvEncoder", "SquashedActorCritic",
 ]  # fmt: skip

@@ -249,11 +249,13 @@ class ContinuousActorCritic(Policy):
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardScaler()
-        self.actor = self._chain(self.net_params, self._make_head)
-        net = self.critic_net_params(critic_net)
-        self.critic = Critic(observation_space, action_space, net, self.num_critics, self.num_outputs)
+        self._make_networks(self.net_params, self.critic_net_params(critic_net))
+
+    def _make_networks(self, net: NetParams, critic_net: NetParams) -> None:
+        self.actor = self._chain(net, self._make_head)
+        self.critic = Critic(self.observation_space, self.action_space, critic_net, self.num_critics, self.num_outputs)
         if self.has_value_network:
-            self.value_network = self._chain(net, lambda in_features, _: ValueHead(in_features, 1))
+            self.value_network = self._chain(critic_net, lambda in_features, _: ValueHead(in_features, 1))
 
     def _chain(self, net: NetParams, make_head: Any) -> Chain:
         encoder = Encoder(self.observation_space, net)

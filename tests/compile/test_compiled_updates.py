@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.execution.compiler import with_code_of_its_own
 from tests import batches
 from tests.compile.traced import _traced_only as _traced_only
-from tests.fakes import POLICY_OPTIONS
+from tests.fakes import policy_options
 from tests.resume.runs import assert_resumes, build
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -55,6 +55,7 @@ MAKERS: dict[str, Any] = {
     "fqe": (rl.FQE, rl.GaussianActorCritic, BOX, rl.FQEParams()),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
     "rebrac": (rl.ReBRAC, rl.DeterministicActorCritic, BOX, rl.ReBRACParams()),
+    "fql": (rl.FQL, rl.FlowActorCritic, BOX, rl.FQLParams(chunk_length=2, num_flow_steps=2)),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE, rl.DiscreteCQLParams(target_update_interval=7)),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX, rl.IQLParams()),
     "bc": (rl.BC, rl.Actor, DISCRETE, rl.BCParams()),
@@ -77,7 +78,7 @@ def make(name: str, **changes: Any) -> Any:
     algorithm, policy, action_space, params = MAKERS[name]
     rl.seed(5)
     params = type(params)(**(vars(params) | changes))
-    options = POLICY_OPTIONS.get(algorithm, {})
+    options = policy_options(algorithm, params)
     made = algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options), params)
     made.seed(3)
     return made
@@ -95,7 +96,7 @@ def transitions(algorithm: Any, seed: int) -> rl.Transitions:
     obs, action = torch.randn(16, 3, generator=g), actions(algorithm.policy.action_space, 16, generator=g)
     reward, next_obs = torch.randn(16, generator=g), torch.randn(16, 3, generator=g)
     given = {"next_obs": next_obs, "terminated": terminated, "discount": 0.9 * (~terminated).float()}
-    return batches.transitions(obs, action, reward, **given, **batches.extra_of(algorithm, action))
+    return batches.transitions(obs, reward=reward, **given, **batches.of_data(algorithm, action))
 
 
 def rollout(algorithm: Any, seed: int, num_rows: int = 8) -> rl.Rollout:
@@ -165,7 +166,7 @@ def test_layers_with_weights_statistics_or_masks_compile(name: str, net: dict[st
     for _ in range(2):
         rl.seed(5)
         net_params = rl.NetParams(hidden_sizes=(16,), **net)
-        options = POLICY_OPTIONS.get(algorithm, {})
+        options = policy_options(algorithm, params)
         made.append(algorithm(policy.for_spaces(OBS, action_space, net_params, **options), params))
         made[-1].seed(3)
     made[1].attach(COMPILED)

@@ -1,5 +1,6 @@
 """One contract for all algorithms: update trains, is deterministic, its state is complete, truncation bootstraps."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, NonFiniteError
 from tests import batches
-from tests.fakes import POLICY_OPTIONS
+from tests.fakes import policy_options
 
 OBS = gym.spaces.Dict(
     position=gym.spaces.Box(-1.0, 1.0, (3,), np.float32), mode=gym.spaces.Discrete(3), flags=gym.spaces.MultiBinary(2)
@@ -25,7 +26,7 @@ Make = Callable[[], Any]
 
 
 def maker(algorithm: type[Any], action_space: Any, params: Any = None, policy: Any = None) -> Make:
-    options, policy_class = POLICY_OPTIONS.get(algorithm, {}), policy or algorithm.policy_class
+    options, policy_class = policy_options(algorithm, params), policy or algorithm.policy_class
     options = {"hidden_sizes": (16,), "normalize_obs": True, **options}
     return lambda: algorithm(policy_class.for_spaces(OBS, action_space, **options), params)
 
@@ -64,6 +65,7 @@ OFF_POLICY: dict[str, Make] = {
     "xqc": maker(rl.XQC, BOX, rl.XQCParams(actor_update_interval=1)), "simbav2": maker(rl.SimbaV2, BOX),
     "cal_ql": maker(rl.CalQL, BOX, rl.CalQLParams(num_sampled_actions=2)),
     "fqe": maker(rl.FQE, DISCRETE, policy=rl.Actor),
+    "fql": maker(rl.FQL, BOX), "fql_chunks": maker(rl.FQL, BOX, rl.FQLParams(chunk_length=2)),
 }  # fmt: skip
 ALL = ON_POLICY | OFF_POLICY
 WITHOUT_RANKS = ["crossq", "flashsac", "xqc"]
@@ -99,7 +101,7 @@ def transitions(algorithm: Any, *shape: int, seed: int = 0, **changes: Any) -> r
         "reward": torch.rand(shape, generator=g), "next_obs": obs_batch(*shape, generator=g),
         "terminated": terminated, "discount": 0.99 * (~terminated).float(),
     }  # fmt: skip
-    fields |= batches.extra_of(algorithm, fields["action"])
+    fields |= batches.of_data(algorithm, fields["action"])
     return batches.transitions(**(fields | changes))
 
 
@@ -284,7 +286,8 @@ def test_a_learning_rate_schedule_follows_progress(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_any_torch_optimizer_works(name: str) -> None:
     algorithm = make(name)
-    params = type(algorithm.params)(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0), lr=1e-2)
+    changes = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=1.0), "lr": 1e-2}
+    params = dataclasses.replace(algorithm.params, **changes)
     other = type(algorithm)(algorithm.policy, params)
     assert isinstance(other._optimizers()[0].method.optimizer, torch.optim.SGD)
     before = trained_parameters(other)

@@ -1,9 +1,10 @@
 """Rollouts of envs of tensors, and updates from them, as CUDA graphs: the bits of runs without, and what falls back."""
 
-import functools
 import logging
 import warnings
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -72,7 +73,8 @@ EXPLORING: dict[str, tuple[Any, str, Any]] = {
     "normal": (rl.DeterministicActorCritic, "Pendulum-v1", rl.GaussianNoise(rl.LinearSchedule(0.5, 0.1))),
     "drifting": (rl.DeterministicActorCritic, "Pendulum-v1", DRIFTING),
     "recurrent": (rl.RecurrentActorCritic, "CartPole-v1", None),
-    "repeated": (functools.partial(rl.SquashedActorCritic.for_envs, noise_repeat=16), "Pendulum-v1", None),
+    "repeated": (partial(rl.SquashedActorCritic.for_envs, noise_repeat=16), "Pendulum-v1", None),
+    "chunks": (SimpleNamespace(for_envs=partial(rl.FlowActorCritic.for_envs, chunk_length=3)), "Pendulum-v1", None),
 }
 
 

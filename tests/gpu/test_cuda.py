@@ -14,7 +14,7 @@ import rltrainer as rl
 from rltrainer.tree import map_tensors
 from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import assert_same_state
-from tests.fakes import POLICY_OPTIONS
+from tests.fakes import policy_options
 from tests.resume.runs import assert_resumes, build
 from tests.unit.execution.test_cuda_graph import tensors_in
 
@@ -38,7 +38,7 @@ OFF_POLICY = [name for name, (cls, *_) in MAKERS.items() if not issubclass(cls, 
 def make(name: str, mode: str, **changes: Any) -> Any:
     algorithm_class, policy_class, action_space, params = MAKERS[name]
     rl.seed(5)
-    options = POLICY_OPTIONS.get(algorithm_class, {})
+    options = policy_options(algorithm_class, params)
     policy = policy_class.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(DEVICE)
     algorithm = algorithm_class(policy, dataclasses.replace(params, **changes))
     algorithm.seed(3)

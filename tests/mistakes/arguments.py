@@ -88,7 +88,7 @@ ARGUMENTS: list[Row] = [
     *((f"rl.QNetwork.for_spaces(SPACE, {space})", SpaceError, "QNetwork.action_space: must be Discrete; got ~. ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box.")
       for space in ("PARTS", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.MultiBinary(3)", "BOX")),
     *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be a bounded Box of one axis with low < high; got ~. Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.")
-      for cls in ("DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic") for space in (
+      for cls in ("DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic") for space in (
         "PARTS", "DISCRETE", "gym.spaces.MultiBinary(3)", "gym.spaces.Box(-np.inf, np.inf, (2,))", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(np.array([-1, 3]), np.array([1, 3]), dtype=np.float32)",
         "gym.spaces.Box(-3e38, 3e38, (1,))",
     )),
@@ -178,6 +178,9 @@ ARGUMENTS: list[Row] = [
     ("rl.NetParams(norm='unit_lerp', hidden_sizes=(64, 32))", ParamsError, "NetParams.hidden_sizes: must be one width, once for each block, with norm='unit_lerp'; got (64, 32) (tuple)"),
     ("rl.CrossQParams(tau=0.1)", ParamsError, "CrossQParams.tau: must be left out; got 0.1 (float). CrossQ has no target network."),
     ("rl.CalQL(rl.SquashedActorCritic(SPACE, BOX, normalize_reward=True))", ParamsError, "CalQL.policy.normalize_reward: must be False: returns of the data are in the rewards' own scale; got True (bool)"),
+    ("rl.FlowActorCritic(SPACE, BOX, chunk_length=0)", ParamsError, f"FlowActorCritic.chunk_length: {COUNT}; got 0 (int)"),
+    ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=2))", ParamsError, "FQLParams.chunk_length: must be 2, as in the policy; got 1 (int). Write FlowActorCritic(..., chunk_length=1)."),
+    ("rl.FQLParams(chunk_length=4, n_step=3)", ParamsError, "FQLParams.n_step: must be left out; got 3 (int). With chunks, targets look chunk_length steps ahead."),
     ("rl.PPOParams(adam_betas=(0.9, 1.0))", ParamsError, "PPOParams.adam_betas: must be two numbers in [0, 1); got (0.9, 1.0) (tuple)"),
     *fields("rl.DQN(rl.QNetwork(SPACE, DISCRETE)).update_from(buffer, {})", "update_from", ParamsError,
         ("0", f"batch_size: {COUNT}; got 0 "), ("'32'", f"batch_size: {COUNT}; got '32' "), ("4, -1", f"num_steps: {NOT_NEGATIVE}; got -1 "),

@@ -101,6 +101,7 @@ CQL: Any = {"conservative_coef": 0.01, "num_sampled_actions": 4}
 OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
     "td3_bc": (maker(rl.TD3BC, quick(rl.TD3BCParams, tau=0.05, alpha=50.0)), q_of_policy, True),
     "rebrac": (maker(rl.ReBRAC, quick(rl.ReBRACParams, tau=0.05)), q_of_policy, True),
+    "fql": (maker(rl.FQL, quick(rl.FQLParams, tau=0.05, alpha=0.1)), q_of_policy, True),
     "iql": (maker(rl.IQL, quick(rl.IQLParams, tau=0.05, expectile=0.9, beta=20.0)), state_value, True),
     "sac": ALGORITHMS["sac"],
     "discrete_cql": (maker(rl.DiscreteCQL, DISCRETE_CQL), best_q, False),

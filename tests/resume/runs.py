@@ -36,6 +36,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "sac": (rl.SAC, rl.SquashedActorCritic, BOX),
     "bc": (rl.BC, rl.Actor, DISCRETE),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX),
+    "fql": (rl.FQL, rl.FlowActorCritic, BOX),
     "rebrac": (rl.ReBRAC, rl.DeterministicActorCritic, BOX),
     "discrete_cql": (rl.DiscreteCQL, rl.QNetwork, DISCRETE),
     "iql": (rl.IQL, rl.GaussianActorCritic, BOX),
@@ -60,7 +61,7 @@ RUNS = [
     "cal_ql_mixed",
     "ppo_float64", "sac_float64", "offline_iql_float64",
     "offline_bc", "offline_td3_bc", "offline_iql", "offline_cql", "offline_discrete_cql", "offline_sac",
-    "offline_rebrac", "offline_cal_ql", "offline_fqe",
+    "offline_rebrac", "offline_cal_ql", "offline_fqe", "offline_fql_chunks", "fql_chunks_mixed_midway",
     "ppo_midway", "recurrent_ppo_midway", "dqn_midway", "dqn_prioritized_midway", "sac_midway", "a2c_sde_midway",
     "ddpg_drifting_midway", "flashsac_midway",
 ]  # fmt: skip
@@ -110,6 +111,7 @@ def build(
         "_masked",
         "_hindsight",
         "_adaptive",
+        "_chunks",
     ):
         kind = kind.removesuffix(suffix)
     if name.endswith(("_masked", "_hindsight")):
@@ -121,10 +123,12 @@ def build(
     )
     options |= POLICY_OPTIONS.get(algorithm_class, {})
     options |= {"use_sde": True, "sde_sample_interval": 3} if name.endswith("_sde") else {}
+    chunks = {"chunk_length": 2} if "_chunks" in name else {}
+    options |= chunks
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to(device)
     params = algorithm_class.params_class
     changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
-    changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else {}
+    changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else chunks
     algorithm = algorithm_class(policy, params(**changes))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))

@@ -144,6 +144,7 @@ rl.OnPolicyTrainerParams(
     training_collector=rl.Collector(policy, envs), **(rl.PPO.recommended(envs) | {"batch_size": 32})
 )
 rl.IQLParams(actor_lr=rl.CosineSchedule(3e-4), critic_lr=1e-3)
+rl.FQL(rl.FlowActorCritic.for_envs(pendulum, chunk_length=2), rl.FQLParams(chunk_length=2))
 rl.ReBRAC(rl.DeterministicActorCritic.for_envs(pendulum), rl.ReBRACParams(critic_bc_coef=0.1))
 rl.CalQL(rl.SquashedActorCritic.for_envs(pendulum), rl.CalQLParams(conservative_coef=1.0))
 rl.FQE(rl.SquashedActorCritic.for_envs(pendulum), rl.FQEParams(tau=0.01), rl.NetParams(hidden_sizes=(64,)))

@@ -72,6 +72,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
     rl.SquashedActorCritic: of_policy(BOX) | {"activation": torch.nn.ReLU, "smooth_log_std": False},
     rl.CategoricalActorCritic: of_policy(BOX) | {"num_atoms": 3, "v_min": -1.0, "v_max": 1.0, "limit_returns": True},
     rl.GaussianActorCritic: of_policy(BOX) | {"num_critics": 2},
+    rl.FlowActorCritic: of_policy(BOX) | {"chunk_length": 2},
     rl.PPO: {"policy": POLICY, "params": None},
     rl.DQN: {"policy": Q, "params": None},
     rl.TD3BC: {"policy": DETERMINISTIC, "params": None},
@@ -83,6 +84,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
             rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
             rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams, rl.PQNParams, rl.ReBRACParams, rl.CrossQParams,
             rl.XQCParams, rl.SimbaV2Params, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams,
+            rl.FQLParams,
             rl.RuntimeParams, rl.PrecisionParams, rl.UpdateParams, rl.EpsilonGreedy, rl.GaussianNoise,
             rl.OrnsteinUhlenbeckNoise,
         )

@@ -11,7 +11,6 @@ from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
 from rltrainer.errors import ReplayBufferError
 from rltrainer.nets import DeterministicActorCritic, NetParams
-from rltrainer.tree import map_tree
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import NonNegativeFloat
 
@@ -50,10 +49,9 @@ class ReBRAC(TD3):
         n, axis = self.n_step, 0 if num_batches is None else 1
         options: Any = {"n_step": n, "gamma": self.gamma, "num_batches": num_batches}
         rows = buffer.sample_sequences(batch_size, n + 1, **options)
-        names = {field.name for field in dataclasses.fields(Transitions)} - {"extra"}
-        first: Any = {name: map_tree(lambda x: x.select(axis, 0), getattr(rows, name)) for name in names}
         follows = (rows.weight.select(axis, n) > 0).float()  # its weight behind a trajectory's end is 0
-        return Transitions(**first, extra={"next_action": rows.action.select(axis, n), "follows": follows})
+        extra = {"next_action": rows.action.select(axis, n), "follows": follows}
+        return dataclasses.replace(rows.row(0), extra=extra)
 
     def sample_noise(self, batch: Transitions) -> TD3Noise:
         """Sample as TD3 does; a `ReplayBufferError` for transitions without the data's next actions."""

@@ -13,8 +13,8 @@ from rltrainer.validation.suggestions import did_you_mean
 Space = gym.Space[Any]
 
 OFFLINE: dict[str, type[Algorithm]] = {
-    "bc": known.BC, "cal_ql": known.CalQL, "cql": known.CQL, "discrete_cql": known.DiscreteCQL, "iql": known.IQL,
-    "rebrac": known.ReBRAC, "td3bc": known.TD3BC,
+    "bc": known.BC, "cal_ql": known.CalQL, "cql": known.CQL, "discrete_cql": known.DiscreteCQL, "fql": known.FQL,
+    "iql": known.IQL, "rebrac": known.ReBRAC, "td3bc": known.TD3BC,
 }  # fmt: skip
 """Algorithms that recipes train from data only; other off-policy algorithms can learn from data, too."""
 ALGORITHMS: dict[str, type[Algorithm]] = {

@@ -281,7 +281,8 @@ class AnyRecipe(Params):
         if self.start is not None:
             return self._saved(self.start).policy
         try:
-            options = {**self.algorithm_class.policy_options, **self.policy}
+            shared = {name: getattr(self.params, name) for name in self.algorithm_class.shared_options}
+            options = {**self.algorithm_class.policy_options, **shared, **self.policy}
             return policy_of(self.algorithm).for_spaces(observation_space, action_space, **options)
         except SpaceError as error:
             others = ", ".join(algorithms_for(observation_space, action_space)) or "none"
@@ -333,11 +334,12 @@ class AnyRecipe(Params):
         of_trainer = dataclasses.fields(self.trainer_params_class)
         of_policy = argument_names(policy_of(self.algorithm).__init__)[0]
         own = [field.name for field in dataclasses.fields(self) if field.name not in ("params", "policy", "trainer")]
+        shared = self.algorithm_class.shared_options  # in the params
         return {
             "": own,
             "params": [field.name for field in dataclasses.fields(self.params)],
             "trainer": [field.name for field in of_trainer if field.compare and field.name not in made],
-            "policy": [name for name in of_policy if name not in ("observation_space", "action_space")],
+            "policy": [name for name in of_policy if name not in ("observation_space", "action_space", *shared)],
         }
 
     def field_names(self) -> list[str]:

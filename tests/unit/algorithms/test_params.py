@@ -15,8 +15,7 @@ BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 CLASSES = [
     rl.PPOParams, rl.A2CParams, rl.IMPALAParams, rl.TRPOParams, rl.REINFORCEParams,
     rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
-    rl.DiscreteCQLParams, rl.ReBRACParams, rl.CrossQParams, rl.FlashSACParams,
-    rl.DiscreteCQLParams, rl.ReBRACParams, rl.CrossQParams, rl.CalQLParams, rl.FQEParams,
+    rl.DiscreteCQLParams, rl.ReBRACParams, rl.CrossQParams, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams, rl.FQLParams,
     rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams,
     rl.PQNParams, rl.XQCParams, rl.SimbaV2Params,
 ]  # fmt: skip

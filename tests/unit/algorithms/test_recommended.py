@@ -46,7 +46,7 @@ def test_the_trainer_takes_them(algorithm: Any, num_envs: int) -> None:
     assert all(getattr(params, name) == value for name, value in fields.items())
 
 
-@pytest.mark.parametrize("algorithm", [rl.BC, rl.TD3BC, rl.ReBRAC, rl.IQL, rl.CQL, rl.CalQL, rl.DiscreteCQL])
+@pytest.mark.parametrize("algorithm", [rl.BC, rl.TD3BC, rl.ReBRAC, rl.FQL, rl.IQL, rl.CQL, rl.CalQL, rl.DiscreteCQL])
 def test_offline_algorithms_need_no_envs(algorithm: Any) -> None:
     envs = counting_envs(2)
     buffer = rl.ReplayBuffer(10, envs.single_observation_space, envs.single_action_space, num_envs=2)

@@ -3,6 +3,8 @@
 import copy
 import logging
 import re
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -312,6 +314,9 @@ def test_drifting_noise_is_kept_between_collections_and_begins_again_with_an_epi
     assert bool((collector._selection.memory == 0).all())  # type: ignore[union-attr]  # every env has just begun one
 
 
+CHUNKS = SimpleNamespace(for_envs=partial(rl.FlowActorCritic.for_envs, chunk_length=3))
+
+
 def test_a_warm_up_takes_uniform_actions_for_all_rows() -> None:
     collector = explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), num_envs=3)
     generator = copy.deepcopy(collector.generator)
@@ -328,6 +333,7 @@ MADE: dict[str, Any] = {
     "normal": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.GaussianNoise(0.2), 3),
     "drifting": lambda: explorer_of("Pendulum-v1", rl.DeterministicActorCritic, rl.OrnsteinUhlenbeckNoise(0.2), 3),
     "repeated": lambda: explorer_of("Pendulum-v1", rl.SquashedActorCritic, None, 3, noise_repeat=16),
+    "chunks": lambda: explorer_of("Pendulum-v1", CHUNKS, None, 3),
 }
 
 

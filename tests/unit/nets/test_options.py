@@ -21,6 +21,7 @@ POLICIES: dict[Any, Any] = {
     rl.DeterministicActorCritic: BOX,
     rl.SquashedActorCritic: BOX,
     rl.GaussianActorCritic: BOX,
+    rl.FlowActorCritic: BOX,
 }
 every_policy = pytest.mark.parametrize("cls", POLICIES, ids=lambda cls: cls.__name__)
 

@@ -49,6 +49,7 @@ POLICIES = {
     "QNetwork dueling": (exploring(rl.QNetwork, rl.EpsilonGreedy(0.5), dueling=True), DISCRETE),
     "DeterministicActorCritic": (exploring(rl.DeterministicActorCritic, rl.GaussianNoise(0.5)), BOX),
     "SquashedActorCritic": (exploring(rl.SquashedActorCritic, None), BOX),
+    "FlowActorCritic": (exploring(rl.FlowActorCritic, None), BOX),
     "GaussianActorCritic": (exploring(rl.GaussianActorCritic, None), BOX),
 }
 every_policy = pytest.mark.parametrize(("make", "action_space"), POLICIES.values(), ids=POLICIES.keys())

@@ -22,7 +22,21 @@ from tests.contract.test_all_algorithms import (
     update,
 )
 
-SEVERAL = ("sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "tqc", "redq", "cql", "cal_ql", "iql", "simbav2")
+SEVERAL = (
+    "sac",
+    "discrete_sac",
+    "ddpg",
+    "td3",
+    "td3_bc",
+    "rebrac",
+    "fql",
+    "tqc",
+    "redq",
+    "cql",
+    "cal_ql",
+    "iql",
+    "simbav2",
+)
 """Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
 
 

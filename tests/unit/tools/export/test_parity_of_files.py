@@ -79,6 +79,8 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "actor_critic_encoder": (rl.ActorCritic, VECTOR, BOX, {"net": rl.NetParams(encoder=encoder)}),
     "actor_critic_obs_encoder": (rl.ActorCritic, masked(3), DISCRETE, {"net": WHOLE}),
     "deterministic": (rl.DeterministicActorCritic, VECTOR, BOX, {}),
+    "flow": (rl.FlowActorCritic, TREE, BOX, {"normalize_obs": True}),
+    "flow_chunks": (rl.FlowActorCritic, VECTOR, BOX, {"chunk_length": 3}),
     "gaussian": (rl.GaussianActorCritic, TREE, BOX, {}),
     "squashed": (rl.SquashedActorCritic, VECTOR, DOUBLE, {"normalize_obs": True}),
     "squashed_batch_renorm": (rl.SquashedActorCritic, VECTOR, BOX, {"net": rl.NetParams(norm="batch_renorm")}),

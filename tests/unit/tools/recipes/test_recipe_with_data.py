@@ -79,7 +79,7 @@ def test_it_resumes_bit_for_bit(is_file: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["iql", "rebrac", "cql", "cal_ql"])
+@pytest.mark.parametrize("name", ["iql", "rebrac", "cql", "cal_ql", "fql"])
 def test_what_data_has_taught_goes_on_with_the_data(name: str, tmp_path: Path) -> None:
     log = logged()
     small: Any = {"hidden_sizes": (8,), "num_gradient_steps": 4, "folder": tmp_path}
