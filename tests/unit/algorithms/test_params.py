@@ -15,9 +15,9 @@ BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 CLASSES = [
     rl.PPOParams, rl.A2CParams, rl.IMPALAParams, rl.TRPOParams, rl.REINFORCEParams,
     rl.DQNParams, rl.TD3Params, rl.SACParams, rl.TD3BCParams, rl.IQLParams, rl.BCParams,
-    rl.DiscreteCQLParams, rl.ReBRACParams, rl.CrossQParams, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams, rl.FQLParams,
+    rl.DiscreteCQLParams, rl.ReBRACParams, rl.CrossQParams, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams,
     rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams,
-    rl.PQNParams, rl.XQCParams, rl.SimbaV2Params,
+    rl.PQNParams, rl.XQCParams, rl.SimbaV2Params, rl.FQLParams,
 ]  # fmt: skip
 ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
