@@ -26,6 +26,7 @@ from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
 from rltrainer.algorithms.q_learning.pqn import PQN, PQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
+from rltrainer.algorithms.symmetry import Symmetry
 from rltrainer.schedules import ScheduledValue
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
@@ -34,9 +35,9 @@ __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
-    "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
-    "REINFORCEParams", "ReBRAC", "ReBRACParams",
-    "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",
-    "load_policy", "rms_prop",
+    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams",
+    "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams",
+    "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams",
+    "ScheduledValue", "Symmetry", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy",
+    "rms_prop",
 ]  # fmt: skip

@@ -30,6 +30,8 @@ class RecurrentPPO(PPO):
 
     def __init__(self, policy: RecurrentActorCritic, params: PPOParams | None = None) -> None:
         super().__init__(policy, params)  # type: ignore[arg-type]  # the methods below override PPO's that use it
+        if self.params.symmetry is not None:
+            self.params.raise_invalid("symmetry", "must be None, as the memory of a mirrored sequence is not known")
 
     def process(self, rollout: Rollout) -> Sequences:
         """Estimate advantages and returns as PPO does, with one pass over each env's sequence."""
