@@ -17,6 +17,7 @@ from rltrainer.algorithms.offline.rebrac import ReBRAC, ReBRACParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.policy_gradient.distillation import Distillation, DistillationParams
 from rltrainer.algorithms.policy_gradient.impala import IMPALA, IMPALAParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import RecurrentPPO
@@ -35,7 +36,7 @@ __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
     "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
-    "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams",
+    "DiscreteSACParams", "Distillation", "DistillationParams", "DoubleDQN", "IMPALAParams", "IQLParams",
     "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams",
     "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams",
     "ScheduledValue", "Symmetry", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy",
