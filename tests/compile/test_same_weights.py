@@ -35,7 +35,7 @@ from rltrainer.types import DenseRollout
 from tests.compile.test_compiled_updates import DELAYED_ACTORS, MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import WITHOUT_RANKS
 from tests.devices.second_device import second_device
-from tests.fakes import POLICY_OPTIONS, run_in_threads
+from tests.fakes import POLICY_OPTIONS, built, run_in_threads
 
 RECORD = Path(__file__).with_name("same_weights.json")
 WAYS = ("uncompiled", "compiled", "CUDA graphs", "uncompiled, 2 ranks", "compiled, 2 ranks")
@@ -81,7 +81,8 @@ def made(name: str, device: str) -> Any:
     algorithm, policy, action_space, params = MAKERS[name]
     rl.seed(5)
     options = POLICY_OPTIONS.get(algorithm, {})
-    one = algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(device), params)
+    student = policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(device)
+    one = built(algorithm, student, params)
     one.seed(3)
     return one
 

@@ -81,6 +81,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
             rl.PPOParams, rl.A2CParams, rl.DQNParams, rl.SACParams, rl.TD3Params, rl.TD3BCParams, rl.IQLParams,
             rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
             rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams, rl.PQNParams, rl.ReBRACParams, rl.CrossQParams,
+            rl.DistillationParams,
             rl.RuntimeParams, rl.PrecisionParams, rl.UpdateParams, rl.EpsilonGreedy, rl.GaussianNoise,
             rl.OrnsteinUhlenbeckNoise,
         )
