@@ -106,6 +106,7 @@ GROUPS: dict[str, dict[str, Callable[[str], Path]]] = {
         "sac_pendulum": functools.partial(played, env="Pendulum-v1", max_episode_steps=100),
         "ppo_mujoco": curve,
         "recurrent_ppo": curve,
+        "distillation": lambda name: curves(name, "the teacher", "its student"),
         "custom_env": curve,
         "many_workers": curve,
         "multi_agent": team,

@@ -82,6 +82,19 @@ def policy_options(algorithm: Any, params: Any = None) -> dict[str, Any]:
     return POLICY_OPTIONS.get(algorithm, {}) | shared
 
 
+def built(algorithm: Any, policy: Any, params: Any = None) -> Any:
+    """Return an algorithm of this class; a student gets a teacher that has learned nothing."""
+    if not issubclass(algorithm, rl.Distillation):
+        return algorithm(policy, params)
+    teacher = rl.ActorCritic(policy.observation_space, policy.action_space, hidden_sizes=(4,), normalize_obs=True)
+    return algorithm(policy, teacher, params)
+
+
+def flipped(num_actions: int) -> rl.Symmetry:
+    """Return a symmetry of vectors with another sign, and choices in reverse order."""
+    return rl.Symmetry(obs=torch.neg, action=lambda action: num_actions - 1 - action)
+
+
 def replay_of(envs: Any, capacity: int = 100, **options: Any) -> rl.ReplayBuffer:
     """Return a replay buffer for these envs."""
     spaces = (envs.single_observation_space, envs.single_action_space)

@@ -26,11 +26,15 @@ KEPT = {
 }
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
-NEWCOMERS = r"crossq|pqn|rebrac|simbav2|xqc|flashsac(_midway)?|repeated|(offline_)?(cal_ql|fqe|fql\w*)"
+NEWCOMERS = (
+    r"crossq|pqn|rebrac|simbav2|xqc|flashsac(_midway)?|repeated|(offline_)?(cal_ql|fqe|fql\w*)|\w*distillation\w*"
+)
 """Algorithms and forms of them that have their own tests and the contract in the fast tier; in tables of all
 algorithms, others stand for them there."""
 MOVED = {
-    rf"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]({NEWCOMERS})[-\]]"
+    rf"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]({NEWCOMERS})[-\]]",
+    r"tests/(compile|probe)/.*[-\[]distillation\w*[-\],]",
+    r"tests/contract/.*[-\[](recurrent_distillation|distillation_box)[-\]]",
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
 

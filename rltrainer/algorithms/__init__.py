@@ -23,6 +23,7 @@ from rltrainer.algorithms.offline.rebrac import ReBRAC, ReBRACParams
 from rltrainer.algorithms.offline.td3_bc import TD3BC, TD3BCParams
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams
+from rltrainer.algorithms.policy_gradient.distillation import Distillation, DistillationParams
 from rltrainer.algorithms.policy_gradient.impala import IMPALA, IMPALAParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import RecurrentPPO
@@ -32,6 +33,7 @@ from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
 from rltrainer.algorithms.q_learning.pqn import PQN, PQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
+from rltrainer.algorithms.symmetry import Symmetry
 from rltrainer.schedules import ScheduledValue
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
@@ -40,9 +42,10 @@ __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "FQE", "FQL", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE",
     "SAC", "TD3", "TD3BC", "TQC", "TRPO", "XQC", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params",
     "CQLParams", "CalQL", "CalQLParams", "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL",
-    "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "DoubleDQN", "FQEParams", "FQLParams", "FlashSAC",
-    "FlashSACParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm",
-    "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "ReBRAC",
-    "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue", "SimbaV2", "SimbaV2Params", "TD3BCParams",
-    "TD3Params", "TQCParams", "TRPOParams", "XQCParams", "load", "load_policy", "rms_prop",
+    "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "Distillation", "DistillationParams", "DoubleDQN",
+    "FQEParams", "FQLParams", "FlashSAC", "FlashSACParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm",
+    "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams",
+    "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue", "SimbaV2",
+    "SimbaV2Params", "Symmetry", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "XQCParams", "load",
+    "load_policy", "rms_prop",
 ]  # fmt: skip

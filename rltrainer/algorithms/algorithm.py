@@ -133,7 +133,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     """True if updates replay sequences, for policies with memory."""
     uses_batch_stats: ClassVar[bool] = False
     """True if updates pass `batch_stats` to networks, for policies with a batch norm in their `NetParams`."""
-    columns: ClassVar[tuple[str, ...]] = ()
+    columns: tuple[str, ...] = ()
     """Names of the columns in `extra` that its updates read; a buffer must declare them."""
     methods_of_update: ClassVar[tuple[str, ...]] = ()
     """Names of the methods that a graph of a whole update holds: a user's own may decide on the host."""

@@ -137,6 +137,8 @@ class _File:
             raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
         with torch.random.fork_rng(devices=[]):  # the first weights are random, and are overwritten
             self._check_size()
+            if kind is Algorithm:
+                self._check_others()
             return self._read(plain, kind, self._device)
 
     def warn(self, left_out: IncompatibleKeys | None) -> None:
@@ -146,24 +148,35 @@ class _File:
 
     def _check_size(self) -> None:
         """Check how many numbers the networks hold, before there is memory for them."""
-        try:
-            with META:
-                policy = self._read(self.policy_construction, Policy, META)
-        except CheckpointError:
-            for item in items_of(self.policy_construction):
-                if isinstance(item, dict) and isinstance(item.get("live"), str):
-                    return  # a user's class may need numbers to be built
-            raise
-        saved = self.state.get("policy")
+        expected, saved = self._size_of(self.policy_construction, self._policy_place), self.state.get("policy")
         tensors = [value for value in saved.values() if isinstance(value, Tensor)] if isinstance(saved, dict) else []
-        found, expected = (sum(map(Tensor.numel, each)) for each in (tensors, policy.parameters()))
+        found = sum(map(Tensor.numel, tensors))
         if found < (expected if self._strict else expected / 2):  # so a small file asks for little memory
             raise CheckpointError(f"{self.path}: its policy takes {expected} numbers, and it holds {found}")
 
-    def _read(self, plain: Any, kind: type[Any], device: torch.device | str) -> Any:
+    def _check_others(self) -> None:
+        """Check the same of the other policies that an algorithm is made of, such as a teacher."""
+        options = self.construction.get("options") if isinstance(self.construction, dict) else None
+        for name, plain in options.items() if isinstance(options, dict) else ():
+            is_other = isinstance(plain, dict) and "built" in plain and name != self._policy_place
+            if is_other and (expected := self._size_of(plain, name)) > (size := self.path.stat().st_size):
+                raise CheckpointError(f"{self.path}: its {name} takes {expected} numbers, and it has {size} bytes")
+
+    def _size_of(self, plain: Any, place: str) -> int:
+        """Return how many numbers a policy takes, as far as that is known; 0 if a user's class cannot tell."""
+        try:
+            with META:
+                return sum(map(Tensor.numel, self._read(plain, Policy, META, place).parameters()))
+        except CheckpointError:
+            for item in items_of(plain):
+                if isinstance(item, dict) and isinstance(item.get("live"), str):
+                    return 0  # a user's class may need numbers to be built
+            raise
+
+    def _read(self, plain: Any, kind: type[Any], device: torch.device | str, place: str | None = None) -> Any:
         self._target = device
         try:
-            reader = self._reader.inside(self._policy_place) if kind is Policy else self._reader
+            reader = self._reader.inside(place or self._policy_place) if kind is Policy else self._reader
             made = reader.read(plain, kind.__name__)
         except Exception as error:  # a file may say anything
             if isinstance(error, errors.RLTrainerError) and not isinstance(error, errors.ArgumentError):

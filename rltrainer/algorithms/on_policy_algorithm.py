@@ -13,7 +13,15 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
-from rltrainer.algorithms.minibatches import Minibatches, OnPolicyBatch, Split, minibatches, power_of_two
+from rltrainer.algorithms.minibatches import (
+    Minibatches,
+    OnPolicyBatch,
+    Sequences,
+    Split,
+    minibatches,
+    power_of_two,
+    shuffled,
+)
 from rltrainer.errors import ParamsError
 from rltrainer.execution.execution import IndexedSteps
 from rltrainer.nets.modes import EvalMode
@@ -68,8 +76,12 @@ class OnPolicyAlgorithm(Algorithm):
     def check_batch_size(self, batch_size: int | None, num_rows: int | None, num_envs: int = 1) -> None:
         """Raise a `ParamsError` unless rollouts [num_rows, num_envs] can be split into such minibatches.
 
-        A trainer asks before it trains; `num_rows` is None if rollouts vary in length.
+        A trainer asks before it trains; `num_rows` is None if rollouts vary in length. A minibatch for a policy with
+        memory is whole envs, all of them if rollouts vary.
         """
+        if self.policy.is_recurrent and num_rows != 1:  # else each minibatch has several steps of each env
+            self._check_whole_envs(batch_size, num_rows)
+            return
         steps = 3 if num_rows is None else num_rows * num_envs  # an odd number: pairs leave one
         if not self.standardizes() or steps == 0 or steps // math.ceil(steps / (batch_size or steps)) > 1:
             return
@@ -79,6 +91,15 @@ class OnPolicyAlgorithm(Algorithm):
         rule = f"must leave no minibatch with one step{of_what}, {effect}"
         hint = f"Take larger minibatches, collect more, or set {field}=False."
         raise ParamsError.about(type(self).__name__, "batch_size", rule, batch_size, hint)
+
+    def _check_whole_envs(self, batch_size: int | None, num_rows: int | None) -> None:
+        name = type(self).__name__
+        if batch_size is not None and num_rows is None:
+            hint = "Collect env steps, not episodes, and with a Collector; or let batch_size=None take all envs."
+            raise ParamsError(f"{name}: rollouts must be of one length for batch_size={batch_size}. {hint}")
+        if batch_size is not None and num_rows is not None and batch_size % num_rows:
+            rule = f"must be a multiple of {num_rows}, the steps of each env in a rollout, as a minibatch is whole envs"
+            raise ParamsError.about(name, "batch_size", rule, batch_size, "None takes all envs.")
 
     def check_num_steps(self, num_steps: float) -> None:
         """Raise a `ParamsError` unless updates may apply so many gradients; see `check_batch_size`."""
@@ -90,9 +111,30 @@ class OnPolicyAlgorithm(Algorithm):
     def batches(self, samples: OnPolicyBatch, batch_size: int | None, repeat: int) -> Iterator[OnPolicyBatch]:
         """Return the batch of each gradient step from the result of `process`: minibatches of steps in random order.
 
-        Each batch is asked for after the step before it; with CUDA graphs, up to 32 are asked for at once.
+        `Sequences` are split into whole envs. Each batch is asked for after the step before it; with CUDA graphs, up to
+        32 are asked for at once.
         """
+        if isinstance(samples, Sequences):
+            return self.whole_envs(samples, batch_size, repeat)
         return minibatches(samples.flatten(), self._split_of(samples, batch_size), self.generator, repeat)
+
+    def whole_envs(self, samples: Sequences, batch_size: int | None, repeat: int) -> Iterator[Sequences]:
+        """Yield whole envs in random order; the last minibatch is padded by envs of weight 0."""
+        num_rows, num_envs = samples.weight.shape
+        self.check_batch_size(batch_size, num_rows, num_envs)
+        size = num_envs if batch_size is None else min(batch_size // num_rows, num_envs)
+        if size == num_envs:
+            yield from itertools.repeat(samples.flatten(), repeat)
+            return
+        # An env without a valid step has no mean.
+        counted = samples.weight.any(0).nonzero().squeeze(1)
+        split = self._split(len(counted), size, num_envs)
+        for index, is_real in shuffled(split, self.generator, repeat):
+            for k, envs in enumerate(counted[index] if len(counted) else index):
+                batch = samples.of_envs(envs)
+                if is_real is not None:
+                    batch.weight = batch.weight * is_real[k].repeat(num_rows)
+                yield batch
 
     def _split_of(self, samples: OnPolicyBatch, batch_size: int | None) -> Split:
         # Where one graph holds the update, which cannot wait for the device, all steps are valid.
@@ -238,7 +280,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     def _fits_a_graph(self, rollout: Rollout, batch_size: int | None, repeat: int) -> bool:
         """Return whether an update waits for no number of the device, and is short enough for one CUDA graph."""
-        waits = self.waits_in_update or self.trains_recurrent  # its batches leave out envs without a valid step
+        waits = self.waits_in_update or self.policy.is_recurrent  # its batches leave out envs without a valid step
         size = rollout.reward.numel()
         if waits or not isinstance(rollout, DenseRollout) or size == 0 or rollout.reward.device != self.device:
             return False

@@ -45,6 +45,16 @@ def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
     )  # fmt: skip
 
 
+def whole_envs(algorithm: type[Any], envs: VectorEnv) -> OnPolicyFields:
+    """Return fields of `OnPolicyTrainerParams` that train well: `**rl.RecurrentPPO.recommended(envs)`."""
+    # 128 steps of each env, whole envs in at most 4 minibatches, 4 repetitions (CleanRL's PPO with an LSTM).
+    num_envs, _ = look_at(envs, algorithm)
+    return OnPolicyFields(
+        collection_step_num_env_steps=128 * num_envs, batch_size=128 * -(-num_envs // 4),
+        update_step_num_repetitions=4,
+    )  # fmt: skip
+
+
 def offline_fields(algorithm: type[Any], envs: VectorEnv | None = None) -> OfflineFields:
     """Return fields of `OfflineTrainerParams` that train well: `**rl.IQL.recommended()`."""
     # 256 transitions per gradient step, as in TD3+BC and its BC (table 3), CQL (appendix F; 32 on Atari) and IQL.

@@ -44,7 +44,7 @@ class OnPolicyTrainerParams(OnlineTrainerParams):
                 num_steps = (num_rows or 1) * self.num_envs
                 num_minibatches = math.ceil(num_steps / (self.batch_size or num_steps))
                 algorithm.check_num_steps(num_minibatches * self.update_step_num_repetitions / self.update.accumulate)
-            if algorithm.trains_recurrent:  # its minibatches are whole envs
+            if algorithm.policy.is_recurrent:  # its minibatches are whole envs
                 algorithm.check_batch_size(self.own_batch_size, num_rows, self.training_collector.num_envs)
 
     @property

@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.execution.compiler import with_code_of_its_own
 from tests import batches
 from tests.compile.traced import _traced_only as _traced_only
-from tests.fakes import policy_options
+from tests.fakes import built, policy_options
 from tests.resume.runs import assert_resumes, build
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -36,6 +36,7 @@ MAKERS: dict[str, Any] = {
     "trpo": (rl.TRPO, rl.ActorCritic, BOX, rl.TRPOParams()),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE, rl.PQNParams(lr=1e-3)),
+    "distillation": (rl.Distillation, rl.RecurrentActorCritic, BOX, rl.DistillationParams()),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE, rl.DQNParams(tau=0.01, target_update_interval=1)),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE, rl.C51Params(target_update_interval=7)),
@@ -79,7 +80,7 @@ def make(name: str, **changes: Any) -> Any:
     rl.seed(5)
     params = type(params)(**(vars(params) | changes))
     options = policy_options(algorithm, params)
-    made = algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options), params)
+    made = built(algorithm, policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options), params)
     made.seed(3)
     return made
 

@@ -36,7 +36,7 @@ from tests import batches
 from tests.compile.test_compiled_updates import DELAYED_ACTORS, MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import WITHOUT_RANKS
 from tests.devices.second_device import second_device
-from tests.fakes import policy_options, run_in_threads
+from tests.fakes import built, policy_options, run_in_threads
 
 RECORD = Path(__file__).with_name("same_weights.json")
 WAYS = ("uncompiled", "compiled", "CUDA graphs", "uncompiled, 2 ranks", "compiled, 2 ranks")
@@ -82,7 +82,8 @@ def made(name: str, device: str) -> Any:
     algorithm, policy, action_space, params = MAKERS[name]
     rl.seed(5)
     options = policy_options(algorithm, params)
-    one = algorithm(policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(device), params)
+    student = policy.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(device)
+    one = built(algorithm, student, params)
     one.seed(3)
     return one
 

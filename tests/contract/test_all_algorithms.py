@@ -12,7 +12,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, NonFiniteError
 from tests import batches
-from tests.fakes import policy_options
+from tests.fakes import built, policy_options
 
 OBS = gym.spaces.Dict(
     position=gym.spaces.Box(-1.0, 1.0, (3,), np.float32), mode=gym.spaces.Discrete(3), flags=gym.spaces.MultiBinary(2)
@@ -28,7 +28,7 @@ Make = Callable[[], Any]
 def maker(algorithm: type[Any], action_space: Any, params: Any = None, policy: Any = None) -> Make:
     options, policy_class = policy_options(algorithm, params), policy or algorithm.policy_class
     options = {"hidden_sizes": (16,), "normalize_obs": True, **options}
-    return lambda: algorithm(policy_class.for_spaces(OBS, action_space, **options), params)
+    return lambda: built(algorithm, policy_class.for_spaces(OBS, action_space, **options), params)
 
 
 SPACES = {"": DISCRETE, "_box": BOX, "_multi": MULTI_DISCRETE, "_binary": MULTI_BINARY}
@@ -45,6 +45,12 @@ ON_POLICY: dict[str, Make] = {
     )
     for kind in list(SPACES)[:num_kinds]
 }
+ON_POLICY |= {
+    "distillation": maker(rl.Distillation, DISCRETE, policy=rl.Actor),
+    "distillation_box": maker(rl.Distillation, BOX, rl.DistillationParams(loss="huber"), rl.ActorCritic),
+    "recurrent_distillation": maker(rl.Distillation, BOX, policy=rl.RecurrentActorCritic),
+}
+STUDENTS = tuple(name for name in ON_POLICY if "distillation" in name)
 OFF_POLICY: dict[str, Make] = {
     "dqn": maker(rl.DQN, DISCRETE), "double_dqn": maker(rl.DoubleDQN, DISCRETE), "c51": maker(rl.C51, DISCRETE),
     "qr_dqn": maker(rl.QRDQN, DISCRETE), "discrete_sac": maker(rl.DiscreteSAC, DISCRETE),
@@ -122,7 +128,7 @@ def rollout(algorithm: Any, num_steps: int = 8, num_envs: int = 3, seed: int = 0
 
 def update(algorithm: Any, seed: int = 0, **changes: Any) -> rl.UpdateResult:
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
-        size = 16 if algorithm.trains_recurrent else 10  # whole envs
+        size = 16 if algorithm.policy.is_recurrent else 10  # whole envs
         return algorithm.update(rollout(algorithm, seed=seed, **changes), batch_size=size, repeat=2)
     return algorithm.update(transitions(algorithm, 16, seed=seed, **changes))
 
@@ -156,15 +162,15 @@ def trained_parameters(algorithm: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_update_changes_every_parameter_of_the_policy(name: str) -> None:
-    """Behaviour cloning changes those of the actor."""
+    """Behaviour cloning and distillation change those of the actor, but for a student's standard deviation."""
     algorithm = make(name)
     before = trained_parameters(algorithm)
     for seed in range(3):
         result = update(algorithm, seed=seed)
     assert all(np.isfinite(value) for value in result.floats().values())
     same = [key for key, value in trained_parameters(algorithm).items() if torch.equal(value, before[key])]
-    untrained = [key for key in before if not key.startswith("actor.")] if name.startswith("bc") else []
-    assert same == untrained
+    is_copied, no_loss = name.startswith(("bc", *STUDENTS)), "log_std" if name in STUDENTS else "-"
+    assert same == [key for key in before if (is_copied and not key.startswith("actor")) or key.endswith(no_loss)]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -198,7 +204,9 @@ def test_next_obs_matters_unless_terminated(name: str) -> None:
     assert not torch.allclose(td_error(0.99, next_seed=1), td_error(0.99, next_seed=2))
 
 
-@pytest.mark.parametrize("name", [name for name in ON_POLICY if not name.startswith("reinforce")])  # has no critic
+@pytest.mark.parametrize(
+    "name", [name for name in ON_POLICY if not name.startswith(("reinforce", *STUDENTS))]
+)  # no critic
 def test_the_final_obs_matters_only_where_the_episode_was_cut(name: str) -> None:
     def weights(terminated: bool, final_seed: int) -> dict[str, torch.Tensor]:
         algorithm = make(name)
@@ -261,6 +269,9 @@ def test_a_step_that_is_not_finite_is_not_applied(name: str) -> None:
     algorithm = make(name)
     update(algorithm)
     before = trained_parameters(algorithm)
+    if name in STUDENTS:  # which learn from no rewards
+        algorithm.teacher.act = lambda obs: torch.full(obs["mode"].shape, torch.nan)
+        algorithm.imitation_loss = lambda distribution, action: sum(x.sum(-1) for x in distribution.parameters) * action
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         changes: dict[str, Any] = {"reward": torch.full((8, 3), float("nan"))}
     elif name.startswith("bc"):
@@ -288,7 +299,7 @@ def test_any_torch_optimizer_works(name: str) -> None:
     algorithm = make(name)
     changes = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=1.0), "lr": 1e-2}
     params = dataclasses.replace(algorithm.params, **changes)
-    other = type(algorithm)(algorithm.policy, params)
+    other = built(type(algorithm), algorithm.policy, params)
     assert isinstance(other._optimizers()[0].method.optimizer, torch.optim.SGD)
     before = trained_parameters(other)
     update(other)

@@ -10,11 +10,12 @@ from torch import nn
 
 import rltrainer as rl
 from tests import batches
+from tests.fakes import built
 
 OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces.Box(-1.0, 1.0, (4,), np.float32))
 ALGORITHMS: list[Any] = [
     rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DiscreteSAC, rl.DQN, rl.DoubleDQN,
-    rl.DiscreteCQL, rl.C51, rl.QRDQN, rl.BC, rl.PQN,
+    rl.DiscreteCQL, rl.C51, rl.QRDQN, rl.BC, rl.PQN, rl.Distillation,
 ]  # fmt: skip
 FORBIDDEN = 1
 """The place of the action that no observation allows."""
@@ -31,7 +32,7 @@ def updated(algorithm_class: Any, preference: float, allows: int | None = None) 
     `allows` is whether the masks of successors allow everything or nothing; None leaves them as they are.
     """
     rl.seed(7)
-    policy_class = rl.Actor if algorithm_class is rl.BC else algorithm_class.policy_class
+    policy_class = rl.Actor if algorithm_class in (rl.BC, rl.Distillation) else algorithm_class.policy_class
     options = {"cell": "lstm"} if policy_class is rl.RecurrentActorCritic else {}
     spaces = (OBS, gym.spaces.Discrete(3, start=2))
     policy = policy_class.for_spaces(*spaces, hidden_sizes=(16,), normalize_obs=True, **options)
@@ -39,7 +40,7 @@ def updated(algorithm_class: Any, preference: float, allows: int | None = None) 
     with torch.no_grad():
         head.bias.view(3, -1)[FORBIDDEN] += preference
     before = [p.detach().view(3, -1)[FORBIDDEN].clone() for p in (head.weight, head.bias)]
-    algorithm = algorithm_class(policy)
+    algorithm = built(algorithm_class, policy)
     algorithm.seed(3)
     g = torch.Generator().manual_seed(1)
     shape = (6, 2) if isinstance(algorithm, rl.OnPolicyAlgorithm) else (16,)

@@ -226,6 +226,10 @@ def several(algorithm: Any, seed: int) -> Any:
     return rl.Transitions.stack([given(algorithm, 3 * seed + k) for k in range(3)])
 
 
+def mirrored(obs: Any) -> Any:
+    return obs | {"position": -obs["position"], "mode": 2 - obs["mode"]}
+
+
 CLIPPED, SHARED_OUT = rl.UpdateParams(max_grad_norm=0.01), {"max_grad_norm": 0.5, "balance_grad_norms": True}
 
 
@@ -255,6 +259,9 @@ VARIANTS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "groups of a delayed actor": (ALL["td3"], {"update": rl.UpdateParams(accumulate=2), "num_updates": 5}),
     "plain gradient descent": (ppo(optimizer=rl.rms_prop), {"batch_size": 5}),
     "a rate that adapts": (ppo(desired_kl=1e-4, lr=2e-3), {"batch_size": 5}),
+    "a symmetry": (
+        ppo(BOX, symmetry=rl.Symmetry(obs=mirrored, action=torch.neg, loss_coef=0.5)), {"batch_size": 5},
+    ),
     "a clipped value": (ppo(BOX, value_clip=0.1), {"batch_size": 5}),
     "masks": (ppo(obs=masks.OBS), {"given": of_masks, "batch_size": 5}),
     "masks off policy": (lambda: rl.DQN(policy(rl.QNetwork, obs=masks.OBS)), {"given": of_masks}),

@@ -18,6 +18,7 @@ from rltrainer.execution.cuda_graph import CudaGraphs
 from rltrainer.execution.execution import say_once
 from rltrainer.nets.policy import Decision
 from rltrainer.types import DenseRollout
+from tests.fakes import built
 from tests.resume.runs import digest
 
 EAGER = rl.RuntimeParams(compile=False, cuda_graph=False)
@@ -196,6 +197,7 @@ ALGORITHMS: dict[str, tuple[Any, Any, Any, str]] = {
     "reinforce": (rl.REINFORCE, rl.Actor, rl.REINFORCEParams(lr=RATE), "CartPole-v1"),
     "recurrent_ppo": (rl.RecurrentPPO, rl.RecurrentActorCritic, rl.PPOParams(lr=RATE), "CartPole-v1"),
     "pqn": (rl.PQN, rl.QNetwork, rl.PQNParams(lr=RATE), "CartPole-v1"),
+    "distillation": (rl.Distillation, rl.ActorCritic, rl.DistillationParams(lr=RATE), "CartPole-v1"),
     "dqn": (rl.DQN, rl.QNetwork, rl.DQNParams(lr=RATE), "CartPole-v1"),
     "sac": (rl.SAC, rl.SquashedActorCritic, rl.SACParams(lr=RATE), "Pendulum-v1"),
     "td3": (rl.TD3, rl.DeterministicActorCritic, rl.TD3Params(lr=RATE), "Pendulum-v1"),
@@ -209,7 +211,7 @@ def trainer_of(name: str, runtime: rl.RuntimeParams, **fields: Any) -> Any:
     envs = envs_of(env)
     options = {"normalize_reward": True} if policy_class is rl.ActorCritic else {}
     policy = policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True, **options).to("cuda")
-    algorithm = algorithm_class(policy, params)
+    algorithm = built(algorithm_class, policy, params)
     common: dict[str, Any] = {
         "collection_step_num_env_steps": 6 * N, "epoch_num_steps": 12 * N, "max_epochs": 3, "seed": 5,
         "runtime": runtime, "show_progress": False, "verbose": False, "initial_statistics_num_env_steps": 20,
@@ -241,7 +243,7 @@ def test_a_run_has_the_bits_of_one_without_graphs(name: str, replays: Replays, t
     assert not replays
     assert end(trainer_of(name, GRAPHS)) == without
     assert replays.count("a rollout of envs of tensors") == 6
-    if name in ("ppo", "a2c", "impala", "pqn"):
+    if name in ("ppo", "a2c", "impala", "pqn", "distillation"):
         assert replays == ["a rollout of envs of tensors", "the update"] * 6
     stopped, resumed = trainer_of(name, GRAPHS), trainer_of(name, GRAPHS)
     stopped.execute_epoch()

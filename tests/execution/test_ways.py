@@ -29,6 +29,7 @@ from tests.compile.test_compiled_updates import make, rollout, transitions
 from tests.compile.test_same_weights import dense
 from tests.contract.test_all_algorithms import assert_same_state
 from tests.devices.second_device import second_device
+from tests.fakes import flipped
 
 SPACES = (gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Discrete(3))
 
@@ -39,8 +40,8 @@ class Run:
     def __init__(self, name: str, function: str, runtime: rl.RuntimeParams, device: str) -> None:
         self.function, self.device, self.progress, self.batch_size = function, device, 0.0, 20
         rl.seed(5)
-        made = make(name.removeprefix("adaptive "))
-        changes = {"lr": 2e-3, "desired_kl": 1e-4} if name.startswith("adaptive") else {"lr": RATE}
+        kind, _, plain = name.rpartition(" ")
+        made, changes = make(plain), KINDS[kind]
         self.algorithm: Any = type(made)(made.policy.to(device), dataclasses.replace(made.params, **changes))
         self.algorithm.seed(3)
         self.algorithm.attach(rl.UpdatePlan(lambda: self.progress, runtime=runtime))
@@ -62,6 +63,9 @@ class Run:
 
 
 RATE = rl.LinearSchedule(1e-2, 1e-3)
+KINDS: dict[str, dict[str, Any]] = {
+    "": {"lr": RATE}, "adaptive": {"lr": 2e-3, "desired_kl": 1e-4}, "symmetric": {"lr": RATE, "symmetry": flipped(3)}
+}  # fmt: skip
 
 
 def replace_loss(run: Run) -> None:
@@ -109,6 +113,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("name", "function"), [
         ("ppo", "rollout"), ("ppo", "dense rollout"), ("dqn", "buffer"), ("dqn", "transitions"),
         *(pytest.param("adaptive ppo", kind, marks=pytest.mark.full) for kind in ("rollout", "dense rollout")),
+        pytest.param("symmetric ppo", "dense rollout", marks=pytest.mark.full),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("on_device")
@@ -129,6 +134,7 @@ def test_cuda_graphs_have_the_bits_of_the_function_as_written(name: str, functio
 @pytest.mark.parametrize("change", ROWS)
 @pytest.mark.parametrize(("name", "function"), [
     ("ppo", "rollout"), ("dqn", "transitions"), pytest.param("adaptive ppo", "rollout", marks=pytest.mark.full),
+    pytest.param("symmetric ppo", "rollout", marks=pytest.mark.full),
 ])  # fmt: skip
 def test_compiled_steps_have_the_numbers_of_the_function_as_written(
     name: str, function: str, change: str, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -57,6 +58,18 @@ def maker(algorithm: type[Any], params: Any) -> Callable[[Any], Any]:
     return lambda envs: algorithm(algorithm.policy_class.for_envs(envs, **options), params)
 
 
+class Knows(rl.Policy):
+    """Knows that each observation is the best action, or its sign."""
+
+    def decide(self, obs: Any, state: Any, mask: Any, explore: bool, generator: Any) -> rl.Decision:
+        return rl.Decision(obs if isinstance(self.action_space, gym.spaces.Box) else (obs[:, 0] > 0).long())
+
+
+def student(envs: Any) -> Any:
+    policy = rl.RecurrentActorCritic.for_envs(envs, hidden_sizes=(16,), cell_size=8)
+    return rl.Distillation(policy, Knows.for_envs(envs), rl.DistillationParams(lr=1e-2))
+
+
 def quick_dqn(params: type[Any], **changes: Any) -> Any:
     return quick(params, target_update_interval=20, **changes)
 
@@ -81,6 +94,8 @@ ALGORITHMS |= {
     "c51": (maker(rl.C51, quick_dqn(rl.C51Params, epsilon=0.5)), best_q, False),
     "qr_dqn": (maker(rl.QRDQN, quick_dqn(rl.QRDQNParams, epsilon=0.5)), best_q, False),
     "pqn": (maker(rl.PQN, quick(rl.PQNParams, epsilon=0.5)), best_q, False),
+    "distillation": (student, None, False),
+    "distillation_box": (student, None, True),
     "discrete_sac": (maker(rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
     "td3": (maker(rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
     "ddpg": (maker(rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from tests.fakes import POLICY_OPTIONS, counting_envs
+from tests.fakes import POLICY_OPTIONS, built, counting_envs, flipped
 from tests.resume.steered import negative_distance
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -28,6 +28,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "trpo": (rl.TRPO, rl.ActorCritic, BOX),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE),
+    "distillation": (rl.Distillation, rl.RecurrentActorCritic, BOX),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE),
@@ -53,7 +54,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "fqe": (rl.FQE, rl.QNetwork, DISCRETE),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
+    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn", "distillation",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq", "flashsac", "xqc", "simbav2",
     "a2c_sde", "sac_sde", "ddpg_drifting",
@@ -112,6 +113,7 @@ def build(
         "_hindsight",
         "_adaptive",
         "_chunks",
+        "_symmetric",
     ):
         kind = kind.removesuffix(suffix)
     if name.endswith(("_masked", "_hindsight")):
@@ -129,7 +131,8 @@ def build(
     params = algorithm_class.params_class
     changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
     changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else chunks
-    algorithm = algorithm_class(policy, params(**changes))
+    changes |= {"symmetry": flipped(2)} if name.endswith("_symmetric") else {}
+    algorithm = built(algorithm_class, policy, params(**changes))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
     test = rl.Collector(policy, make_envs(num_envs, action_space))

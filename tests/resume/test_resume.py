@@ -46,10 +46,12 @@ def finished(name: str) -> Any:
     return trainer
 
 
-ADAPTIVE = [pytest.param(f"{name}_adaptive", marks=pytest.mark.full) for name in ("ppo", "recurrent_ppo")]
+WITH_FIELDS = [
+    pytest.param(name, marks=pytest.mark.full) for name in ("ppo_adaptive", "recurrent_ppo_adaptive", "ppo_symmetric")
+]
 
 
-@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway", *ADAPTIVE])
+@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway", *WITH_FIELDS])
 @pytest.mark.parametrize("num_training_steps", [1, 2, 5])
 def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -> None:
     """Cut in the middle of the first epoch, at its end, and in the middle of the last one."""

@@ -84,7 +84,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
             rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.DiscreteCQLParams, rl.BCParams,
             rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams, rl.PQNParams, rl.ReBRACParams, rl.CrossQParams,
             rl.XQCParams, rl.SimbaV2Params, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams,
-            rl.FQLParams,
+            rl.FQLParams, rl.DistillationParams,
             rl.RuntimeParams, rl.PrecisionParams, rl.UpdateParams, rl.EpsilonGreedy, rl.GaussianNoise,
             rl.OrnsteinUhlenbeckNoise,
         )

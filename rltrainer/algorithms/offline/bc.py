@@ -31,6 +31,13 @@ def is_stochastic(policy: object) -> TypeGuard[Stochastic]:
     return isinstance(getattr(policy, "actor", None), nn.Module) and callable(getattr(policy, "distribution", None))
 
 
+def require_stochastic(algorithm: object, policy: object) -> None:
+    """Raise a `ParamsError` about an algorithm's policy unless it has the members of `Stochastic`."""
+    if not is_stochastic(policy):
+        rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
+        raise ParamsError(f"{type(algorithm).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class BCParams(OffPolicyParams):
     """Hyperparameters of behaviour cloning; `gamma` and `n_step` must be left out."""
@@ -58,9 +65,7 @@ class BC(OffPolicyAlgorithm):
 
     def __init__(self, policy: Stochastic, params: BCParams | None = None) -> None:
         super().__init__(cast(Policy, policy), params)
-        if not is_stochastic(policy):
-            rule = f"must be a policy with a `distribution` and an `actor`; got {type(policy).__name__}"
-            raise ParamsError(f"{type(self).__name__}.policy: {rule}. Build it with Actor.for_envs(envs).")
+        require_stochastic(self, policy)
         self.optimizer = self.make_optimizer(self.params, actor=policy.actor)
 
     def gradient_step(self, batch: Transitions, noise: Any = None) -> UpdateResult:

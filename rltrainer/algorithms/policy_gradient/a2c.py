@@ -22,6 +22,8 @@ from rltrainer.schedules import ScheduledValue
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, Scheduled, UnitFloat
 
+Losses = dict[str, Tensor]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class A2CParams(AlgorithmParams):
@@ -65,6 +67,7 @@ class A2C(OnPolicyAlgorithm):
         super().__init__(policy, params)
         self.optimizer = self.make_optimizer(self.params, policy=policy)
         self.entropy_coef = ScheduledValue(self.params.entropy_coef, self.device)
+        self.coefs = {"value_loss": self.params.value_coef}  # of `losses` beside the policy's
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OnPolicyFields:
@@ -92,19 +95,23 @@ class A2C(OnPolicyAlgorithm):
         distribution, value = self.evaluate(batch)
         log_prob, weight = distribution.log_prob(batch.action), batch.weight
         total = weight.sum()
-        policy_loss = weighted_mean(self.policy_loss(log_prob, batch), weight, total)
-        value_loss = weighted_mean(self.value_loss(value, batch), weight, total)
+        of_steps = self.losses(batch, distribution, log_prob, value)
+        losses = {name: weighted_mean(x, weight, total) for name, x in of_steps.items()}
         entropy = weighted_mean(distribution.entropy(), weight, total)
-        parts = [policy_loss, self.params.value_coef * value_loss]
+        parts = [losses["policy_loss"], *(self.coefs[name] * losses[name] for name in self.coefs)]
         if self.params.entropy_coef != 0:  # else the backward pass leaves the entropy out
             parts.append(-self.entropy_coef.value * entropy)
         loss = functools.reduce(operator.add, parts)
-        losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        losses = {"loss": loss, **losses, "entropy": entropy}
         metrics: dict[str, Tensor | float] = {name: value.detach() for name, value in losses.items()}
         self.before_step(distribution, batch)
         result = self.step_result(metrics, log_prob.detach(), batch)
         self.optimizer.step(loss, parts)
         return result
+
+    def losses(self, batch: OnPolicyBatch, distribution: Distribution, log_prob: Tensor, value: Tensor) -> Losses:
+        """Return the losses of each step [B] by name, given the result of `evaluate` and log pi(a|s) [B]."""
+        return {"policy_loss": self.policy_loss(log_prob, batch), "value_loss": self.value_loss(value, batch)}
 
     def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [B] of a minibatch."""

@@ -1,13 +1,15 @@
 """PPO (Schulman et al. 2017, Proximal Policy Optimization Algorithms): A2C with a clipped surrogate loss."""
 
 import dataclasses
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from rltrainer.algorithms.minibatches import OnPolicyBatch
-from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, PolicyStep
+from rltrainer.algorithms.policy_gradient.a2c import A2C, A2CParams, Losses, PolicyStep
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
+from rltrainer.algorithms.symmetry import Symmetry
 from rltrainer.functional.losses import clipped_surrogate, weighted_mean
 from rltrainer.functional.trust_region import RATES
 from rltrainer.nets import ActorCritic
@@ -15,7 +17,7 @@ from rltrainer.nets.distributions import Distribution, with_parameters
 from rltrainer.schedules import ScheduledValue
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.updates.planned_step import autocast
-from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat
+from rltrainer.validation.field_rules import Flag, PositiveFloat, Scheduled, UnitFloat, instance_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,6 +44,8 @@ class PPOParams(A2CParams):
     standard deviations; so KL is above 0 there, and the first minibatch of each update raises the rate. `old` is the
     policy before the update. If gradients are accumulated, the last minibatch of a group decides. The minibatch at
     which `target_kl` ends an update changes the rate too."""
+    symmetry: Annotated[Symmetry, instance_of(Symmetry, hint="Write rl.Symmetry(obs=..., action=...).")] | None = None
+    """A symmetry of the env to learn by: mirrored steps, or a loss for policies that are not symmetric; or both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,6 +71,9 @@ class PPO(A2C):
         self.optimizer.can_stop = self.params.target_kl is not None
         if self.params.desired_kl is not None:
             self.optimizer.make_adaptive()
+        if self.params.symmetry is not None:
+            self.params.symmetry.check(policy)
+            self.coefs |= {"mirror_loss": coef} if (coef := self.params.symmetry.loss_coef) > 0 else {}
 
     def check_num_steps(self, num_steps: float) -> None:
         """Raise a `ParamsError` if the learning rate is to adapt, and an update has no second gradient step."""
@@ -102,6 +109,8 @@ class PPO(A2C):
             samples.log_prob = distribution.log_prob(flat.action).view_as(value) if acted is None else acted
             if self.params.value_clip is not None and is_rounded:
                 samples.value = self.policy.value(flat.obs).view_as(value)  # the center of the clip range
+        if self.params.symmetry is not None:
+            samples.extra = samples.extra | self.params.symmetry.columns(rollout.obs, self.policy.normalize)
         return samples
 
     def with_old(self, extra: dict[str, Tensor], distribution: Distribution, shape: torch.Size) -> dict[str, Tensor]:
@@ -109,6 +118,18 @@ class PPO(A2C):
         if self.params.desired_kl is None:
             return extra
         return extra | {f"old {i}": x.view(*shape, *x.shape[1:]) for i, x in enumerate(distribution.parameters)}
+
+    def losses(self, batch: OnPolicyBatch, distribution: Distribution, log_prob: Tensor, value: Tensor) -> Losses:
+        """Average the losses of each step [B] with its mirror image's, and add the mirror loss."""
+        losses, symmetry = super().losses(batch, distribution, log_prob, value), self.params.symmetry
+        if symmetry is None:
+            return losses
+        mirrored = symmetry.mirrored(batch)
+        there, value = self.evaluate(mirrored)
+        if symmetry.augments:  # the mean over both halves of [2 B] is the mean of their means
+            others = super().losses(mirrored, there, there.log_prob(mirrored.action), value)
+            losses = {name: (x + others[name]) / 2 for name, x in losses.items()}
+        return losses | ({"mirror_loss": symmetry.loss(distribution, there)} if "mirror_loss" in self.coefs else {})
 
     def policy_loss(self, log_prob: Tensor, batch: OnPolicyBatch) -> Tensor:
         """Return the clipped surrogate -min(r A, clip(r, 1 - eps, 1 + eps) A) per step [B] (eq. 7)."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from tests.fakes import POLICY_OPTIONS, counting_envs
+from tests.fakes import POLICY_OPTIONS, built, counting_envs
 from tests.resume.runs import ALGORITHMS
 
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -26,7 +26,7 @@ def make(kind: str, **params: Any) -> Any:
     options |= POLICY_OPTIONS.get(algorithm_class, {})
     envs = counting_envs(truncates=True, action_space=action_space)
     policy = policy_class.for_envs(envs, hidden_sizes=(4,), normalize_obs=True, **options)
-    return algorithm_class(policy, algorithm_class.params_class(**params))
+    return built(algorithm_class, policy, algorithm_class.params_class(**params))
 
 
 def train(algorithm: Any) -> None:

@@ -18,6 +18,7 @@ CLASSES = [
     rl.DiscreteCQLParams, rl.ReBRACParams, rl.CrossQParams, rl.FlashSACParams, rl.CalQLParams, rl.FQEParams,
     rl.DDPGParams, rl.TQCParams, rl.REDQParams, rl.CQLParams, rl.C51Params, rl.DiscreteSACParams, rl.QRDQNParams,
     rl.PQNParams, rl.XQCParams, rl.SimbaV2Params, rl.FQLParams,
+    rl.PQNParams, rl.DistillationParams,
 ]  # fmt: skip
 ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
@@ -27,6 +28,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "actor_bc_coef": [0], "critic_bc_coef": [0],
     "learn_temperature": [True], "entropy_in_target": [True], "double": [True],
     "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None], "desired_kl": [None],
+    "symmetry": [None],
     "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
     "huber_delta": [None], "max_grad_value": [None], "grad_norm_type": [math.inf], "balance_grad_norms": [True],
     "amp": [None], "tf32": [None, True], "weight_decay": [0],
