@@ -1,103 +1,225 @@
-"""The score that each recipe comes to here, beside the published one: several seeds, a process of one thread each.
+"""What each recipe comes to here, beside its published score: ten seeds, each in a process of one thread.
 
-python benchmarks/recipes.py --recipe ppo/CartPole-v1            three seeds; prints the row
-python benchmarks/recipes.py --recipe ppo/CartPole-v1 --write    also writes benchmarks/recipes.json and recipes.md
-python benchmarks/recipes.py --write                             writes recipes.md anew, and runs nothing
+    python -m benchmarks.recipes                                   measure what is missing, and write recipes.md
+    python -m benchmarks.recipes --recipe ppo/CartPole-v1 --seeds 3
+    python -m benchmarks.recipes --write                           only write recipes.md from what was measured
+    python -m benchmarks.recipes --beside                          compare recipes of an env at equal steps and seconds
+
+Each run writes `measured/ALGORITHM/ENV/SEED.json` when it ends; a later call measures only what is missing or stale.
 """
 
 import argparse
+import datetime
 import functools
+import importlib.metadata
 import json
-import statistics
+import os
+import platform
+import subprocess
 import tempfile
 import time
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import rltrainer as rl
 
 HERE = Path(__file__).parent
-STORE = HERE / "recipes.json"
+MEASURED = HERE / "measured"
+BEFORE = HERE / "recipes.json"
+"""Three seeds of an earlier version, without curves, for recipes that have no file yet."""
+WEIGHTS = HERE.parent / "tests" / "compile" / "same_weights.json"
+SEEDS = range(1, 11)
 NUM_EPISODES = 100
+FRESH_SEED = 100_001
+"""Seeds episodes that no test step has seen."""
+LONGEST = 1800
+"""Seconds a seed that are still measured if no recipe is named."""
+ROW_NAMES = {"qrdqn": "qr_dqn", "td3bc": "td3_bc"}
 NOTES = [
-    "Rows were measured with `num_env_steps` rounded to the nearest collection and a test of the untrained network;",
-    "a run is now up to 7 % longer, in 13 to 25 epochs, and begins without that test.",
-    "",
     "Stable-Baselines3 2.9.2 with the settings of `a2c/LunarLander-v3` on that version of the env comes to -16.8,",
     "41.5, 14.9 (`benchmarks/peers/sb3_lunar_lander.py`, the last policy of each run): 155.8 was a run of another.",
 ]
 """What is known of scores far from the published ones."""
-FRESH_SEED = 100_001
-"""Seeds episodes that no test step has seen."""
 
 
-def train_and_play(seed: int, name: str, num_env_steps: int | None = None) -> tuple[float, float]:
-    """Train by a recipe; return the mean return of the best algorithm in fresh episodes, and the seconds it took."""
+class LearningCurve(rl.TrainerHook):
+    """Keeps env steps, mean return and the processor's seconds of each test step."""
+
+    def __init__(self) -> None:
+        self.env_step: list[int] = []
+        self.score: list[float] = []
+        self.seconds: list[float] = []
+
+    def test_log(self, ctx: rl.TrainerContext, stats: rl.CollectStats) -> None:
+        """Keep a test step's numbers."""
+        self.env_step.append(ctx.env_step)
+        self.score.append(round(float(stats.returns.mean()), 2))
+        self.seconds.append(round(time.process_time(), 2))
+
+
+def measure(jobs: list[tuple[str, int]], number: int, num_env_steps: int | None = None) -> Path:
+    """Train one seed of a recipe, play its best algorithm in fresh episodes, and write its file."""
+    name, seed = jobs[number]
     recipe = rl.recipes.get(name).with_fields(seed=seed, verbose=False, show_progress=False)
     recipe = recipe if num_env_steps is None else recipe.with_fields(num_env_steps=num_env_steps)
+    curve, load, started = LearningCurve(), os.getloadavg()[0], time.perf_counter()
+    before = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
         # Checkpoints of large buffers take time that is not the recipe's.
         checkpoint = rl.CheckpointParams(Path(folder) / "checkpoints", every=rl.Every(10**9, "epoch"), keep_best=0)
-        result = rl.recipes.run_recipe(recipe, rl.RunFolder(Path(folder)), checkpoint=checkpoint)
-        seconds = time.perf_counter() - started
-    envs = recipe.make_envs(20, for_tests=True, seed=FRESH_SEED)
-    stats = rl.Collector(result.algorithm.policy, envs).collect(num_episodes=NUM_EPISODES, explore=False)
-    envs.close()
-    return float(stats.returns.mean()), seconds
+        live: Any = {"checkpoint": checkpoint, "hooks": (curve,)}
+        result, failed = None, None
+        try:
+            result = rl.recipes.run_recipe(recipe, rl.RunFolder(Path(folder)), **live)
+        except rl.RLTrainerError as error:  # such as weights that are not finite
+            failed = str(error)
+    seconds, processor_seconds = time.perf_counter() - started, time.process_time() - before
+    if result is None:
+        score = min(curve.score)
+    else:
+        envs = recipe.make_envs(20, for_tests=True, seed=FRESH_SEED)
+        stats = rl.Collector(result.algorithm.policy, envs).collect(num_episodes=NUM_EPISODES, explore=False)
+        envs.close()
+        score = round(float(stats.returns.mean()), 2)
+    found = {
+        "score": score, "failed": failed,
+        "curve": {
+            "env_step": curve.env_step, "score": curve.score,
+            "processor_seconds": [round(each - before, 2) for each in curve.seconds],
+        },
+        "seconds": round(seconds, 1), "processor_seconds": round(processor_seconds, 1),
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)], "date": datetime.date.today().isoformat(),
+        "commit": commit(), "versions": versions(), "machine": machine(), "settings": settings(name),
+    }  # fmt: skip
+    path = file_of(name, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".new").write_text(json.dumps(found) + "\n")
+    return path.with_suffix(".new").replace(path)
 
 
-def measure(name: str, num_seeds: int, num_env_steps: int | None = None) -> dict[str, Any]:
-    runs = rl.run_seeds(
-        functools.partial(train_and_play, name=name, num_env_steps=num_env_steps), range(1, num_seeds + 1)
-    )
-    results = [run.result for run in runs if run.result is not None]
-    return {
-        "scores": [round(score, 1) for score, _ in results],
-        "failed": [run.seed for run in runs if run.error is not None],
-        "seconds": round(statistics.median(seconds for _, seconds in results)),
-    }
+def file_of(name: str, seed: int) -> Path:
+    """Return the file of one run."""
+    return MEASURED / name / f"{seed}.json"
 
 
-def table(rows: dict[str, Any]) -> str:
+def settings(name: str) -> dict[str, Any]:
+    """Return what a file depends on: the recipe as it is written, and the algorithm's recorded weights after 50 updates.
+
+    A file with other settings is stale: the recipe or the algorithm has changed since.
+    """
+    algorithm, _, env = name.partition("/")
+    table = tomllib.loads((Path(rl.recipes.__file__).parent / f"{algorithm}.toml").read_text())[env]
+    weights = json.loads(WEIGHTS.read_text()).get(f"{ROW_NAMES.get(algorithm, algorithm)}, uncompiled")
+    rounded = None if weights is None else round(sum(weights["projections"].values()), 3)
+    return {"recipe": {key: each for key, each in table.items() if not key.startswith("publi")}, "weights": rounded}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a score may depend on."""
+    return {each: importlib.metadata.version(each) for each in ("torch", "gymnasium", "numpy")} | {
+        "rltrainer": rl.__version__, "python": platform.python_version(),
+    }  # fmt: skip
+
+
+def commit() -> str:
+    """Return the commit of this checkout."""
+    done = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def machine() -> str:
+    """Return the processor and its cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores"
+
+
+def runs_of(name: str) -> dict[int, dict[str, Any]]:
+    """Return what was measured of a recipe, by seed."""
+    found = {seed: file_of(name, seed) for seed in SEEDS}
+    return {seed: json.loads(path.read_text()) for seed, path in found.items() if path.exists()}
+
+
+def missing(names: Iterable[str], num_seeds: int) -> list[tuple[str, int]]:
+    """Return the runs that have no file, or a stale one: the quickest recipes first, a seed of each in turn."""
+    jobs = []
+    for name in names:
+        found, now = runs_of(name), settings(name)
+        stale = [seed for seed in SEEDS[:num_seeds] if seed not in found or found[seed]["settings"] != now]
+        jobs += [(seconds_of(name), name, seed) for seed in stale]
+    return [(name, seed) for _, name, seed in sorted(jobs)]
+
+
+def seconds_of(name: str) -> float:
+    """Return the seconds of one seed as far as they are known; infinite for a recipe that never ran."""
+    if found := runs_of(name):
+        return float(np.median([each["processor_seconds"] for each in found.values()]))
+    before = json.loads(BEFORE.read_text())
+    return float(before[name]["seconds"]) if name in before else float("inf")
+
+
+def interval(scores: list[float]) -> tuple[float, float, float]:
+    """Return the interquartile mean of runs, and its 95 % interval by stratified bootstrap."""
+    runs = np.array(scores)[:, None]
+    low, high = rl.scores.bootstrap_interval(rl.scores.interquartile_mean, runs)
+    return float(rl.scores.interquartile_mean(runs)), float(low), float(high)
+
+
+def table() -> str:
+    """Return recipes.md."""
     lines = [
         "# What the recipes come to",
         "",
-        "Made by `python benchmarks/recipes.py --recipe NAME --write`: the mean return of each run's best algorithm in",
-        f"{NUM_EPISODES} fresh, greedy episodes; its mean over seeds, then each seed. Published scores are those of",
-        "the sources, under the conditions named. Seconds are those of one seed on one thread, beside other work:",
-        "alone it takes less.",
+        "Made by `python -m benchmarks.recipes`: each run trains by a recipe, and its best algorithm plays",
+        f"{NUM_EPISODES} fresh, greedy episodes. The score is the interquartile mean of the runs, with its 95 %",
+        "interval by stratified bootstrap; a failed run counts with its lowest test. Published scores are those of the sources, under the",
+        "conditions named. Seconds are the processor's, of one run on one thread. The files of `measured/` have the",
+        "learning curve, commit, versions, machine and load of each run. A recipe with a * has three runs of an earlier",
+        "version, without files, and their mean for a score. A recipe or algorithm with a † has changed since it ran.",
         "",
-        "| recipe | env steps | source | published | measured | by seed | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| recipe | env steps | source | published | score | interval | by seed | seconds | date |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
+    before = json.loads(BEFORE.read_text())
     for name in rl.recipes.names():
-        recipe, row = rl.recipes.get(name), rows.get(name)
+        recipe, found = rl.recipes.get(name), runs_of(name)
         published = "" if recipe.published_score is None else f"{recipe.published_score:g} ({recipe.published_as})"
-        measured = ["not run", "", ""]
-        if row is not None:
-            failed = f"; failed: {', '.join(map(str, row['failed']))}" if row["failed"] else ""
-            scores = ", ".join(f"{score:g}" for score in row["scores"]) + failed
-            measured = [f"{statistics.mean(row['scores']):.1f}", scores, str(row["seconds"])]
-        cells = [f"`{name}`", f"{recipe.num_env_steps:,}", recipe.source, published, *measured]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = ["not run", "", "", "", ""]
+        mark = ""
+        if found:
+            scores = [each["score"] for each in found.values()]
+            iqm, low, high = interval(scores)
+            by_seed = ", ".join(f"{score:.1f}" for score in scores)
+            seconds = np.median([each["processor_seconds"] for each in found.values()])
+            span = f"{low:.1f} to {high:.1f}" if len(found) > 1 else ""
+            cells = [f"{iqm:.1f}", span, by_seed, f"{seconds:.0f}", max(each["date"] for each in found.values())]
+            mark = "" if all(each["settings"] == settings(name) for each in found.values()) else " †"
+        elif name in before:
+            row, mark = before[name], " *"
+            by_seed = ", ".join(f"{score:.1f}" for score in row["scores"])
+            cells = [f"{np.mean(row['scores']):.1f}", "", by_seed, str(row["seconds"]), ""]
+        row_cells = [f"`{name}`{mark}", f"{recipe.num_env_steps:,}", recipe.source, published, *cells]
+        lines.append(f"| {' | '.join(row_cells)} |")
     return "\n".join([*lines, "", *NOTES]) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", choices=rl.recipes.names(), action="append", default=[], metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/recipes.json and recipes.md")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many of 1 to 10")
+    parser.add_argument("--write", action="store_true", help="measure nothing")
     args = parser.parse_args()
-    rows: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
-    for name in args.recipe:
-        rows[name] = measure(name, args.seeds)
-        print(name, rows[name], flush=True)
-        if args.write:
-            STORE.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
-    if args.write:
-        (HERE / "recipes.md").write_text(table(rows))
+    if not args.write:
+        names = args.recipe or [name for name in rl.recipes.names() if seconds_of(name) < LONGEST]
+        jobs = missing(names, args.seeds)
+        print(f"{len(jobs)} runs to measure", flush=True)
+        if jobs:
+            rl.run_seeds(functools.partial(measure, jobs), range(len(jobs)))
+    (HERE / "recipes.md").write_text(table())
 
 
 if __name__ == "__main__":
