@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import json
 import tempfile
 import time
@@ -33,7 +34,7 @@ from rltrainer.tools.recipes.recipe import Recipe
 from rltrainer.tools.recipes.training import run_recipe
 from rltrainer.tools.runs.processes import Job, Listener, Processes
 
-MIN_SEEDS, MAX_SEEDS, FIRST_SEED = 2, 10, 11  # the measured runs have the seeds from 1 to 10
+MIN_SEEDS, MAX_SEEDS = 2, 10
 # A recipe is missed if so low a rank has at most this probability, times the number of recipes, and met if it has at
 # least that one. As both are looked at after each seed, 2 % of calls miss a recipe that is as good as the measured one.
 MISSED, MET = 0.01, 0.2
@@ -171,9 +172,10 @@ def plan(names: Iterable[str], seconds: float) -> Report:
 class Verification(Listener):
     """Trains seeds of each recipe until it is met or missed, or the time is over, and writes the report after a run."""
 
-    def __init__(self, report: Report, path: Path, seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, report: Report, path: Path, seconds: float, seed: int, say: Callable[[str], None]) -> None:
         self._report, self._path, self._end, self._say = report, path, time.monotonic() + seconds, say
-        self._running: dict[int, Verified] = {}
+        self._running: dict[int, tuple[Verified, int]] = {}
+        self._first_seed = seed
 
     def run(self, num_processes: int | None = None) -> None:
         """Train what is undecided."""
@@ -182,10 +184,9 @@ class Verification(Listener):
 
     def _jobs(self) -> Iterator[tuple[int, Job]]:
         while (found := self._next()) is not None:
-            seed = next(FIRST_SEED + i for i in range(MAX_SEEDS) if FIRST_SEED + i not in found.runs)
-            seed += sum(each is found for each in self._running.values())
-            number = 1000 * list(self._report).index(found.name) + seed
-            self._running[number] = found
+            begun = {*found.runs, *(seed for each, seed in self._running.values() if each is found)}
+            seed = next(seed for seed in itertools.count(self._first_seed) if seed not in begun)
+            self._running[number := max(self._running, default=0) + 1] = found, seed
             is_whole = found.num_tests == len(found.measured.env_step)
             recipe, num_tests = get(found.name).with_fields(seed=seed), None if is_whole else found.num_tests
             yield number, functools.partial(measure_run, recipe, num_tests)
@@ -193,7 +194,7 @@ class Verification(Listener):
     def _next(self) -> Verified | None:
         """Return the undecided recipe with the fewest seeds, the quickest first, if a run of it ends in time."""
         found, left, running = self._report.values(), self._end - time.monotonic(), Counter[str]()
-        running.update(each.name for each in self._running.values())
+        running.update(each.name for each, _ in self._running.values())
         ended = [(run["seconds"], each.seconds) for each in found for run in each.runs.values() if run["seconds"]]
         slowness = float(np.median([own / expected for own, expected in ended])) if ended else 1.0
         waiting = [
@@ -206,12 +207,12 @@ class Verification(Listener):
 
     def ended(self, number: int, result: Any, error: str | None) -> None:
         """Keep a run, and write the report."""
-        found = self._running.pop(number)
+        found, seed = self._running.pop(number)
         died: dict[str, Any] = {"score": None, "failed": error, "curve": {"env_step": [], "score": []}, "seconds": 0.0}
-        found.runs[number % 1000] = run = result or died
+        found.runs[seed] = run = result or died
         low, high = found.measured_returns.min(), found.measured_returns.max()
         words = f"measured {low:.5g} to {high:.5g}" + (f"; failed: {run['failed']}" if run["failed"] else "")
-        self._say(f"{found.name} seed {number % 1000}: {found.returns[-1]:.5g}, {words}")
+        self._say(f"{found.name} seed {seed}: {found.returns[-1]:.5g}, {words}")
         recipes = {name: {"num_tests": each.num_tests, "runs": each.runs} for name, each in self._report.items()}
         with replaced_file(self._path) as file:
             file.write((json.dumps({"versions": versions(), "recipes": recipes}) + "\n").encode())

@@ -22,6 +22,7 @@ from rltrainer.trainers import OnPolicyTrainerParams
 @click.argument("more", nargs=-1, metavar="")
 @click.option("--all", "is_all", is_flag=True, help="All measured recipes; in full without --minutes.")
 @click.option("--folder", type=click.Path(path_type=Path), default="verified", show_default=True, metavar="FOLDER")
+@click.option("--seed", default=11, show_default=True, help="The first one; the measured runs have 1 to 10.")
 @click.option("--again", is_flag=True, help="Train anew what the folder has already.")
 @click.option(
     "--against", type=click.Path(path_type=Path, exists=True), metavar="FILE", help="Compare with its runs, too."
@@ -30,7 +31,7 @@ from rltrainer.trainers import OnPolicyTrainerParams
 @click.pass_context
 def verify(
     ctx: click.Context, minutes: float | None, group: str | None, recipes: tuple[str, ...], more: tuple[str, ...],
-    is_all: bool, folder: Path, again: bool, against: Path | None, processes: int | None,
+    is_all: bool, folder: Path, seed: int, again: bool, against: Path | None, processes: int | None,
 ) -> None:  # fmt: skip
     """Train recipes, and compare what they learn with their measured runs.
 
@@ -64,7 +65,7 @@ def verify(
             report[name] = each
     click.echo(f"rltrainer: {', '.join(planned)}; to {folder}")
     try:
-        Verification(report, path, seconds, click.echo).run(num_processes)
+        Verification(report, path, seconds, seed, click.echo).run(num_processes)
     except KeyboardInterrupt:
         click.echo("rltrainer: the same command goes on", err=True)
         raise

@@ -188,8 +188,8 @@ def test_no_run_starts_that_would_end_late(in_turn: type[InTurn], monkeypatch: p
     monkeypatch.setattr(verification.time, "monotonic", lambda: next(now))
     report = {NAMES[0]: Verified(NAMES[0], 2)}
     in_turn.outcomes[NAMES[0]] = run(0.0, 99.0) | {"seconds": 80.0}  # ten times as slow
-    verification.Verification(report, Path("verify.json"), 50.0, print).run()
-    assert len(in_turn.trained) == 1
+    verification.Verification(report, Path("verify.json"), 50.0, 30, print).run()
+    assert in_turn.trained == [(NAMES[0], 30, 2)]
     assert report[NAMES[0]].verdict(1)[0] == "unsure"
 
 
