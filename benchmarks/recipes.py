@@ -2,7 +2,8 @@
 
     python -m benchmarks.recipes                                   measure what is missing, and write recipes.md
     python -m benchmarks.recipes --recipe ppo/CartPole-v1 --seeds 3
-    python -m benchmarks.recipes --write                           only write recipes.md from what was measured
+    python -m benchmarks.recipes --write                           only write recipes.md and the package's
+                                                                   measured.json from what was measured
 
 Each run writes `measured/ALGORITHM/ENV/SEED.json` when it ends; a later call measures only what is missing or stale.
 """
@@ -10,13 +11,10 @@ Each run writes `measured/ALGORITHM/ENV/SEED.json` when it ends; a later call me
 import argparse
 import datetime
 import functools
-import importlib.metadata
 import json
 import os
 import platform
 import subprocess
-import tempfile
-import time
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +23,8 @@ from typing import Any
 import numpy as np
 
 import rltrainer as rl
+from rltrainer.tools.recipes.measured import FILE, measured, ranked
+from rltrainer.tools.verification import NUM_EPISODES, measure_run, versions
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
@@ -32,9 +32,10 @@ BEFORE = HERE / "recipes.json"
 """Three seeds of an earlier version, without curves, for recipes that have no file yet."""
 WEIGHTS = HERE.parent / "tests" / "compile" / "same_weights.json"
 SEEDS = range(1, 11)
-NUM_EPISODES = 100
-FRESH_SEED = 100_001
-"""Seeds episodes that no test step has seen."""
+PACKED, LEAST = FILE, 3
+"""What the package holds of the runs, and how many a recipe must have."""
+PAGE, CHOICES = HERE.parent / "docs" / "guides" / "recipes.md", "<!-- python -m benchmarks.recipes --write -->"
+"""Where the docs show what `rl.train` picks: the table after this line."""
 LONGEST = 1800
 """Seconds a seed that are still measured if no recipe is named."""
 ROW_NAMES = {"qrdqn": "qr_dqn", "td3bc": "td3_bc"}
@@ -45,54 +46,17 @@ NOTES = [
 """What is known of scores far from the published ones."""
 
 
-class LearningCurve(rl.TrainerHook):
-    """Keeps env steps, mean return and the processor's seconds of each test step."""
-
-    def __init__(self) -> None:
-        self.env_step: list[int] = []
-        self.score: list[float] = []
-        self.seconds: list[float] = []
-
-    def test_log(self, ctx: rl.TrainerContext, stats: rl.CollectStats) -> None:
-        """Keep a test step's numbers."""
-        self.env_step.append(ctx.env_step)
-        self.score.append(round(float(stats.returns.mean()), 2))
-        self.seconds.append(round(time.process_time(), 2))
-
-
 def measure(jobs: list[tuple[str, int]], number: int, num_env_steps: int | None = None) -> Path:
     """Train one seed of a recipe, play its best algorithm in fresh episodes, and write its file."""
     name, seed = jobs[number]
-    recipe = rl.recipes.get(name).with_fields(seed=seed, verbose=False, show_progress=False)
+    recipe, load = rl.recipes.get(name).with_fields(seed=seed), os.getloadavg()[0]
     recipe = recipe if num_env_steps is None else recipe.with_fields(num_env_steps=num_env_steps)
-    curve, load, started = LearningCurve(), os.getloadavg()[0], time.perf_counter()
-    before = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        # Checkpoints of large buffers take time that is not the recipe's.
-        checkpoint = rl.CheckpointParams(Path(folder) / "checkpoints", every=rl.Every(10**9, "epoch"), keep_best=0)
-        live: Any = {"checkpoint": checkpoint, "hooks": (curve,)}
-        result, failed = None, None
-        try:
-            result = rl.recipes.run_recipe(recipe, rl.RunFolder(Path(folder)), **live)
-        except rl.RLTrainerError as error:  # such as weights that are not finite
-            failed = str(error)
-    seconds, processor_seconds = time.perf_counter() - started, time.process_time() - before
-    if result is None:
-        score = min(curve.score)
-    else:
-        envs = recipe.make_envs(20, for_tests=True, seed=FRESH_SEED)
-        stats = rl.Collector(result.algorithm.policy, envs).collect(num_episodes=NUM_EPISODES, explore=False)
-        envs.close()
-        score = round(float(stats.returns.mean()), 2)
-    found = {
-        "score": score, "failed": failed,
-        "curve": {
-            "env_step": curve.env_step, "score": curve.score,
-            "processor_seconds": [round(each - before, 2) for each in curve.seconds],
-        },
-        "seconds": round(seconds, 1), "processor_seconds": round(processor_seconds, 1),
+    run = measure_run(recipe)
+    found = run | {
+        "processor_seconds": max(run["curve"]["processor_seconds"], default=0.0),
         "load": [round(load, 1), round(os.getloadavg()[0], 1)], "date": datetime.date.today().isoformat(),
-        "commit": commit(), "versions": versions(), "machine": machine(), "settings": settings(name),
+        "commit": commit(), "versions": {**versions(), "python": platform.python_version()}, "machine": machine(),
+        "settings": settings(name),
     }  # fmt: skip
     path = file_of(name, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,13 +79,6 @@ def settings(name: str) -> dict[str, Any]:
     weights = json.loads(WEIGHTS.read_text()).get(f"{ROW_NAMES.get(algorithm, algorithm)}, uncompiled")
     rounded = None if weights is None else round(sum(weights["projections"].values()), 3)
     return {"recipe": {key: each for key, each in table.items() if not key.startswith("publi")}, "weights": rounded}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what a score may depend on."""
-    return {each: importlib.metadata.version(each) for each in ("torch", "gymnasium", "numpy")} | {
-        "rltrainer": rl.__version__, "python": platform.python_version(),
-    }  # fmt: skip
 
 
 def commit() -> str:
@@ -237,6 +194,54 @@ def score_at(curve: dict[str, list[float]], axis: str, limit: float) -> float:
     return curve["score"][max(0, int(np.searchsorted(curve[axis], limit, side="right")) - 1)]
 
 
+def packed() -> str:
+    """Return what the package holds of the runs, `measured.json`: of each recipe with `LEAST` runs as it is now."""
+    lines = []
+    for name in rl.recipes.names():
+        now = settings(name)
+        runs = [each for each in runs_of(name).values() if each["settings"] == now and each["curve"]["score"]]
+        if len(runs) < LEAST:
+            continue
+        longest = max((run["curve"] for run in runs), key=lambda curve: len(curve["score"]))
+        length = len(longest["score"])
+        seconds = [run["curve"]["processor_seconds"] for run in runs if len(run["curve"]["score"]) == length]
+        # A failed run stays at its lowest.
+        rows = [run["curve"]["score"] for run in runs]
+        found = {
+            "env_step": longest["env_step"], "seconds": rounded(np.median(seconds, axis=0)),
+            "curves": [rounded(row + [min(row)] * (length - len(row))) for row in rows],
+            "scores": rounded([run["score"] for run in runs]),
+        }  # fmt: skip
+        lines.append(f"{json.dumps(name)}: {json.dumps(found, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def rounded(values: Any) -> list[float]:
+    """Return numbers of four digits."""
+    numbers = [float(f"{value:.4g}") for value in values]
+    return [int(number) if number.is_integer() else number for number in numbers]
+
+
+def choices() -> str:
+    """Return the table of what `rl.train` picks for each env."""
+    envs: dict[str, list[str]] = {}
+    for name in rl.recipes.names():
+        envs.setdefault(name.partition("/")[2], []).append(name)
+    lines = ["| env | seconds | the best measured recipe | others |", "|---|---|---|---|"]
+    for env, names in sorted(envs.items()):
+        seconds, scores = ranked(names)
+        cells = [f"`{name.partition('/')[0]}` {score:.4g}" for name, score in scores.items() if np.isfinite(score)]
+        if cells:
+            lines.append(f"| `{env}` | {seconds:.0f} | {cells[0]} | {', '.join(cells[1:])} |")
+    return "\n".join(lines)
+
+
+def with_choices(page: str) -> str:
+    """Return a page with the table of today, in the place of its older one."""
+    before, mark, rest = page.partition(f"{CHOICES}\n\n")
+    return f"{before}{mark}{choices()}\n\n" + rest.partition("\n\n")[2]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", choices=rl.recipes.names(), action="append", default=[], metavar="NAME")
@@ -250,6 +255,9 @@ def main() -> None:
         if jobs:
             rl.run_seeds(functools.partial(measure, jobs), range(len(jobs)))
     (HERE / "recipes.md").write_text(table())
+    PACKED.write_text(packed())
+    measured.cache_clear()
+    PAGE.write_text(with_choices(PAGE.read_text()))
 
 
 if __name__ == "__main__":

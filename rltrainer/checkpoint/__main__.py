@@ -1,4 +1,7 @@
-"""`python -m rltrainer.checkpoint verify PATH`: the contents of a checkpoint, or all of a run, and their state."""
+"""`python -m rltrainer.checkpoint verify PATH`: the contents of a checkpoint, or all of a run, and their state.
+
+`rltrainer doctor` looks at the set-up, `rltrainer verify` at what it learns.
+"""
 
 import argparse
 import os

@@ -77,6 +77,27 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Array:
     return _array(((first > second) + 0.5 * (first == second)).mean(axis=(-3, -2, -1)))
 
 
+def rank_test(scores: ArrayLike, others: ArrayLike) -> float:
+    """Return the probability that runs which are as good as others rank as low among them as these, or lower.
+
+    It is the exact one-sided test of Mann and Whitney (1947): each way to choose R of all R + S scores is as likely.
+    Equal scores share their mean rank. No probability is below 1 / C(R + S, R). Both are runs `[R]`, `[S]` of one task;
+    others are a `ParamsError`.
+    """
+    found, other = _checked("rank_test", "scores", scores), _checked("rank_test", "others", others)
+    for field, each in (("scores", found), ("others", other)):
+        if each.ndim != 2 or each.shape[1] != 1:
+            raise ParamsError.about("rank_test", field, "must be runs [R] of one task", each.shape)
+    both = np.concatenate([found, other])[:, 0]
+    # Twice the mean rank, a whole number: the scores below twice, and equal ones once.
+    ranks = 2 * (both[:, None] > both).sum(1) + (both[:, None] == both).sum(1)
+    ways = np.zeros((len(found) + 1, int(ranks.sum()) + 1))  # of j scores with some sum of ranks
+    ways[0, 0] = 1
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, :-rank].copy()
+    return float(ways[-1, : ranks[: len(found)].sum() + 1].sum() / ways[-1].sum())
+
+
 def bootstrap_interval(
     statistic: Callable[..., Array], *scores: ArrayLike,
     confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0,

@@ -47,7 +47,7 @@ def test_it_holds_the_package_and_nothing_else_and_says_what_pyproject_says(whee
     }
     about = {name for name in names if name.startswith(f"rltrainer-{rl.__version__}.dist-info/")}
     assert names - about == package
-    assert {"rltrainer/py.typed", "rltrainer/__init__.py"} <= package
+    assert {"rltrainer/py.typed", "rltrainer/__init__.py", "rltrainer/tools/recipes/measured.json"} <= package
     assert {name.partition("/")[2] for name in about} == {
         "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"
     }  # fmt: skip

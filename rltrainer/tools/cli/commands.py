@@ -9,6 +9,7 @@ from rltrainer.tools.cli.doctor import doctor
 from rltrainer.tools.cli.run_commands import evaluate, export, plot, record, resume, watch
 from rltrainer.tools.cli.sweep_command import sweep
 from rltrainer.tools.cli.train_command import train
+from rltrainer.tools.cli.verify import verify
 from rltrainer.tools.recipes import get, names
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, OFFLINE, takes
 
@@ -72,5 +73,5 @@ def commands() -> None:
     """Train, evaluate, record and plot reinforcement-learning agents."""
 
 
-for command in (train, sweep, resume, evaluate, watch, record, plot, export, list_command, doctor):
+for command in (train, sweep, resume, evaluate, watch, record, plot, export, list_command, doctor, verify):
     commands.add_command(command)

@@ -63,7 +63,8 @@ class Doctor(click.Group):
 def doctor(ctx: click.Context) -> None:
     """Show what this machine has for training.
 
-    `doctor env ENV` checks an env.
+    `doctor env ENV` checks an env. `verify` looks at what is learnt here, `python -m rltrainer.checkpoint verify` at
+    files.
     """
     if ctx.invoked_subcommand is None:
         for name, found in machine():

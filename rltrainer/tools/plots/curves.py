@@ -66,7 +66,7 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
         figure, grid = new_figure(title, len(panels), num_columns=min(len(panels), 3))
         for axes, (env, groups) in zip(grid, panels.items(), strict=True):
             for index, (name, of_name) in enumerate(curves[env].items()):
-                _draw_group(axes, index, name, of_name, confidence)
+                draw_group(axes, index, name, of_name, confidence)
             units = dict.fromkeys(step_unit(run) for of_name in groups.values() for run in of_name)
             count_steps(axes, " or ".join(units))
             axes.set_ylabel(label(value.replace("/", " ")))
@@ -77,7 +77,8 @@ def learning_curves(runs: Runs, value: str = "test/return", *, confidence: float
     return figure
 
 
-def _draw_group(axes: Axes, index: int, name: str, curves: list[Curve], confidence: float) -> None:
+def draw_group(axes: Axes, index: int, name: str, curves: list[Curve], confidence: float) -> None:
+    """Draw the curves of a group's runs as thin lines, and their interquartile mean with its interval."""
     style = line(index)
     text = label(name if len(curves) == 1 else f"{name} ({len(curves)} runs)")
     if len(curves) == 1:

@@ -75,25 +75,32 @@ def page(run: AnyRun, path: str | os.PathLike[str] | None = None) -> Path:
     return path
 
 
+def head(title: str) -> str:
+    """Return the top of a page, with its title."""
+    name = escape(title)
+    return "\n".join([
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>',
+        f"<h1>{name}</h1>",
+    ])  # fmt: skip
+
+
 def _lines(run: Run, path: Path, seeds: list[Run]) -> Iterator[str]:
     title = run_data.title_of(run)
-    name = escape(f"{title.partition(', seed')[0]}, {len(seeds)} seeds" if seeds else title)
-    yield f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{name}</title>'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n</head>\n<body>'
-    yield f"<h1>{name}</h1>"
+    yield head(f"{title.partition(', seed')[0]}, {len(seeds)} seeds" if seeds else title)
     for each in seeds or [run]:
         reason = each.stop_reason
         state, words = ("unfinished", "not finished") if reason is None else ("finished", f"finished: {reason}")
         best = f"{each.name}: best score {dict(_facts(each)).get('best score', 'none')}; " if seeds else ""
         yield f'<p class="status {state}">{escape(best + words)}</p>'
     if drawn := [each for each in seeds if curve(each, "test/return")]:
-        yield _picture(learning_curves(drawn), "learning curves: mean return of test episodes over steps, all seeds")
+        yield picture(learning_curves(drawn), "learning curves: mean return of test episodes over steps, all seeds")
     if not seeds:
         yield from _cards(dict(_facts(run)))
         if curve(run, "test/return") or curve(run, "training/return"):
             yield "<h2>Returns</h2>"
-            yield _picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
+            yield picture(learning_curve(run), "learning curve: mean return of test and training episodes over steps")
         yield from _videos(run, path)
         yield from _metrics(run)
         if timing := dict(_timing(run)):
@@ -147,10 +154,11 @@ def _metrics(run: Run) -> Iterator[str]:
             found = {name: each for name, each in found.items() if name not in drawn}
         if found:
             yield f"<h2>{escape(kind.capitalize())}</h2>"
-            yield _picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
+            yield picture(draw_panels(found, step_unit(run)), f"{kind}: {', '.join(found)}")
 
 
-def _picture(figure: Figure, words: str) -> str:
+def picture(figure: Figure, words: str) -> str:
+    """Return a figure as an image within the page; the words are for who does not see it."""
     # SVG is sharp at any size; as the source of an image it cannot run scripts.
     file = io.BytesIO()
     with drawing():

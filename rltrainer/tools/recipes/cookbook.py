@@ -22,6 +22,7 @@ from rltrainer.files.regular_file import open_regular, read_text
 from rltrainer.loggers import RunFolder
 from rltrainer.state.plain import PlainReader
 from rltrainer.tools.recipes.algorithms import ALGORITHMS, algorithm_named
+from rltrainer.tools.recipes.measured import ranked
 from rltrainer.tools.recipes.recipe import AnyRecipe, OfflineRecipe, Recipe
 from rltrainer.validation.suggestions import did_you_mean
 
@@ -52,10 +53,12 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
     return read_recipe(algorithm, env, _tables(algorithm)[env])
 
 
-def find(env: str, algorithm: str | None = None) -> Recipe | None:
-    """Return the recipe for an env or another version of it, of this algorithm or of the best one with a recipe.
+def find(env: str, algorithm: str | None = None) -> tuple[Recipe, str] | None:
+    """Return the recipe for an env or another version of it, and words on the choice, which is the best measured one.
 
-    All Atari games train with the same settings, so a game without a recipe gets another game's.
+    The best has the highest mean test score after the seconds in which the quickest recipe of that env ends. Without a
+    measured recipe it is a guess. All Atari games train with the same settings, so a game without a recipe gets another
+    game's.
     """
     order = [algorithm] if algorithm else ["sac", "ppo", *ALGORITHMS]  # SAC has no recipes for discrete actions
     for is_meant in (
@@ -63,9 +66,18 @@ def find(env: str, algorithm: str | None = None) -> Recipe | None:
         lambda other: _without_version(other) == _without_version(env),
         lambda other: is_atari(other) and is_atari(env),
     ):
-        for each in order:
-            if found := next(filter(is_meant, _tables(each)), None):
-                return get(each, found)
+        envs = [next(filter(is_meant, _tables(each)), None) for each in order]
+        names = list(dict.fromkeys(f"{each}/{found}" for each, found in zip(order, envs, strict=True) if found))
+        if not names:
+            continue
+        seconds, scores = ranked(names)
+        recipe = get(next(iter(scores), names[0]))
+        words = f"recipe {recipe.name} ({recipe.source})"
+        if len(scores) > 1:
+            words += f", the best of {len(scores)} that were measured, at {seconds:.0f} s"
+        elif len(names) > 1:
+            words += ", the only one that was measured" if scores else ", a guess, as none was measured"
+        return recipe, words
     return None
 
 

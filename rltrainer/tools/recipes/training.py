@@ -344,11 +344,11 @@ def choose_recipe(env: Any, algorithm: Any, shape: dict[str, Any], data: Any = N
     has_name = isinstance(env, str) and not isinstance(algorithm, type)
     if algorithm is None and "offline_share" in shape:  # the best recipe may be of an algorithm that cannot learn so
         has_name = False
-    found = cookbook.find(env, algorithm) if has_name else None
-    if found is None:
+    if (choice := cookbook.find(env, algorithm) if has_name else None) is None:
         recipe = recommended_recipe(env, algorithm, shape, None)
-        return recipe, f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm_name}"
-    words = f"recipe {found.name} ({found.source})"
+        words = f"no recipe for {recipe.env_name}, so the recommended settings of {recipe.algorithm_name}"
+        return recipe, words if algorithm is not None or "start" in shape else f"{words}, a guess"
+    found, words = choice
     both = {name: shape[name] for name in ("data", "offline_share") if name in shape}
     return found.with_fields(env=env, **both), words if found.env == env else f"{words}, as there is none for {env}"
 

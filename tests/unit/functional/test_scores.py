@@ -56,6 +56,29 @@ def test_probability_of_improvement() -> None:
     assert module.probability_of_improvement([0.0], [1.0, 2.0]) == 0.0
 
 
+@pytest.mark.parametrize(("scores", "others", "expected"), [
+    ([1.0], [2.0, 3.0], 1 / 3),
+    ([2.5], [2.0, 3.0], 2 / 3),
+    ([1.0, 2.0], [3.0, 4.0, 5.0], 1 / 10),  # one of C(5, 2)
+    ([1.0, 3.0], [2.0, 4.0, 5.0], 2 / 10),  # ranks 1 + 3, or 1 + 2
+    ([2.0, 3.0], [1.0], 1.0),
+    ([1.0], [1.0, 2.0], 2 / 3),  # each of the equal ones has rank 1.5
+    ([0.0] * 4, [1.0] * 10, 1 / 1001),
+])  # fmt: skip
+def test_rank_test(scores: list[float], others: list[float], expected: float) -> None:
+    assert module.rank_test(scores, others) == pytest.approx(expected)
+
+
+def test_the_rank_test_counts_all_choices() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        both = generator.integers(6, size=9).astype(float)  # with many equal ones
+        better = [[(x > y) + (x == y) / 2 for y in both] for x in both]
+        sums = [sum(sum(better[i]) for i in chosen) for chosen in itertools.combinations(range(9), 4)]
+        expected = np.mean(np.array(sums) <= sums[0] + 1e-9)  # the first choice is of the first four
+        assert module.rank_test(both[:4], both[4:]) == pytest.approx(expected)
+
+
 def test_an_interval_is_that_of_all_resamples() -> None:
     # Two runs, 0 and 1: the four resamples have the means 0, 1/2, 1/2, 1. The middle half is at 1/2; 95 % hold all.
     assert bootstrap_interval(mean_score, [0.0, 1.0], confidence=0.4) == (0.5, 0.5)
@@ -127,3 +150,9 @@ def test_other_arguments_are_refused() -> None:
         module.probability_of_improvement([[1.0, 2.0]], [[1.0]])
     with pytest.raises(ParamsError, match="Each task needs as many runs as the others"):
         interquartile_mean([[1.0, 2.0], [3.0]])
+
+
+@pytest.mark.parametrize(("field", "scores"), [("scores", ([[1.0, 2.0]], [1.0])), ("others", ([1.0], [[[1.0]]]))])
+def test_a_rank_test_is_of_one_task(field: str, scores: tuple[module.ArrayLike, module.ArrayLike]) -> None:
+    with pytest.raises(ParamsError, match=rf"^rank_test.{field}: must be runs \[R\] of one task; got"):
+        module.rank_test(*scores)

@@ -34,6 +34,7 @@ def test_defaults_are_those_that_the_help_shows() -> None:
         "evaluate --num-episodes": 20, "evaluate --seed": 10_001, "evaluate --device": "auto",
         "watch --num-episodes": 1, "watch --seed": 10_001, "watch --device": "auto",
         "record --num-episodes": 1, "record --seed": 10_001, "record --device": "auto",
+        "verify --folder": "verified", "verify --seed": 11,
         "plot --value": "test/return",
     }  # fmt: skip
 

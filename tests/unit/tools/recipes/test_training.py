@@ -7,6 +7,7 @@ import pickle
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -27,10 +28,15 @@ from tests.unit.tools.refusals import error_text, refuses
 SHORT: dict[str, Any] = {"num_env_steps": 1024, "max_epochs": 2, "test_step_num_episodes": 2, "show_progress": False}
 
 
-def test_three_lines_train_and_say_what_they_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_lines_train_and_say_what_they_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], measured_as: Callable[..., None]
+) -> None:
+    measured_as({"ppo/CartPole-v1": [[500.0]], "dqn/CartPole-v1": [[9.0]]}, 12.0)
     result = rl.train("CartPole-v1", folder=tmp_path, **SHORT)
     first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first == f"rl.train: recipe ppo/CartPole-v1 (RL Zoo); 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
+    why = "the best of 2 that were measured, at 12 s"
+    text = f"rl.train: recipe ppo/CartPole-v1 (RL Zoo), {why}; 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
+    assert first == text
     assert second.startswith("networks on cpu, as ")
     assert (type(result.algorithm), result.info.env_step) == (rl.PPO, 1024)
     assert result.recipe.params == rl.recipes.get("ppo", "CartPole-v1").params
@@ -99,7 +105,7 @@ def test_an_env_of_ones_own_gets_recommended_settings(tmp_path: Path, capsys: py
     short = SHORT | {"num_env_steps": 2100, "warmup_num_env_steps": 2050}
     result = rl.train(Walking, folder=tmp_path, **short)
     out = capsys.readouterr().out
-    text = "rl.train: no recipe for Walking, so the recommended settings of sac; 2,100 env steps, to "
+    text = "rl.train: no recipe for Walking, so the recommended settings of sac, a guess; 2,100 env steps, to "
     assert out.startswith(text + str(tmp_path / "sac_Walking"))
     assert (type(result.algorithm), result.recipe.trainer["batch_size"]) == (rl.SAC, 256)
     discrete = rl.train(CountingEnv, folder=tmp_path, num_envs=80, **SHORT | {"num_env_steps": 5120})
@@ -133,12 +139,14 @@ def test_what_envs_tell_is_logged(keys: Any, tmp_path: Path) -> None:
     assert rl.recipes.recipe_of(result.folder, env=Arriving) == result.recipe
 
 
-def test_another_version_of_an_env_is_said() -> None:
+def test_another_version_of_an_env_is_said(measured_as: Callable[..., None]) -> None:
+    measured_as({"ppo/CartPole-v1": [[500.0]]})
     recipe, words = choose_recipe("CartPole-v0", None, {})
     assert (recipe.env, recipe.name) == ("CartPole-v0", "ppo/CartPole-v0")
-    assert words == "recipe ppo/CartPole-v1 (RL Zoo), as there is none for CartPole-v0"
+    why = "recipe ppo/CartPole-v1 (RL Zoo), the only one that was measured"
+    assert words == f"{why}, as there is none for CartPole-v0"
     recipe, words = choose_recipe("CartPole", None, {})
-    assert (recipe.env, words) == ("CartPole-v1", "recipe ppo/CartPole-v1 (RL Zoo)")  # the newest that there is
+    assert (recipe.env, words) == ("CartPole-v1", why)  # the newest that there is
 
 
 @pytest.mark.parametrize(("algorithm", "fields", "num_steps", "words"), [
