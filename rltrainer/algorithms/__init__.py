@@ -21,6 +21,7 @@ from rltrainer.algorithms.policy_gradient.impala import IMPALA, IMPALAParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import RecurrentPPO
 from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEParams
+from rltrainer.algorithms.policy_gradient.rnd import RND, RNDParams
 from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
@@ -31,12 +32,11 @@ from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
-    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "SAC", "TD3",
-    "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
+    "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE", "RND", "SAC",
+    "TD3", "TD3BC", "TQC", "TRPO", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params", "CQLParams",
     "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
     "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
     "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
-    "REINFORCEParams", "ReBRAC", "ReBRACParams",
-    "RecurrentPPO", "SACParams", "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load",
-    "load_policy", "rms_prop",
+    "REINFORCEParams", "RNDParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue",
+    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
 ]  # fmt: skip

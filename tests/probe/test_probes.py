@@ -10,7 +10,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.collect.action_selection import random_action
-from tests.fakes import POLICY_OPTIONS
+from tests.fakes import POLICY_OPTIONS, RNDOfPPO
 from tests.probe import envs as probes
 from tests.probe import tensor_envs
 from tests.probe.envs import ActionFromObs, Discounting, ProbeEnv
@@ -76,6 +76,7 @@ ALGORITHMS |= {
     "c51": (maker(rl.C51, quick_dqn(rl.C51Params, epsilon=0.5)), best_q, False),
     "qr_dqn": (maker(rl.QRDQN, quick_dqn(rl.QRDQNParams, epsilon=0.5)), best_q, False),
     "pqn": (maker(rl.PQN, quick(rl.PQNParams, epsilon=0.5)), best_q, False),
+    "rnd": (maker(RNDOfPPO, rl.RNDParams(weight=0.01, lr=1e-2)), None, False),
     "discrete_sac": (maker(rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
     "td3": (maker(rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
     "ddpg": (maker(rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
@@ -100,7 +101,7 @@ OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
 }
 
 
-ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "pqn", "dqn", "sac")
+ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "pqn", "rnd", "dqn", "sac")
 """Algorithms that solve the same probes as envs of tensors, too: from whole rollouts that lie on the device."""
 CASES = [
     *(pytest.param(name, probes, id=name) for name in ALGORITHMS),

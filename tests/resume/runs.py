@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from tests.fakes import POLICY_OPTIONS, counting_envs
+from tests.fakes import POLICY_OPTIONS, RNDOfPPO, counting_envs
 from tests.resume.steered import negative_distance
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -28,6 +28,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "trpo": (rl.TRPO, rl.ActorCritic, BOX),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE),
+    "rnd": (RNDOfPPO, rl.ActorCritic, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE),
@@ -47,7 +48,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
+    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn", "rnd",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq",
     "a2c_sde", "sac_sde", "ddpg_drifting",
@@ -117,6 +118,7 @@ def build(
     params = algorithm_class.__init__.__annotations__["params"].__args__[0]
     changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
     changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else {}
+    changes |= {"separate_value": True, "share": 0.5} if kind == "rnd" else {}
     algorithm = algorithm_class(policy, params(**changes))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))
