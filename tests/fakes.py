@@ -79,7 +79,7 @@ POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
     rl.DDPG: {"num_critics": 1}, rl.REDQ: {"num_critics": 3}, rl.TQC: {"num_outputs": 5},
     rl.CrossQ: {"net": rl.NetParams(norm="batch_renorm")},
     rl.C51: {"v_min": -2.0, "v_max": 2.0, "num_atoms": 21}, rl.QRDQN: {"num_quantiles": 5},
-    rl.PQN: rl.PQN.policy_options,
+    rl.PQN: rl.PQN.policy_options, rl.RecurrentPQN: rl.PQN.policy_options,
 }  # fmt: skip
 """Options without which a policy is none of the algorithm's, or a dull one."""
 

@@ -28,7 +28,7 @@ KEPT = {
 
 MOVED = {
     # In tables of all algorithms, others stand for these. Their own tests and the contract are fast.
-    r"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[](crossq|pqn|rebrac|rnd|rnd_paper|rnd_box)[-\]]"
+    r"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[](crossq|pqn|rebrac|recurrent_pqn|rnd|rnd_paper|rnd_box)[-\]]"
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
 

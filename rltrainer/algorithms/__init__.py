@@ -27,6 +27,7 @@ from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
 from rltrainer.algorithms.q_learning.pqn import PQN, PQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
+from rltrainer.algorithms.q_learning.recurrent_pqn import RecurrentPQN
 from rltrainer.schedules import ScheduledValue
 from rltrainer.updates.optimizer import Optimizer
 from rltrainer.updates.torch_optimizer import rms_prop
@@ -37,6 +38,6 @@ __all__ = [
     "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC",
     "DiscreteSACParams", "DoubleDQN", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm", "OffPolicyParams",
     "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams", "REDQParams",
-    "REINFORCEParams", "RNDParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue",
-    "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
+    "REINFORCEParams", "RNDParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "RecurrentPQN", "SACParams",
+    "ScheduledValue", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "load", "load_policy", "rms_prop",
 ]  # fmt: skip

@@ -105,9 +105,9 @@ class OnPolicyAlgorithm(Algorithm):
         if self.plan.varies_in_length:
             # Each size is a shape to compile: the next power of two.
             size = power_of_two(num_steps)
-        return self._split(num_steps, size if batch_size is None else min(batch_size, size), num_rows)
+        return self.split(num_steps, size if batch_size is None else min(batch_size, size), num_rows)
 
-    def _split(self, num_steps: int, size: int, num_rows: int) -> Split:
+    def split(self, num_steps: int, size: int, num_rows: int) -> Split:
         """Split the valid steps of all rows into minibatches of at most this size.
 
         All ranks have equally many, which may be larger where other ranks have fewer valid steps.

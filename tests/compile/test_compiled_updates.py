@@ -36,6 +36,7 @@ MAKERS: dict[str, Any] = {
     "trpo": (rl.TRPO, rl.ActorCritic, BOX, rl.TRPOParams()),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE, rl.PQNParams(lr=1e-3)),
+    "recurrent_pqn": (rl.RecurrentPQN, rl.RecurrentQNetwork, DISCRETE, rl.PQNParams(lr=1e-3)),
     "rnd": (RNDOfPPO, rl.ActorCritic, DISCRETE, rl.RNDParams(weight=rl.LinearSchedule(1.0), normalize_bonus=True)),
     "rnd_paper": (RNDOfPPO, rl.ActorCritic, BOX, PAPERS_RND),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),

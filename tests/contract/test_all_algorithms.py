@@ -41,6 +41,7 @@ ON_POLICY: dict[str, Make] = {
         ("recurrent_ppo", rl.RecurrentPPO, 3, {"_box": rl.PPOParams(value_clip=0.2)}),
         ("reinforce", rl.REINFORCE, 3, {}),
         ("pqn", rl.PQN, 1, {}),
+        ("recurrent_pqn", rl.RecurrentPQN, 1, {}),
     )
     for kind in list(SPACES)[:num_kinds]
 }

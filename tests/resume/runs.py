@@ -28,6 +28,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "trpo": (rl.TRPO, rl.ActorCritic, BOX),
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE),
+    "recurrent_pqn": (rl.RecurrentPQN, rl.RecurrentQNetwork, DISCRETE),
     "rnd": (RNDOfPPO, rl.ActorCritic, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
@@ -48,7 +49,8 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX),
 }
 RUNS = [
-    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn", "rnd",
+    "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn",
+    "recurrent_pqn", "rnd",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq",
     "a2c_sde", "sac_sde", "ddpg_drifting",

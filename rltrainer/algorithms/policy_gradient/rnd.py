@@ -115,7 +115,7 @@ class RND(OnPolicyAlgorithm):
         self.critic: Chain | None = None
         trained = {"predictor": self.predictor}
         if params.separate_value:
-            trained["critic"] = self.critic = self._made(dataclasses.replace(policy.net_params, dropout=0.0), 1)
+            trained["critic"] = self.critic = self._made(dataclasses.replace(net, keys=None), 1)
         self.bonus_optimizer = self.make_optimizer(params, **trained)
         self.weight = ScheduledValue(params.weight, self.device)
 
