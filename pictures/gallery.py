@@ -106,6 +106,7 @@ GROUPS: dict[str, dict[str, Callable[[str], Path]]] = {
         "sac_pendulum": functools.partial(played, env="Pendulum-v1", max_episode_steps=100),
         "ppo_mujoco": curve,
         "recurrent_ppo": curve,
+        "sparse_rewards": lambda name: curves(name, "without a bonus", "with one"),
         "custom_env": curve,
         "many_workers": curve,
         "multi_agent": team,
