@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests import this file too
 
 from bit_flip import BitFlip
 from catch import Catch
+from chain import Chain
 from identity import Identity
 from no_velocities import InGroups, NoVelocities, TensorNoVelocities
 from one_update_old import OneUpdateOld
@@ -281,6 +282,7 @@ REDQ_STEPS = SAC_STEPS | {"warmup_num_env_steps": 500, "update_step_num_gradient
 PENDULUM_STEPS = {
     "num_envs": 4, "collection_step_num_env_steps": 4096, "batch_size": 64, "update_step_num_repetitions": 10
 }  # fmt: skip
+CHAIN_STEPS = {"collection_step_num_env_steps": 256, "batch_size": 64, "update_step_num_repetitions": 10}
 BIT_FLIP = DQN_STEPS | {
     "test_episodes": 100, "collection_step_num_env_steps": 8, "update_step_num_gradient_steps_per_sample": 0.125,
     "compute_score_fn": success_of_bit_flip,
@@ -309,6 +311,12 @@ def no_velocities(algorithm: Any, policy: dict[str, Any], goal: Goal | None = No
         env, agent(algorithm, policy, gamma=0.98, gae_lambda=0.8, **schedules), 450, 98_304, 4096, goal=goal,
         collection_step_num_env_steps=256, batch_size=None, update_step_num_repetitions=10,
     )  # fmt: skip
+
+
+def ppo_with_bonus(observation_space: Any, action_space: Any) -> rl.RND:
+    """Return RND as in the paper around PPO."""
+    ppo = rl.PPO(rl.ActorCritic.for_spaces(observation_space, action_space), rl.PPOParams(gamma=0.999))
+    return rl.RND(ppo, rl.RNDParams(separate_value=True, weight=0.5, share=0.25, lr=1e-4))
 
 
 def images(layout: str) -> dict[str, Task]:
@@ -347,6 +355,17 @@ TASKS: dict[str, Task] = {
     "pqn_cartpole": on_policy(  # the recipe
         "CartPole-v1", agent(rl.PQN, {"hidden_sizes": (120, 84)} | rl.PQN.policy_options), 475, 499_712, 31_232,
         num_envs=4, num_seeds=3, collection_step_num_env_steps=512, batch_size=128, update_step_num_repetitions=4),
+    "recurrent_pqn_no_velocities": on_policy(
+        NoVelocities,
+        agent(rl.RecurrentPQN, {"normalize_obs": True} | rl.RecurrentPQN.policy_options, lr=rl.LinearSchedule(1e-3),
+              td_lambda=0.9, epsilon=rl.LinearSchedule(1.0, 0.05, until=0.3)),
+        450, 200_000, 8192, num_envs=16, num_seeds=3, collection_step_num_env_steps=1024, batch_size=256,
+        update_step_num_repetitions=4),
+    "rnd_chain": on_policy(Chain, ppo_with_bonus, 1.0, 10_000, 1024, num_seeds=3, **CHAIN_STEPS),
+    "ppo_chain": on_policy(
+        Chain, agent(rl.PPO), 1.0, 10_000, 1024, goal=below(0.5, "without a bonus"), num_seeds=3, **CHAIN_STEPS),
+    "dqn_chain": off_policy(
+        Chain, agent(rl.DQN), 1.0, 10_000, 1000, goal=below(0.5, "without a bonus"), num_seeds=3, **DQN_STEPS),
     "dqn_cartpole": off_policy("CartPole-v1", DQN_CARTPOLE, 475, 50_000, 1000, **DQN_STEPS),
     "prioritized_dqn_cartpole": off_policy(
         "CartPole-v1", DQN_CARTPOLE, 475, 50_000, 1000, make_buffer=prioritized, **DQN_STEPS),

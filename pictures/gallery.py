@@ -107,6 +107,7 @@ GROUPS: dict[str, dict[str, Callable[[str], Path]]] = {
         "ppo_mujoco": curve,
         "recurrent_ppo": curve,
         "distillation": lambda name: curves(name, "the teacher", "its student"),
+        "sparse_rewards": lambda name: curves(name, "without a bonus", "with one"),
         "custom_env": curve,
         "many_workers": curve,
         "multi_agent": team,

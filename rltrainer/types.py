@@ -238,6 +238,11 @@ class DenseRollout(Rollout):
         """Return where a trajectory ended [T, N]: with its episode."""
         return self.done
 
+    @property
+    def next_obs(self) -> Tree:
+        """The true successors, a tree [T, N, ...]."""
+        return self.successor
+
     def successors_at(self, index: Tensor) -> Tree:
         """Return the true successors of the steps t * N + n [K], a tree [K, ...]."""
         return map_tree(lambda x: x.flatten(0, 1)[index], self.successor)

@@ -62,6 +62,19 @@ def tiny_actor_critic(envs: gym.vector.VectorEnv[Any, Any, Any], **options: Any)
     return rl.ActorCritic.for_envs(envs, hidden_sizes=(8,), **options)
 
 
+class RNDOfPPO(rl.RND):
+    """RND around PPO, made as other algorithms are, for tables of them."""
+
+    policy_class = rl.ActorCritic
+
+    def __init__(self, policy: Any, params: rl.RNDParams | None = None) -> None:
+        super().__init__(rl.PPO(policy), params)
+
+
+PAPERS_RND = rl.RNDParams(separate_value=True, weight=0.5, share=0.5, net=rl.NetParams(hidden_sizes=(16,)))
+"""RND as in the paper; a smaller share would leave small minibatches without a step."""
+
+
 POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
     rl.DDPG: {"num_critics": 1}, rl.REDQ: {"num_critics": 3}, rl.TQC: {"num_outputs": 5},
     rl.CrossQ: {"net": rl.NetParams(norm="batch_renorm")},
@@ -71,7 +84,7 @@ POLICY_OPTIONS: dict[type[rl.Algorithm], dict[str, Any]] = {
     rl.XQC: {"net": rl.NetParams(norm="unit_batch"), "num_atoms": 21},
     rl.SimbaV2: {"net": rl.NetParams(norm="unit_lerp"), "num_atoms": 21, "smooth_log_std": True},
     rl.C51: {"v_min": -2.0, "v_max": 2.0, "num_atoms": 21}, rl.QRDQN: {"num_quantiles": 5},
-    rl.PQN: rl.PQN.policy_options,
+    rl.PQN: rl.PQN.policy_options, rl.RecurrentPQN: rl.PQN.policy_options,
 }  # fmt: skip
 """Options without which a policy is none of the algorithm's, or a dull one."""
 

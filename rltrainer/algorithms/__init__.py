@@ -28,11 +28,13 @@ from rltrainer.algorithms.policy_gradient.impala import IMPALA, IMPALAParams
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.policy_gradient.recurrent_ppo import RecurrentPPO
 from rltrainer.algorithms.policy_gradient.reinforce import REINFORCE, REINFORCEParams
+from rltrainer.algorithms.policy_gradient.rnd import RND, RNDParams
 from rltrainer.algorithms.policy_gradient.trpo import TRPO, TRPOParams
 from rltrainer.algorithms.q_learning.c51 import C51, C51Params
 from rltrainer.algorithms.q_learning.dqn import DQN, DoubleDQN, DQNParams
 from rltrainer.algorithms.q_learning.pqn import PQN, PQNParams
 from rltrainer.algorithms.q_learning.qr_dqn import QRDQN, QRDQNParams
+from rltrainer.algorithms.q_learning.recurrent_pqn import RecurrentPQN
 from rltrainer.algorithms.symmetry import Symmetry
 from rltrainer.schedules import ScheduledValue
 from rltrainer.updates.optimizer import Optimizer
@@ -40,12 +42,12 @@ from rltrainer.updates.torch_optimizer import rms_prop
 
 __all__ = [
     "A2C", "BC", "C51", "CQL", "DDPG", "DQN", "FQE", "FQL", "IMPALA", "IQL", "PPO", "PQN", "QRDQN", "REDQ", "REINFORCE",
-    "SAC", "TD3", "TD3BC", "TQC", "TRPO", "XQC", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams", "C51Params",
-    "CQLParams", "CalQL", "CalQLParams", "CrossQ", "CrossQParams", "DDPGParams", "DQNParams", "DiscreteCQL",
-    "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "Distillation", "DistillationParams", "DoubleDQN",
-    "FQEParams", "FQLParams", "FlashSAC", "FlashSACParams", "IMPALAParams", "IQLParams", "OffPolicyAlgorithm",
-    "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams", "PQNParams", "QRDQNParams",
-    "REDQParams", "REINFORCEParams", "ReBRAC", "ReBRACParams", "RecurrentPPO", "SACParams", "ScheduledValue", "SimbaV2",
-    "SimbaV2Params", "Symmetry", "TD3BCParams", "TD3Params", "TQCParams", "TRPOParams", "XQCParams", "load",
-    "load_policy", "rms_prop",
+    "RND", "SAC", "TD3", "TD3BC", "TQC", "TRPO", "XQC", "A2CParams", "Algorithm", "AlgorithmParams", "BCParams",
+    "C51Params", "CQLParams", "CalQL", "CalQLParams", "CrossQ", "CrossQParams", "DDPGParams", "DQNParams",
+    "DiscreteCQL", "DiscreteCQLParams", "DiscreteSAC", "DiscreteSACParams", "Distillation", "DistillationParams",
+    "DoubleDQN", "FQEParams", "FQLParams", "FlashSAC", "FlashSACParams", "IMPALAParams", "IQLParams",
+    "OffPolicyAlgorithm", "OffPolicyParams", "OnPolicyAlgorithm", "OnPolicyBatch", "Optimizer", "PPOParams",
+    "PQNParams", "QRDQNParams", "REDQParams", "REINFORCEParams", "RNDParams", "ReBRAC", "ReBRACParams", "RecurrentPPO",
+    "RecurrentPQN", "SACParams", "ScheduledValue", "SimbaV2", "SimbaV2Params", "Symmetry", "TD3BCParams", "TD3Params",
+    "TQCParams", "TRPOParams", "XQCParams", "load", "load_policy", "rms_prop",
 ]  # fmt: skip

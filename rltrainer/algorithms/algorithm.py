@@ -207,20 +207,20 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             ParamsError: it cannot be followed, or the algorithm holds state that would not be saved; nothing changed.
         """
         self._check_policy()
-        part_state.check_all_is_saved(type(self).__name__, vars(self), self._parts())
+        part_state.check_all_is_saved(type(self).__name__, self.attributes(), self._parts())
         optimizers, is_ours = self._optimizers(), all(isinstance(o.method, Adam) for o in self._optimizers())
         self._execution.check_plan(plan, is_ours)
         for optimizer in optimizers:
             optimizer.check_plan(plan)
         if self._may_differ_from(dtype := plan.precision.weight_dtype):
-            for part in vars(self).values():
+            for part in self.attributes().values():
                 part_state.set_part_dtype(part, dtype)
         size = plan.update.accumulate
         if size != (1 if self.accumulation is None else self.accumulation.size):
             self.accumulation = None if size == 1 else Accumulation(size)
         for optimizer in optimizers:
             optimizer.gather_over(self.accumulation)
-        for module in itertools.chain.from_iterable(each.modules() for each in self._networks()):
+        for module in itertools.chain.from_iterable(each.modules() for each in self.networks()):
             if isinstance(module, TargetNetwork):
                 module.accumulation = self.accumulation
             elif isinstance(module, Dropout):
@@ -297,7 +297,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def state_dict(self) -> State:
         """Return everything that changes while training, and the construction for `rl.load`."""
         self.check_faults()
-        part_state.check_all_is_saved(type(self).__name__, vars(self), self._parts())
+        part_state.check_all_is_saved(type(self).__name__, self.attributes(), self._parts())
         parts = {name: part_state.part_state(part) for name, part in self._parts().items()}
         said = {"algorithm": type(self).__name__, "construction": self.to_plain()}
         return said | dtype_entry(self.policy.weight_dtype) | parts
@@ -452,7 +452,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def _begin_update(self) -> None:
         self._check_policy()
         progress = self.plan.progress()
-        for follower in vars(self).values():
+        for follower in self.attributes().values():
             if isinstance(follower, (Optimizer, ScheduledValue)):  # a union takes twice as long
                 follower.set_progress(progress)
 
@@ -472,15 +472,28 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         result.metrics = self.plan.ranks.means(result.metrics, self.device)
         return result
 
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes by name, among which its state is; of an algorithm around another one, both's."""
+        return vars(self)
+
+    def all_params(self) -> list[AlgorithmParams]:
+        """Return its hyperparameters; of an algorithm around another one, both's."""
+        return [self.params]
+
+    def called_methods(self) -> list[Callable[..., Any]]:
+        """Return the methods named in `methods_of_update`; of an algorithm around another one, both's."""
+        return [getattr(self, name) for name in self.methods_of_update]
+
     def optimizers_by_loss(self) -> dict[str, Optimizer]:
         """Return the optimizers by the loss that each minimises: `actor` of `actor_optimizer`, `` of `optimizer`."""
-        found = {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        found = {name: value for name, value in self.attributes().items() if isinstance(value, Optimizer)}
         return {name.removesuffix("optimizer").rstrip("_"): optimizer for name, optimizer in found.items()}
 
     def _optimizers(self) -> list[Optimizer]:
-        return [value for value in vars(self).values() if isinstance(value, Optimizer)]
+        return [value for value in self.attributes().values() if isinstance(value, Optimizer)]
 
-    def _networks(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
+        """Return the modules whose state is the algorithm's: the policy, other networks, statistics."""
         return [part for part in self._parts().values() if isinstance(part, nn.Module)]
 
     def _tensors(self) -> list[Tensor]:
@@ -498,7 +511,8 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def _parts(self) -> dict[str, Any]:
         """The stateful attributes by name; networks inside the policy are saved with it, not twice."""
         of_policy = set(self.policy.modules()) - {self.policy}
-        return {name: v for name, v in vars(self).items() if isinstance(v, part_state.PARTS) and v not in of_policy}
+        attributes = self.attributes().items()
+        return {name: v for name, v in attributes if isinstance(v, part_state.PARTS) and v not in of_policy}
 
     def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
         """Return the names of the columns that the updates read, more of them perhaps for data of older weights."""

@@ -119,12 +119,17 @@ class _File:
             raise CheckpointError(f"{self.path}: does not say what the algorithm was built with. {hint}")
         self.construction = self.policy_construction = self.state["construction"]
         self._policy_place = "policy"
-        # An algorithm's first argument is its policy, by name or without.
-        match self.construction:
+        # An algorithm's first argument is its policy, by name or without; RND's is an algorithm.
+        owner, around = self.construction, ""
+        match owner:
+            case {"options": {"algorithm": wrapped}}:
+                owner, around = wrapped, "algorithm."
+        match owner:
             case {"options": {"policy": policy}}:
                 self.policy_construction = policy
             case {"args": [{"built": _} as policy, *_]}:
                 self.policy_construction, self._policy_place = policy, "0"
+        self._policy_place = around + self._policy_place
         self.weight_dtype = saved_dtype(f"{self.path}", self.state)
 
     def build(self, plain: Any, kind: type[Any]) -> Any:

@@ -48,22 +48,6 @@ class OnPolicyBatch:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-@dataclasses.dataclass(slots=True)
-class Sequences(OnPolicyBatch):
-    """Batch of whole envs; flattened or a minibatch, the T steps of each of n envs, time first [T * n]."""
-
-    begins: Tensor = dataclasses.field(kw_only=True)  # [T, N] bool: the first step of an episode
-    state: Tensor = dataclasses.field(kw_only=True)  # [1, N, S], flattened [n, S]: the memory before the first row
-
-    def of_envs(self, envs: Tensor) -> Self:
-        """Return the steps of some envs [T * n]."""
-        return self.map(lambda x: x[:, envs].flatten(0, 1))
-
-    def memory(self, policy: Any) -> Tensor:
-        """Return a policy's memory after each step [T * n, S], from the memory before the first row."""
-        return policy.next_state(self.obs, self.state, self.begins.view(-1, len(self.state)))  # type: ignore[no-any-return]
-
-
 class Minibatches(Iterator[OnPolicyBatch]):
     """The steps of a flattened batch [M] in random order, several times, as K minibatches [B] for each order.
 

@@ -13,15 +13,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
-from rltrainer.algorithms.minibatches import (
-    Minibatches,
-    OnPolicyBatch,
-    Sequences,
-    Split,
-    minibatches,
-    power_of_two,
-    shuffled,
-)
+from rltrainer.algorithms.minibatches import Minibatches, OnPolicyBatch, Split, minibatches, power_of_two, shuffled
+from rltrainer.algorithms.sequences import Sequences
 from rltrainer.errors import ParamsError
 from rltrainer.execution.execution import IndexedSteps
 from rltrainer.nets.modes import EvalMode

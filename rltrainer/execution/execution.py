@@ -100,8 +100,8 @@ class Execution:
     # as arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
     # user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
     # numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
-    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `_networks` and the methods
-    # that an update calls, by their names in `methods_of_update`.
+    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `networks` and the methods
+    # that an update calls, `called_methods`.
 
     def __init__(self, owner: Any) -> None:
         self._owner, self._eager = owner, owner._step
@@ -170,7 +170,7 @@ class Execution:
         self._recorder, self._whole = recorder, None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
         is_watched = self.is_compiled or is_recorded
-        given = self._owner, self._owner._networks(), self._owner._tensors(), is_recorded, self._states
+        given = self._owner, self._owner.networks(), self._owner._tensors(), is_recorded, self._states
         self._fingerprint = Fingerprint(*given) if is_watched else None
 
     @property
@@ -186,9 +186,8 @@ class Execution:
     def scope(self) -> tuple[Scope, str]:
         """Return how much of an update one graph may hold, and what prevents more."""
         owner = self._owner
-        methods = (getattr(owner, name) for name in owner.methods_of_update)
         can_stop = any(optimizer.can_stop for optimizer in owner._optimizers())
-        return scope_of(owner.plan, methods, self._is_ours, can_stop, owner.ends_groups)
+        return scope_of(owner.plan, owner.called_methods(), self._is_ours, can_stop, owner.ends_groups)
 
     def may_record(self) -> bool:
         """Return whether a CUDA graph may hold a whole update; the log says once why it may not."""

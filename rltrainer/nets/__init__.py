@@ -17,10 +17,11 @@ from rltrainer.nets.net_params import NetParams
 from rltrainer.nets.policy import Decision, Policy
 from rltrainer.nets.q_network import CategoricalQNetwork, QNetwork, QuantileQNetwork
 from rltrainer.nets.recurrent_actor_critic import RecurrentActorCritic
+from rltrainer.nets.recurrent_q_network import RecurrentQNetwork
 
 __all__ = [
     "Actor", "ActorCritic", "CategoricalActorCritic", "CategoricalQNetwork", "Decision", "DeterministicActorCritic",
     "DiscreteActorCritic", "EpsilonGreedy", "Exploration", "FlowActorCritic", "GaussianActorCritic", "GaussianNoise",
     "IncompatibleKeys", "NetParams", "OrnsteinUhlenbeckNoise", "Policy", "QNetwork", "QuantileQNetwork",
-    "RecurrentActorCritic", "SmallConvEncoder", "SquashedActorCritic",
+    "RecurrentActorCritic", "RecurrentQNetwork", "SmallConvEncoder", "SquashedActorCritic",
 ]  # fmt: skip

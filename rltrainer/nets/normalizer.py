@@ -64,10 +64,11 @@ def running_moments(module: nn.Module) -> list[RunningMoments]:
 
 
 class ObsNormalizer(nn.Module):
-    """Standardise every float Box leaf of an observation, clipped to [-10, 10]; other leaves pass unchanged."""
+    """Standardise every float Box leaf of an observation, clipped to [-limit, limit]; other leaves pass unchanged."""
 
-    def __init__(self, observation_space: Space) -> None:
+    def __init__(self, observation_space: Space, limit: float = CLIP) -> None:
         super().__init__()
+        self.limit = limit
         tree = leaf_spaces(observation_space)
         self.moments = nn.ModuleDict()
         for i, (name, space) in enumerate(named_leaves(tree)):
@@ -82,7 +83,7 @@ class ObsNormalizer(nn.Module):
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise a tree [B, ...]."""
-        return self._each(obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-CLIP, CLIP))
+        return self._each(obs, lambda m, x: ((x - m.mean) * (m.var + EPS).rsqrt()).clamp(-self.limit, self.limit))
 
     def update(self, obs: Tree, ranks: Ranks = ALONE) -> None:
         """Merge the trees [M, ...] of all ranks into the statistics."""

@@ -35,6 +35,15 @@ class DuelingHead(nn.Module):
         return value + advantage - advantage.mean(1, keepdim=True)
 
 
+def require_discrete(name: str, space: Space) -> spaces.Discrete:
+    """Return an action space that is Discrete and has few choices; another one is a `SpaceError`."""
+    if not isinstance(space, spaces.Discrete):
+        hint = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
+        raise SpaceError.about(name, "action_space", "must be Discrete", space, hint)
+    require_few_choices(name, space)
+    return space
+
+
 class QNetworkOptions(PolicyOptions, total=False):
     """Options of `QNetwork` that its subclasses hand on."""
 
@@ -60,10 +69,7 @@ class QNetwork(Policy):
     ) -> None:  # fmt: skip
         super().__init__(observation_space, action_space, net, **options)
         name = type(self).__name__
-        if not isinstance(action_space, spaces.Discrete):
-            hint = "ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box."
-            raise SpaceError.about(name, "action_space", "must be Discrete", action_space, hint)
-        require_few_choices(name, action_space)
+        action_space = require_discrete(name, action_space)
         self.num_outputs = checked(name, "num_outputs", num_outputs, PositiveInt)
         if checked(name, "normalize_reward", normalize_reward, Flag):
             self.reward_normalizer = RewardScaler()

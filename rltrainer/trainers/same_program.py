@@ -68,7 +68,7 @@ def _description(algorithm: Algorithm, params: TrainerParams) -> Iterator[tuple[
     values = getattr(policy.exploration, "settings", None)
     yield "policy.exploration over progress", values and [to_plain(dict(values(x))) for x in PROGRESS]
     seen: set[nn.Module] = set()
-    for name, part in vars(algorithm).items():
+    for name, part in algorithm.attributes().items():
         if isinstance(part, Optimizer | ScheduledValue):
             yield f"{name} over progress", [value_at(part.schedule, progress) for progress in PROGRESS]
         if isinstance(part, Optimizer) and isinstance(part.method, TorchOptimizer):

@@ -20,7 +20,7 @@ import rltrainer as rl
 from rltrainer.execution.compiler import with_code_of_its_own
 from tests import batches
 from tests.compile.traced import _traced_only as _traced_only
-from tests.fakes import built, policy_options
+from tests.fakes import PAPERS_RND, RNDOfPPO, built, policy_options
 from tests.resume.runs import assert_resumes, build
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -37,6 +37,9 @@ MAKERS: dict[str, Any] = {
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE, rl.REINFORCEParams()),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE, rl.PQNParams(lr=1e-3)),
     "distillation": (rl.Distillation, rl.RecurrentActorCritic, BOX, rl.DistillationParams()),
+    "recurrent_pqn": (rl.RecurrentPQN, rl.RecurrentQNetwork, DISCRETE, rl.PQNParams(lr=1e-3)),
+    "rnd": (RNDOfPPO, rl.ActorCritic, DISCRETE, rl.RNDParams(weight=rl.LinearSchedule(1.0), normalize_bonus=True)),
+    "rnd_paper": (RNDOfPPO, rl.ActorCritic, BOX, PAPERS_RND),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE, rl.DQNParams(target_update_interval=7)),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE, rl.DQNParams(tau=0.01, target_update_interval=1)),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE, rl.C51Params(target_update_interval=7)),

@@ -15,7 +15,7 @@ from tests.fakes import built
 OBS = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), position=gym.spaces.Box(-1.0, 1.0, (4,), np.float32))
 ALGORITHMS: list[Any] = [
     rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DiscreteSAC, rl.DQN, rl.DoubleDQN,
-    rl.DiscreteCQL, rl.C51, rl.QRDQN, rl.BC, rl.PQN, rl.Distillation,
+    rl.DiscreteCQL, rl.C51, rl.QRDQN, rl.BC, rl.PQN, rl.Distillation, rl.RecurrentPQN,
 ]  # fmt: skip
 FORBIDDEN = 1
 """The place of the action that no observation allows."""
@@ -33,7 +33,7 @@ def updated(algorithm_class: Any, preference: float, allows: int | None = None) 
     """
     rl.seed(7)
     policy_class = rl.Actor if algorithm_class in (rl.BC, rl.Distillation) else algorithm_class.policy_class
-    options = {"cell": "lstm"} if policy_class is rl.RecurrentActorCritic else {}
+    options = {"cell": "lstm"} if policy_class in (rl.RecurrentActorCritic, rl.RecurrentQNetwork) else {}
     spaces = (OBS, gym.spaces.Discrete(3, start=2))
     policy = policy_class.for_spaces(*spaces, hidden_sizes=(16,), normalize_obs=True, **options)
     (head,) = (m for m in policy.modules() if isinstance(m, nn.Linear) and m.out_features % 3 == 0)

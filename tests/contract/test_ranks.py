@@ -33,7 +33,7 @@ from tests.fakes import run_in_threads
 
 NUM_STEPS, NUM_ENVS, SIZE = 8, 4, 16
 DOUBLE = rl.PrecisionParams(weights="float64")
-OF_RANK = ("generator", "reward_normalizer._extra_state", "gathered")
+OF_RANK = ("generator", "reward_normalizer._extra_state", "bonus_scaler._extra_state", "gathered")
 """Ends of the names of a rank's own states: of its random stream, the returns of its envs, and half a group's sum."""
 
 

@@ -11,7 +11,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.collect.action_selection import random_action
-from tests.fakes import POLICY_OPTIONS
+from tests.fakes import POLICY_OPTIONS, RNDOfPPO
 from tests.probe import envs as probes
 from tests.probe import tensor_envs
 from tests.probe.envs import ActionFromObs, Discounting, ProbeEnv
@@ -31,7 +31,10 @@ def state_value(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
 
 
 def best_q(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
-    return algorithm.policy.q_values(obs).amax(1)
+    policy = algorithm.policy
+    if policy.is_recurrent:
+        obs = policy.next_state(obs, policy.initial_state(len(obs)))
+    return policy.q_values(obs).amax(1)
 
 
 def q_of_policy(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -96,6 +99,8 @@ ALGORITHMS |= {
     "pqn": (maker(rl.PQN, quick(rl.PQNParams, epsilon=0.5)), best_q, False),
     "distillation": (student, None, False),
     "distillation_box": (student, None, True),
+    "recurrent_pqn": (maker(rl.RecurrentPQN, quick(rl.PQNParams, epsilon=0.5)), best_q, False),
+    "rnd": (maker(RNDOfPPO, rl.RNDParams(weight=0.01, lr=1e-2)), None, False),
     "discrete_sac": (maker(rl.DiscreteSAC, quick_sac(rl.DiscreteSACParams)), q_of_best, False),
     "td3": (maker(rl.TD3, quick(rl.TD3Params, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
     "ddpg": (maker(rl.DDPG, quick(rl.DDPGParams, tau=0.05, exploration_noise=0.5)), q_of_policy, True),
@@ -125,7 +130,7 @@ OFFLINE: dict[str, tuple[Callable[[Any], Any], Value | None, bool]] = {
 }
 
 
-ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "pqn", "dqn", "sac")
+ON_TENSORS = ("ppo", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce", "pqn", "recurrent_pqn", "rnd", "dqn", "sac")
 """Algorithms that solve the same probes as envs of tensors, too: from whole rollouts that lie on the device."""
 CASES = [
     *(pytest.param(name, probes, id=name) for name in ALGORITHMS),

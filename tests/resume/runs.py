@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import rltrainer as rl
-from tests.fakes import POLICY_OPTIONS, built, counting_envs, flipped
+from tests.fakes import POLICY_OPTIONS, RNDOfPPO, built, counting_envs, flipped
 from tests.resume.steered import negative_distance
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -29,6 +29,8 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
     "reinforce": (rl.REINFORCE, rl.Actor, DISCRETE),
     "pqn": (rl.PQN, rl.QNetwork, DISCRETE),
     "distillation": (rl.Distillation, rl.RecurrentActorCritic, BOX),
+    "recurrent_pqn": (rl.RecurrentPQN, rl.RecurrentQNetwork, DISCRETE),
+    "rnd": (RNDOfPPO, rl.ActorCritic, DISCRETE),
     "dqn": (rl.DQN, rl.QNetwork, DISCRETE),
     "double_dqn": (rl.DoubleDQN, rl.QNetwork, DISCRETE),
     "c51": (rl.C51, rl.CategoricalQNetwork, DISCRETE),
@@ -55,6 +57,7 @@ ALGORITHMS: dict[str, tuple[type[Any], type[Any], Any]] = {
 }
 RUNS = [
     "ppo", "ppo_episodes", "a2c", "impala", "trpo", "recurrent_ppo", "reinforce_episodes", "pqn", "distillation",
+    "recurrent_pqn", "rnd",
     "dqn", "double_dqn", "td3", "sac", "iql",
     "c51", "qr_dqn", "discrete_sac", "ddpg", "tqc", "redq", "crossq", "flashsac", "xqc", "simbav2",
     "a2c_sde", "sac_sde", "ddpg_drifting",
@@ -132,6 +135,7 @@ def build(
     changes: dict[str, Any] = {"lr": rl.LinearSchedule(1e-2, 1e-3)} | ({"n_step": 2} if kind in ("dqn", "sac") else {})
     changes |= {"lr": 2e-3, "desired_kl": 1e-3} if name.endswith("_adaptive") else chunks
     changes |= {"symmetry": flipped(2)} if name.endswith("_symmetric") else {}
+    changes |= {"separate_value": True, "share": 0.5} if kind == "rnd" else {}
     algorithm = built(algorithm_class, policy, params(**changes))
     if name.endswith("_drifting"):
         policy.exploration = rl.OrnsteinUhlenbeckNoise(rl.LinearSchedule(0.5, 0.1))

@@ -8,10 +8,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
-from rltrainer.algorithms.minibatches import OnPolicyBatch, Sequences
+from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.offline.bc import Stochastic, require_stochastic
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.recommended import whole_envs
+from rltrainer.algorithms.sequences import Sequences
 from rltrainer.errors import ParamsError
 from rltrainer.functional.losses import huber, weighted_mean
 from rltrainer.nets import Policy, RecurrentActorCritic
@@ -88,10 +89,8 @@ class Distillation(OnPolicyAlgorithm):
         action = self.policy.unscale(self.teacher.act(obs)).unflatten(0, shape)
         nothing, weight = torch.zeros_like(rollout.reward), rollout.valid.to(rollout.reward.dtype)
         columns = action, nothing, nothing, nothing, nothing, weight
-        if not self.policy.is_recurrent:
-            return OnPolicyBatch(self.policy.normalize(rollout.obs), *columns)
-        state = rollout.extra["state"][:1]
-        return Sequences(self.policy.normalize(rollout.obs), *columns, begins=rollout.begins, state=state)
+        samples = OnPolicyBatch(self.policy.normalize(rollout.obs), *columns)
+        return Sequences.of_samples(samples, rollout) if self.policy.is_recurrent else samples
 
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step towards the teacher's actions."""

@@ -2,15 +2,14 @@
 
 from typing import cast
 
-import torch
 from torch import Tensor
 
-from rltrainer.algorithms.minibatches import OnPolicyBatch, Sequences
+from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.policy_gradient.ppo import PPO, PPOParams
 from rltrainer.algorithms.recommended import whole_envs
+from rltrainer.algorithms.sequences import Sequences, values_of
 from rltrainer.nets import RecurrentActorCritic
 from rltrainer.nets.distributions import Distribution
-from rltrainer.tree import map_tree
 from rltrainer.types import Rollout
 from rltrainer.updates.planned_step import autocast
 
@@ -36,28 +35,19 @@ class RecurrentPPO(PPO):
     def process(self, rollout: Rollout) -> Sequences:
         """Estimate advantages and returns as PPO does, with one pass over each env's sequence."""
         policy = self.policy
-        begins, num_envs = rollout.begins, len(rollout.starts)
-        obs = policy.normalize(map_tree(lambda x: x.flatten(0, 1), rollout.obs))
         with autocast(self.device, self.plan.precision.amp):
-            state = policy.next_state(obs, rollout.extra["state"][0], begins)
-            value = policy.value(state).view(begins.shape)
-            # A final observation is valued with the memory of its episode; the next episode resets it.
-            others = map_tree(lambda *x: torch.cat(x), rollout.last_obs, rollout.final_obs)
-            before = torch.cat([state[-num_envs:], state[rollout.final_index]])
-            last, final = policy.value(policy.next_state(policy.normalize(others), before)).tensor_split([num_envs])
-            samples = self.samples(rollout, value, rollout.successors(value, last, final))
+            obs, state, value, next_value = values_of(policy, rollout, lambda _, state: policy.value(state))
+            samples = self.samples(rollout, value, next_value)
             log_prob = rollout.extra.get("log_prob")
-            extra = {name: column for name, column in rollout.extra.items() if name != "state"}
             if log_prob is None or self.params.desired_kl is not None:
                 distribution = policy.distribution(state, policy.mask_of(obs))
-                extra = self.with_old(extra, distribution, value.shape)
+                samples.extra = self.with_old(samples.extra, distribution, value.shape)
             if log_prob is None:
                 log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
-        own = {"log_prob": log_prob, "extra": extra, "begins": begins, "state": rollout.extra["state"][:1]}
-        return Sequences(**(samples.fields() | own))
+        samples.log_prob = log_prob
+        return Sequences.of_samples(samples, rollout)
 
     def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:
         """Return the distributions over actions and the values [T * n] of whole envs."""
-        batch = cast(Sequences, batch)
-        state = batch.memory(self.policy)
+        state = cast(Sequences, batch).memory(self.policy)
         return self.policy.distribution(state, self.policy.mask_of(batch.obs)), self.policy.value(state)

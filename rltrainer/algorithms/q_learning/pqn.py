@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
 from rltrainer.algorithms.minibatches import OnPolicyBatch
@@ -69,9 +70,13 @@ class PQN(OnPolicyAlgorithm):
         """Estimate lambda returns of the greedy policy with one pass over all observations (Peng & Williams 1996)."""
         # G_t = r_t + gamma * (1 - terminated_t) * [(1 - lambda) * max_a Q(next_obs_t, a) + lambda * G_{t+1}]
         # `gae` of the values max_a Q(obs, a) comes to it: V(obs_{t+1}) cancels out of A_{t+1} + V(obs_{t+1}).
-        policy, params = self.policy, self.params
+        policy = self.policy
         everything = policy.with_open_masks(policy.normalize(rollout.all_obs()), rollout.terminated.new_zeros(1))
-        value, next_value = rollout.by_step(policy.q_values(everything).amax(1))
+        return self.samples(rollout, *rollout.by_step(policy.q_values(everything).amax(1)))
+
+    def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> OnPolicyBatch:
+        """Return a batch with returns, given max_a Q(obs, a) and max_a Q(next_obs, a) [T, N]."""
+        policy, params = self.policy, self.params
         reward, weight = policy.scale_reward(rollout.reward), rollout.valid.to(value.dtype)
         steps = reward, value, next_value, rollout.terminated, rollout.ends
         advantage, return_ = gae(*steps, params.gamma, params.td_lambda)
@@ -80,7 +85,11 @@ class PQN(OnPolicyAlgorithm):
 
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on (G - Q(obs, action))^2 (algorithm 1)."""
-        q = chosen(self.policy.q_values(batch.obs), self.policy.unscale(batch.action))
+        q = chosen(self.q_values(batch), self.policy.unscale(batch.action))
         loss = weighted_mean((batch.return_ - q).square(), batch.weight)
         self.optimizer.step(loss)
         return UpdateResult({"loss": loss.detach(), "q": weighted_mean(q.detach(), batch.weight)})
+
+    def q_values(self, batch: OnPolicyBatch) -> Tensor:
+        """Return the action values [B, A] of a minibatch."""
+        return self.policy.q_values(batch.obs)

@@ -20,9 +20,10 @@ OFFLINE: dict[str, type[Algorithm]] = {
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "a2c": known.A2C, "c51": known.C51, "crossq": known.CrossQ, "ddpg": known.DDPG, "discrete_sac": known.DiscreteSAC,
     "double_dqn": known.DoubleDQN, "dqn": known.DQN, "flashsac": known.FlashSAC, "impala": known.IMPALA,
-    "ppo": known.PPO, "pqn": known.PQN, "qrdqn": known.QRDQN, "recurrent_ppo": known.RecurrentPPO, "redq": known.REDQ,
-    "reinforce": known.REINFORCE, "sac": known.SAC, "simbav2": known.SimbaV2, "td3": known.TD3, "tqc": known.TQC,
-    "trpo": known.TRPO, "xqc": known.XQC, **OFFLINE,
+    "ppo": known.PPO, "pqn": known.PQN, "qrdqn": known.QRDQN, "recurrent_ppo": known.RecurrentPPO,
+    "recurrent_pqn": known.RecurrentPQN, "redq": known.REDQ, "reinforce": known.REINFORCE,
+    "sac": known.SAC, "simbav2": known.SimbaV2, "td3": known.TD3, "tqc": known.TQC, "trpo": known.TRPO, "xqc": known.XQC,
+    **OFFLINE,
 }  # fmt: skip
 
 

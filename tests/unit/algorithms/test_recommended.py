@@ -12,7 +12,7 @@ from tests.fakes import POLICY_OPTIONS, CountingEnv, built, counting_envs
 
 ONLINE = [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
 ONLINE += [rl.DDPG, rl.TQC, rl.REDQ, rl.CrossQ, rl.C51, rl.QRDQN, rl.DiscreteSAC, rl.PQN, rl.XQC, rl.SimbaV2]
-ONLINE += [rl.FlashSAC, rl.Distillation]
+ONLINE += [rl.FlashSAC, rl.Distillation, rl.RecurrentPQN]
 
 
 class ImageEnv(CountingEnv):
@@ -32,7 +32,7 @@ def images(num_envs: int) -> Any:
 @pytest.mark.parametrize("num_envs", [1, 8])
 def test_the_trainer_takes_them(algorithm: Any, num_envs: int) -> None:
     policy_class = rl.RecurrentActorCritic if algorithm is rl.Distillation else algorithm.policy_class
-    is_discrete = issubclass(policy_class, rl.Actor | rl.QNetwork | rl.RecurrentActorCritic)
+    is_discrete = issubclass(policy_class, rl.Actor | rl.QNetwork | rl.RecurrentActorCritic | rl.RecurrentQNetwork)
     box = gym.spaces.Box(-1, 1, (1,), np.float32)
     envs = counting_envs(num_envs, action_space=None if is_discrete else box)
     agent = built(algorithm, policy_class.for_envs(envs, hidden_sizes=(8,), **POLICY_OPTIONS.get(algorithm, {})))

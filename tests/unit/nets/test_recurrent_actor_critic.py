@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rltrainer as rl
 from rltrainer.errors import ParamsError
-from rltrainer.nets.recurrent_actor_critic import GRU, LSTM
+from rltrainer.nets.recurrent import GRU, LSTM
 
 L, B, F, H = 7, 3, 4, 5
 every_cell = pytest.mark.parametrize("cls", [GRU, LSTM])

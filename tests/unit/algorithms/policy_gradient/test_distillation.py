@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.algorithms.minibatches import Sequences
+from rltrainer.algorithms.sequences import Sequences
 from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.nets.distributions import Categorical, DiagonalGaussian
 from rltrainer.state.state_file import read_state, write_state

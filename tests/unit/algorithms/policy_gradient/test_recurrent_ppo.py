@@ -8,7 +8,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
-from rltrainer.algorithms.minibatches import Sequences
+from rltrainer.algorithms.sequences import Sequences
 from rltrainer.envs.tensors.classic_control import MountainCar
 from rltrainer.errors import ParamsError
 from rltrainer.types import DenseRollout
