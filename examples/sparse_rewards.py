@@ -45,6 +45,7 @@ def train(has_bonus: bool, max_epochs: int) -> rl.InfoStats:
         epoch_num_steps=1024,
         max_epochs=max_epochs,
         update_step_num_repetitions=10,
+        stop_fn=lambda score: score == 1.0,
         test_step_num_episodes=2,
         show_progress=False,
         verbose=False,
