@@ -22,8 +22,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "double_dqn": known.DoubleDQN, "dqn": known.DQN, "flashsac": known.FlashSAC, "impala": known.IMPALA,
     "ppo": known.PPO, "pqn": known.PQN, "qrdqn": known.QRDQN, "recurrent_ppo": known.RecurrentPPO,
     "recurrent_pqn": known.RecurrentPQN, "redq": known.REDQ, "reinforce": known.REINFORCE,
-    "sac": known.SAC, "simbav2": known.SimbaV2, "td3": known.TD3, "tqc": known.TQC, "trpo": known.TRPO, "xqc": known.XQC,
-    **OFFLINE,
+    "sac": known.SAC, "simbav2": known.SimbaV2, "td3": known.TD3, "tqc": known.TQC, "trpo": known.TRPO,
+    "xqc": known.XQC, **OFFLINE,
 }  # fmt: skip
 
 
