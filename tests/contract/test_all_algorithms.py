@@ -53,7 +53,8 @@ ON_POLICY |= {
 }
 STUDENTS = tuple(name for name in ON_POLICY if "distillation" in name)
 ON_POLICY["rnd"] = lambda: rl.RND(ON_POLICY["ppo"]())
-ON_POLICY["rnd_box"] = lambda: rl.RND(ON_POLICY["ppo_box"](), PAPERS_RND)
+# Each rank draws its own share of its steps, so that two of them train as one with all steps only.
+ON_POLICY["rnd_box"] = lambda: rl.RND(ON_POLICY["ppo_box"](), dataclasses.replace(PAPERS_RND, share=1.0))
 OFF_POLICY: dict[str, Make] = {
     "dqn": maker(rl.DQN, DISCRETE), "double_dqn": maker(rl.DoubleDQN, DISCRETE), "c51": maker(rl.C51, DISCRETE),
     "qr_dqn": maker(rl.QRDQN, DISCRETE), "discrete_sac": maker(rl.DiscreteSAC, DISCRETE),
