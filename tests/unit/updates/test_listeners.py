@@ -66,7 +66,7 @@ def test_listening_changes_no_bit_of_uncompiled_steps(name: str) -> None:
     told = [event for loss in losses for event in ((loss, 0), ("average", 1))]
     assert first == [("before", batch), *told, ("after", 1)]
     assert losses == LOSSES.get(name, losses)
-    assert {f"{loss}_optimizer".removeprefix("loss_") for loss in losses} <= vars(plain).keys()
+    assert {f"{loss}_optimizer".removeprefix("loss_") for loss in losses} <= plain.attributes().keys()
 
 
 def test_a_batch_may_be_replaced() -> None:

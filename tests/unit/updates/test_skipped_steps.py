@@ -39,7 +39,7 @@ def test_every_algorithm_leaves_bad_steps_out_and_goes_on(name: str) -> None:
     result = bad_update(name, algorithm)
     assert all(torch.equal(before[key], value) for key, value in trained_parameters(algorithm).items())
     skipped = algorithm.num_skipped_steps
-    num_optimizers = len(algorithm._optimizers())
+    num_optimizers = len(algorithm._optimizers()) - name.startswith("rnd")  # rewards are not what it predicts
     # TRPO's policy takes one step more, on the whole rollout.
     assert skipped == result.num_gradient_steps * num_optimizers + name.startswith("trpo")
     assert result.td_error is None or torch.isfinite(result.td_error).all()
