@@ -60,9 +60,8 @@ class ReturnsToGo:
             slots = ring.on_device(found)
             *_, last = rewards = ring.columns["reward"].gather(slots).tolist()
             # From the end alone: what is left of a trajectory gives the same, whenever its start was overwritten.
-            rest = (
-                0.0 if ring.columns["terminated"].gather(slots[-1:]) else last / (1 - gamma) if gamma < 1 else -np.inf
-            )
+            for_ever = last / (1 - gamma) if gamma < 1 else -np.inf
+            rest = 0.0 if ring.columns["terminated"].gather(slots[-1:]) else for_ever
             returns = [*accumulate(reversed(rewards), lambda later, reward: reward + gamma * later, initial=rest)]
             self._returns[slots] = torch.tensor(returns[:0:-1], device=ring.device)
         distance = (ring.written - self._trajectories.begin) * ring.num_envs
