@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -92,3 +94,11 @@ def test_rewards_are_scaled_so_that_returns_lie_within_the_atoms() -> None:
         if policy.reward_normalizer.limit is not None:
             policy.reward_normalizer.largest.fill_(10.0)
         assert float(policy.scale_reward(torch.tensor(2.0))) == pytest.approx(expected)
+
+
+def test_the_networks_of_xqc_are_as_large_as_the_papers() -> None:
+    obs_space, action_space = (gym.spaces.Box(-1.0, 1.0, (n,), np.float32) for n in (17, 6))  # HalfCheetah
+    policy = rl.CategoricalActorCritic.for_spaces(obs_space, action_space, **rl.XQC.policy_options)
+    one = 23 + 23 * 512 + 3 * 512**2 + 4 * 2 * 512 + 512 * 101 + 101  # norms have two numbers for each unit
+    assert sum(p.numel() for p in policy.critic.parameters()) == 2 * one
+    assert sum(p.numel() for p in policy.parameters()) == pytest.approx(2e6, rel=0.05)
