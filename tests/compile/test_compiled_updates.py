@@ -52,7 +52,7 @@ MAKERS: dict[str, Any] = {
     "redq": (rl.REDQ, rl.SquashedActorCritic, BOX, rl.REDQParams(actor_update_interval=3)),
     "crossq": (rl.CrossQ, rl.SquashedActorCritic, BOX, rl.CrossQParams(weight_decay=0.01)),
     "flashsac": (rl.FlashSAC, rl.CategoricalActorCritic, BOX, rl.FlashSACParams()),
-    "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX, rl.XQCParams()),
+    "xqc": (rl.XQC, rl.CategoricalActorCritic, BOX, rl.XQCParams(lr=1e-3, critic_lr=1e-3)),
     "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX, rl.SimbaV2Params()),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
     "cal_ql": (rl.CalQL, rl.SquashedActorCritic, BOX, rl.CalQLParams(num_sampled_actions=2)),
