@@ -23,7 +23,7 @@ UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 HALF_BOUNDED = spaces.Box(np.array([-np.inf, 0.0], np.float32), np.array([0.25, np.inf], np.float32))
 
 Make = Callable[..., rl.Policy]
-UNIT = (rl.DeterministicActorCritic, rl.SquashedActorCritic, rl.GaussianActorCritic)
+UNIT = (rl.DeterministicActorCritic, rl.SquashedActorCritic, rl.GaussianActorCritic, rl.FlowActorCritic)
 
 
 def exploring(cls: type[rl.Policy], exploration: Any, **options: Any) -> Make:
