@@ -99,7 +99,8 @@ def filled_buffer(algorithm: Any, device: str, num_envs: int = 4, kind: Any = rl
     for step in range(60):  # wraps around
         data = transitions(algorithm, seed=step)[:num_envs]
         no = torch.zeros(num_envs, dtype=torch.bool)
-        buffer.add(data.obs, data.action, data.reward, data.next_obs, data.terminated, no)
+        action = data.action[:, 0] if data.action.dim() == 3 else data.action  # the first one of a chunk
+        buffer.add(data.obs, action, data.reward, data.next_obs, data.terminated, no)
         buffer.end_trajectory()
     return buffer
 

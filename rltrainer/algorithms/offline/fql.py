@@ -13,14 +13,14 @@ from rltrainer.errors import ReplayBufferError
 from rltrainer.nets import FlowActorCritic, NetParams
 from rltrainer.nets.target import TargetNetwork
 from rltrainer.types import Transitions, UpdateResult
-from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveInt, UnitFloat
+from rltrainer.validation.field_rules import Flag, PositiveFloat, PositiveInt, UnitFloat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class FQLParams(OffPolicyParams):
     """Hyperparameters of FQL. With chunks `n_step` must be left out: a target sums the rewards of a chunk."""
 
-    alpha: NonNegativeFloat = 1.0
+    alpha: PositiveFloat = 1.0
     """Weight of the actor's distance to the flow, against the value: 0.03 to 10 with `normalize_q`, else 3 to 1,000."""
     normalize_q: Flag = True
     """Divide the actor's value by its mean magnitude, so that `alpha` does not depend on the scale of rewards."""

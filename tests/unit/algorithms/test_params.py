@@ -24,6 +24,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
     "td_lambda": [0], "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
     "target_entropy": [-1, 0, None], "normalize_advantage": [True], "max_target_backup": [True],
+    "normalize_q": [True],
     "damping": [0], "line_search_shrink": [0], "standardize_return": [True],
     "actor_bc_coef": [0], "critic_bc_coef": [0],
     "learn_temperature": [True], "entropy_in_target": [True], "double": [True],
