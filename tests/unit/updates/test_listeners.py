@@ -58,8 +58,8 @@ def test_listening_changes_no_bit_of_uncompiled_steps(name: str) -> None:
         one, other = update(plain, seed), update(heard, seed)
         assert other.floats() == one.floats()
     assert_same_state(plain, heard)
-    batch = "OnPolicyBatch" if isinstance(plain, rl.OnPolicyAlgorithm) else "Transitions"
-    batch = "Sequences" if plain.trains_recurrent else batch
+    batch = "Sequences" if plain.trains_recurrent else "OnPolicyBatch"
+    batch = batch if isinstance(plain, rl.OnPolicyAlgorithm) else "Transitions"
     start = ear.heard.index(("before", batch))  # TRPO's policy has taken its step
     first = ear.heard[start : ear.heard.index(("after", 1)) + 1]
     losses = [event for event, _ in first[1:-1:2]]
