@@ -220,7 +220,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
             self.accumulation = None if size == 1 else Accumulation(size)
         for optimizer in optimizers:
             optimizer.gather_over(self.accumulation)
-        for module in itertools.chain.from_iterable(each.modules() for each in self.networks()):
+        for module in itertools.chain.from_iterable(each.modules() for each in self.all_networks()):
             if isinstance(module, TargetNetwork):
                 module.accumulation = self.accumulation
             elif isinstance(module, Dropout):
@@ -492,7 +492,7 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
     def _optimizers(self) -> list[Optimizer]:
         return [value for value in self.attributes().values() if isinstance(value, Optimizer)]
 
-    def networks(self) -> list[nn.Module]:
+    def all_networks(self) -> list[nn.Module]:
         """Return the modules whose state is the algorithm's: the policy, other networks, statistics."""
         return [part for part in self._parts().values() if isinstance(part, nn.Module)]
 

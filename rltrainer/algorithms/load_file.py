@@ -161,10 +161,14 @@ class _File:
 
     def _check_others(self) -> None:
         """Check the same of the other policies that an algorithm is made of, such as a teacher."""
-        options = self.construction.get("options") if isinstance(self.construction, dict) else None
+        around, dot, own = self._policy_place.rpartition(".")
+        owner = self.construction["options"][around] if around else self.construction
+        options = owner.get("options") if isinstance(owner, dict) else None
         for name, plain in options.items() if isinstance(options, dict) else ():
-            is_other = isinstance(plain, dict) and "built" in plain and name != self._policy_place
-            if is_other and (expected := self._size_of(plain, name)) > (size := self.path.stat().st_size):
+            is_other = isinstance(plain, dict) and "built" in plain and name != own
+            if is_other and (expected := self._size_of(plain, around + dot + name)) > (
+                size := self.path.stat().st_size
+            ):
                 raise CheckpointError(f"{self.path}: its {name} takes {expected} numbers, and it has {size} bytes")
 
     def _size_of(self, plain: Any, place: str) -> int:

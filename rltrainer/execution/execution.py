@@ -170,7 +170,7 @@ class Execution:
         self._recorder, self._whole = recorder, None
         self._graph = None if recorder is None else CudaGraphs(self._run_compiled, self._owner._tensors, recorder)
         is_watched = self.is_compiled or is_recorded
-        given = self._owner, self._owner.networks(), self._owner._tensors(), is_recorded, self._states
+        given = self._owner, self._owner.all_networks(), self._owner._tensors(), is_recorded, self._states
         self._fingerprint = Fingerprint(*given) if is_watched else None
 
     @property

@@ -99,7 +99,7 @@ class OnlineTrainer(Trainer[TAlgorithm, TParams]):
     def _take_initial_statistics(self) -> None:
         """Show random actions' observations to normalisers that have no statistics yet."""
         collector = self.params.training_collector
-        moments = [each for network in self.algorithm.networks() for each in running_moments(network)]
+        moments = [each for network in self.algorithm.all_networks() for each in running_moments(network)]
         num_rows = self.params.initial_statistics_num_env_steps // self.params.num_envs
         if num_rows == 0 or not moments or any(m.count > 0 for m in moments):
             return

@@ -280,7 +280,7 @@ def test_parameters_in_other_memory_and_a_method_that_is_added_to_a_class_are_an
 
     algorithm = make()
     algorithm.module.part = Own()
-    fingerprint = Fingerprint(algorithm, algorithm.networks(), algorithm._tensors(), is_recorded=False)
+    fingerprint = Fingerprint(algorithm, algorithm.all_networks(), algorithm._tensors(), is_recorded=False)
     before = fingerprint()
     assert fingerprint() == before
     Own.more = 1  # type: ignore[attr-defined]  # added
