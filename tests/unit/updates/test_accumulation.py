@@ -23,8 +23,8 @@ from tests.contract.test_all_algorithms import (
 )
 
 SEVERAL = (
-    "sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "fql", "fql_chunks", "tqc", "redq", "cql", "cal_ql", "iql",
-    "simbav2",
+    "sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "fql", "fql_chunks", "tqc", "redq", "cql", "cal_ql",
+    "iql", "simbav2",
 )  # fmt: skip
 """Algorithms with several optimizers, of which each later one goes by what the earlier ones have changed."""
 
