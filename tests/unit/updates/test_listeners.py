@@ -62,6 +62,7 @@ def test_listening_changes_no_bit_of_uncompiled_steps(name: str) -> None:
     batch = batch if isinstance(plain, rl.OnPolicyAlgorithm) else "Transitions"
     start = ear.heard.index(("before", batch))  # TRPO's policy has taken its step
     first = ear.heard[start : ear.heard.index(("after", 1)) + 1]
+    first = [event for event in first if event != ("average", 0)]  # of a scale that is part of a loss
     losses = [event for event, _ in first[1:-1:2]]
     told = [event for loss in losses for event in ((loss, 0), ("average", 1))]
     assert first == [("before", batch), *told, ("after", 1)]
