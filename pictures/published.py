@@ -15,12 +15,12 @@ from rltrainer.tools.plots.figures import GREY, Axes, count_steps, drawing, line
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "published.png"
 RECIPES = (
+    "ppo/CartPole-v1",
+    "trpo/Acrobot-v1",
+    "trpo/MountainCar-v0",
     "ppo/LunarLander-v3",
-    "ppo/HalfCheetah-v5",
-    "trpo/Hopper-v5",
-    "ppo/Swimmer-v5",
-    "sac/Pendulum-v1",
-    "dqn/Acrobot-v1",
+    "trpo/Pendulum-v1",
+    "ppo/MountainCarContinuous-v0",
 )
 
 

@@ -11,13 +11,12 @@ import pytest
 from PIL import Image
 
 import rltrainer as rl
+from benchmarks import recipes
 from pictures import films, gallery, published
 
 ROOT = Path(__file__).parents[2]
 FILMS = sorted((ROOT / "docs").rglob("*.gif"))
 NAMES = sorted(path.stem for path in gallery.EXAMPLES.glob("*.py"))
-CURVE = json.loads(published.STORE.read_text())
-SCORES = json.loads((ROOT / "benchmarks" / "recipes.json").read_text())
 
 
 def test_every_film_of_the_docs_moves() -> None:
@@ -87,29 +86,33 @@ def test_every_picture_of_the_docs_is_on_a_page() -> None:
 def test_the_figures_are_measured_ones(page: str) -> None:
     text = " ".join((ROOT / page).read_text().split())
     pattern = (
-        r"The recipe `(\S+)` with three seeds: (\S+) is the mean .* \(([\d., ]+)\)\. RL Zoo published (\S+), for one"
+        r"`(ppo/LunarLander-v3)` comes to (\S+) \((\S+) to (\S+)\) .* RL Zoo published (\S+), for one run of 1M steps"
     )
-    [(name, mean, by_seed, score)] = re.findall(pattern, text)
-    scores, recipe = SCORES[name]["scores"], rl.recipes.get(name)
-    assert name == CURVE["recipe"]
-    assert [float(each) for each in by_seed.split(", ")] == scores
-    assert float(mean) == round(statistics.mean(scores), 1)
-    assert (float(score), "LunarLander-v2, one run of 1M steps") == (recipe.published_score, recipe.published_as)
-    assert re.findall(r"Of the recipes, (\d+) have been measured", text) == [str(len(SCORES))]
+    [(name, *numbers, published_score)] = re.findall(pattern, text)
+    runs, recipe = recipes.runs_of(name), rl.recipes.get(name)
+    assert numbers == [f"{value:.1f}" for value in recipes.interval([run["score"] for run in runs.values()])]
+    assert (float(published_score), "LunarLander-v2, one run of 1M steps") == (
+        recipe.published_score,
+        recipe.published_as,
+    )
+    files = [len(recipes.runs_of(name)) for name in rl.recipes.names()]
+    [(ten, three)] = re.findall(r"Of the recipes, (\d+) have ten measured runs, and (\d+) more have three", text)
+    assert (int(ten), files.count(10)) == (files.count(10), len([number for number in files if number]))
+    assert int(three) == len(json.loads(recipes.BEFORE.read_text())) - files.count(10)
 
 
-def test_the_curve_is_of_whole_runs_by_seed() -> None:
-    assert list(CURVE["returns"]) == [str(seed) for seed in published.SEEDS]
-    assert {len(returns) for returns in CURVE["returns"].values()} == {len(CURVE["steps"])}
-    assert CURVE["steps"][-1] > 0.95 * rl.recipes.get(CURVE["recipe"]).num_env_steps
-    assert len(CURVE["returns"]) == len(SCORES[CURVE["recipe"]]["scores"])
+def test_the_curves_are_of_whole_runs() -> None:
+    for name in published.RECIPES:
+        runs = recipes.runs_of(name)
+        assert list(runs) == list(recipes.SEEDS)
+        assert {run["curve"]["env_step"][-1] >= rl.recipes.get(name).num_env_steps for run in runs.values()} == {True}
 
 
 @pytest.mark.full
 def test_the_curve_is_drawn_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = tmp_path / "drawn.png"
     monkeypatch.setattr(published, "PICTURE", drawn)
-    published.draw(CURVE)
+    published.draw(published.RECIPES)
     with Image.open(drawn) as ours, Image.open(ROOT / "docs" / "images" / "published.png") as theirs:
         assert ours.size == theirs.size
         difference = np.asarray(ours.convert("L"), float) - np.asarray(theirs.convert("L"), float)

@@ -26,6 +26,7 @@ NOT_EXPLAINED = {
     **{f"rltrainer.nets.q_network.{name}": "shared by policies with categorical critics" for name in (
         "make_support", "mean_of_atoms", "other_atoms",
     )},
+    "rltrainer.nets.q_network.require_discrete": "shared by Q-networks with and without memory",
 }  # fmt: skip
 """Parts of networks that have no place on the API page, and why."""
 

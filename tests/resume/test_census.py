@@ -32,6 +32,7 @@ EXCEPTIONS = {
     r"test_collector": "every test step starts its envs and seeds from the beginning",
     r"_ring\.token$": "whose steps came last: the envs of a restored run start anew, and continue nothing",
     r"_bar\b": "what is shown",
+    r"\._returns\.": "returns to go, worked out from the ring when they are first asked for",
     r"_ring\.(_table|_is_table_old)$": "derived from how much is stored, made anew when needed",
     r"\._load_state_dict_pre_hooks\.|_tree\._newest_hook$": "numbered through a process, hooks of all modules together",
     r"sampler\._(beta|exponent)$": "of the progress of the last draw",

@@ -132,7 +132,7 @@ CANNOT, NEEDS = "CartPole-v1 cannot be made: TypeError: .*wheels", "needs a pack
     ("Wheels-v0", "sync", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
     ("Wheels-v0", "native", {}, MissingExtraError, f"Wheels-v0 {NEEDS}Wheels is not installed, run .*`.$"),
     ("Hull-v0", "auto", {}, MissingExtraError, rf'Hull-v0 {NEEDS}.* Run: pip install "rltrainer\[mujoco\]"$'),
-    ("ALE/Pong-v5", "auto", {}, MissingExtraError, rf"ale_py:ALE/Pong-v5 {NEEDS}.*ale_py.*\.\[atari\]"),
+    ("ALE/Pong-v5", "auto", {}, MissingExtraError, rf'ale_py:ALE/Pong-v5 {NEEDS}.*ale_py.*"rltrainer\[atari\]"'),
     ("no_such_module:Foo-v0", "auto", {}, MissingExtraError,
      f"no_such_module:Foo-v0 {NEEDS}No module named 'no_such_module'"),
 ])  # fmt: skip

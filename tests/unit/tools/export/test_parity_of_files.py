@@ -98,6 +98,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any, Any, dict[str, Any]]] = {
     "q_norm": (rl.QNetwork, VECTOR, DISCRETE, rl.PQN.policy_options),
     "q_categorical": (rl.CategoricalQNetwork, VECTOR, DISCRETE, {"v_min": -2.0, "v_max": 2.0, "num_atoms": 5}),
     "q_quantile": (rl.QuantileQNetwork, masked(3), DISCRETE, {"num_quantiles": 5}),
+    "recurrent_q": (rl.RecurrentQNetwork, masked(3), DISCRETE, {"normalize_obs": True, "cell_size": 4}),
     "recurrent_gru": (rl.RecurrentActorCritic, masked(3), DISCRETE, {"normalize_obs": True, "cell_size": 4}),
     "recurrent_lstm": (rl.RecurrentActorCritic, VECTOR, BOX, {"cell": "lstm", "cell_size": 4, "share_cell": True}),
 }
