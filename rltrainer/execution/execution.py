@@ -100,8 +100,8 @@ class Execution:
     # as arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
     # user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
     # numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
-    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `all_networks` and the methods
-    # that an update calls, `called_methods`.
+    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `all_networks` and
+    # `called_methods`, which an update calls.
 
     def __init__(self, owner: Any) -> None:
         self._owner, self._eager = owner, owner._step
