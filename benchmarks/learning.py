@@ -8,6 +8,7 @@ python benchmarks/learning.py --compile                gradient steps compiled: 
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import platform
@@ -155,15 +156,15 @@ def offline(
     """Return a task: train on all that another agent collected while it learned, with reference to its mean return."""
 
     def run(seed: int) -> Outcome:
-        buffer, reference = behaviour_data(env, behave, data_steps, seed)
+        buffer, reference, _ = behaviour_data(env, behave, data_steps, seed)
         learner = make(buffer.observation_space, buffer.action_space)
         return Outcome(train_offline(learner, buffer, env, steps, seed), steps, reference)
 
     return Task(run, goal, f"{steps:,} gradient steps", first_seed, num_seeds)
 
 
-def behaviour_data(env: str, make: Make, steps: int, seed: int) -> tuple[rl.ReplayBuffer, float]:
-    """Train an agent from nothing; return all its data, from random to trained, with the mean return in it."""
+def behaviour_data(env: str, make: Make, steps: int, seed: int) -> tuple[rl.ReplayBuffer, float, rl.Policy]:
+    """Train an agent from nothing; return all its data, from random to trained, the mean return in it, its policy."""
     rl.seed(seed)
     envs = rl.make_vec(env, 4)
     spaces = envs.single_observation_space, envs.single_action_space
@@ -173,7 +174,7 @@ def behaviour_data(env: str, make: Make, steps: int, seed: int) -> tuple[rl.Repl
         collection_step_num_env_steps=4, batch_size=128, warmup_num_env_steps=1000, seed=seed, **QUIET,
     )  # fmt: skip
     stats = learner.run_training(params).epochs[0].collect_stats
-    return buffer, float(stats.returns.mean())
+    return buffer, float(stats.returns.mean()), learner.policy
 
 
 def train_offline(learner: Any, buffer: rl.ReplayBuffer, env: str, steps: int, seed: int) -> float:
@@ -187,7 +188,7 @@ def train_offline(learner: Any, buffer: rl.ReplayBuffer, env: str, steps: int, s
 
 def rlpd_pendulum(seed: int) -> Outcome:
     """Train REDQ with layer norm in the env and on all that SAC collected while it learned, half of each batch."""
-    data, reference = behaviour_data("Pendulum-v1", SAC, 4800, seed)
+    data, reference, _ = behaviour_data("Pendulum-v1", SAC, 4800, seed)
 
     def mixed(*args: Any, **options: Any) -> rl.MixedBuffer:
         return rl.MixedBuffer(rl.ReplayBuffer(*args, **options), data, offline_share=0.5)
@@ -221,6 +222,27 @@ def distilled(seed: int, student: Any) -> Outcome:
     )  # fmt: skip
     result = rl.Distillation(policy, teacher.policy).run_training(params)
     return Outcome(float(result.best_score or 0.0), result.env_step, reference)
+
+
+def fqe_pendulum(seed: int) -> Outcome:
+    """Estimate four policies from SAC's data: the largest error in percent, and the share of pairs in the right order.
+
+    One seed repeats its steps, so the first three are policies on the way to the last one.
+    """
+    values = []
+    envs = rl.make_vec("Pendulum-v1", 100)
+    data, _, last = behaviour_data("Pendulum-v1", SAC, 4800, seed)
+    for policy in [*(behaviour_data("Pendulum-v1", SAC, steps, seed)[2] for steps in (1600, 2000, 2400)), last]:
+        fqe = rl.FQE(policy, rl.FQEParams(lr=1e-3, gamma=0.97))
+        train_offline(fqe, data, "Pendulum-v1", 5000, seed)
+        start = obs = envs.reset(seed=seed)[0]
+        return_ = 0.0
+        for step in range(200):
+            obs, reward, *_ = envs.step(policy.act(torch.as_tensor(obs)).numpy(force=True))
+            return_ += 0.97**step * float(reward.mean())
+        values.append((return_, float(fqe.value(start).mean())))
+    pairs = [(a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in itertools.combinations(values, 2)]
+    return Outcome(max(100 * abs(found / return_ - 1) for return_, found in values), 5000, sum(pairs) / len(pairs))
 
 
 def bc_cartpole(seed: int) -> Outcome:
@@ -438,6 +460,9 @@ TASKS: dict[str, Task] = {
         agent(rl.CQL, {"hidden_sizes": (64, 64)}, lr=1e-3, critic_lr=1e-3, conservative_coef=1.0,
               num_sampled_actions=4),
         SAC, 4800, 5000, above_data("a quarter above", share=0.25)),
+    "fqe_pendulum": Task(
+        fqe_pendulum, Goal("errors below 20 %, all in order", lambda run: 20 - run.score if run.reference == 1 else -1),
+        "5,000 gradient steps", num_seeds=3),
     "ppo_half_cheetah": on_policy(
         "HalfCheetah-v4", agent(rl.PPO, {"normalize_obs": True, "normalize_reward": True}, lr=rl.LinearSchedule(3e-4)),
         1e9, 307_200, 20_480, goal=REPORTED, test_episodes=10, collection_step_num_env_steps=2048, batch_size=64,

@@ -50,9 +50,9 @@ def curve(name: str, *arguments: list[str]) -> Path:
     return drawn(rl.plots.learning_curve(last.folder), name)
 
 
-def curves(name: str, *titles: str) -> Path:
-    """Draw the test returns of an example's runs together."""
-    runs = {title: each.folder for title, each in zip(titles, trained(name), strict=True)}
+def curves(name: str, *titles: str | None) -> Path:
+    """Draw the test returns of an example's runs together, but for those without a title."""
+    runs = {title: each.folder for title, each in zip(titles, trained(name), strict=True) if title}
     return drawn(rl.plots.learning_curves(runs), name)
 
 
@@ -124,7 +124,7 @@ GROUPS: dict[str, dict[str, Callable[[str], Path]]] = {
     "From data": {
         "offline_from_buffer": lambda name: curve(name, ["collect"], ["train"]),
         "offline_from_dataset": functools.partial(own, picture="runs/offline_from_dataset/data.png"),
-        "offline_to_online": lambda name: curves(name, "offline", "then online"),
+        "offline_to_online": lambda name: curves(name, "RLPD", None, "Cal-QL"),
     },
     "Extending and deploying": {"custom_algorithm": curve, "serve_policy": lambda name: terminal(name, "--short")},
 }

@@ -56,7 +56,7 @@ MAKERS: dict[str, Any] = {
     "simbav2": (rl.SimbaV2, rl.CategoricalActorCritic, BOX, rl.SimbaV2Params()),
     "cql": (rl.CQL, rl.SquashedActorCritic, BOX, rl.CQLParams(num_sampled_actions=2)),
     "cal_ql": (rl.CalQL, rl.SquashedActorCritic, BOX, rl.CalQLParams(num_sampled_actions=2)),
-    "fqe": (rl.FQE, rl.GaussianActorCritic, BOX, rl.FQEParams()),
+    "fqe": (rl.FQE, rl.GaussianActorCritic, BOX, rl.FQEParams(tau=0.005)),
     "td3_bc": (rl.TD3BC, rl.DeterministicActorCritic, BOX, rl.TD3BCParams()),
     "rebrac": (rl.ReBRAC, rl.DeterministicActorCritic, BOX, rl.ReBRACParams()),
     "fql": (rl.FQL, rl.FlowActorCritic, BOX, rl.FQLParams(chunk_length=2, num_flow_steps=2)),

@@ -25,8 +25,9 @@ from rltrainer.validation.field_rules import UnitFloat, checked
 class FQEParams(OffPolicyParams):
     """Hyperparameters of FQE."""
 
-    tau: UnitFloat = 0.005
-    """Step of the target critic towards the online one."""
+    tau: UnitFloat = 0.05
+    """Step of the target critic towards the online one. It takes some 5 / (tau * (1 - gamma)) gradient steps until
+    values have spread over the horizon: 10,000 with the defaults."""
 
 
 class FQE(OffPolicyAlgorithm):
