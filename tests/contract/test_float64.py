@@ -19,6 +19,7 @@ from rltrainer.errors import CheckpointError, ParamsError
 from rltrainer.schedules import ScheduledValue
 from rltrainer.state.state_file import read_state, write_state
 from rltrainer.updates.optimizer import Optimizer
+from tests import batches
 from tests.contract.test_all_algorithms import (
     ALL,
     BOX,
@@ -116,7 +117,7 @@ def test_numbers_are_those_of_float32_without_its_rounding(name: str) -> None:
     for seed in range(3):
         one, other = update(single, seed=seed), update(double, seed=seed)
         assert other.floats() == pytest.approx(one.floats(), rel=1e-4, abs=1e-5)
-    trained = dict(double.policy.named_parameters())
+    trained = dict(batches.trained(double).named_parameters())
     if name.startswith(("bc", *STUDENTS)):
         trained = {k: p for k, p in trained.items() if k.startswith("actor") and not k.endswith("log_std")}
     for key, value in single.policy.named_parameters():

@@ -52,6 +52,17 @@ def test_every_picture_is_shown_and_small() -> None:
     assert {name: size for name, size in drawn.items() if size > LARGEST} == {}
 
 
+def wrapped_update() -> rl.UpdateResult:
+    """Return the result of an update of RND."""
+    envs = rl.make_vec("CartPole-v1", num_envs=2)
+    algorithm = rl.RND(rl.PPO(rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))))
+    collector = rl.Collector(
+        algorithm.policy, envs, rl.RolloutBuffer(16, 2, envs.single_observation_space, envs.single_action_space)
+    )
+    collector.collect(num_steps=32)
+    return algorithm.update(collector.rollout(), batch_size=None, repeat=1)
+
+
 def test_the_names_are_those_of_our_logs(tmp_path: Path) -> None:
     logged = {}
     for algorithm, env in KINDS.items():
@@ -64,6 +75,7 @@ def test_the_names_are_those_of_our_logs(tmp_path: Path) -> None:
         )  # fmt: skip
         opened = rl.open_run(folder)
         logged[algorithm] = {f"{kind}/{name}" for kind in opened.kinds for name in opened.rows(kind)}
+    logged["RND"] = {f"update/{name}" for name in wrapped_update().metrics}  # no name of rl.train
     [[_, *rows]] = tables(PAGE, "number")
     assert len(rows) > 10
     for numbers, algorithms, _ in rows:

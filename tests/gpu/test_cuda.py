@@ -14,7 +14,7 @@ import rltrainer as rl
 from rltrainer.tree import map_tensors
 from tests.compile.test_compiled_updates import MAKERS, OBS, rollout, transitions
 from tests.contract.test_all_algorithms import assert_same_state
-from tests.fakes import policy_options
+from tests.fakes import built, policy_options
 from tests.resume.runs import assert_resumes, build
 from tests.unit.execution.test_cuda_graph import tensors_in
 
@@ -40,7 +40,7 @@ def make(name: str, mode: str, **changes: Any) -> Any:
     rl.seed(5)
     options = policy_options(algorithm_class, params)
     policy = policy_class.for_spaces(OBS, action_space, hidden_sizes=(16, 16), **options).to(DEVICE)
-    algorithm = algorithm_class(policy, dataclasses.replace(params, **changes))
+    algorithm = built(algorithm_class, policy, dataclasses.replace(params, **changes))
     algorithm.seed(3)
     algorithm.attach(rl.UpdatePlan(runtime=MODES[mode]))
     return algorithm

@@ -82,7 +82,7 @@ class FQE(OffPolicyAlgorithm):
             pairs = zip(action.reshape(len(action), -1).unbind(1), self.choices, strict=True)
             action = torch.cat(
                 [x.unsqueeze(1) - start == torch.arange(n, device=x.device) for x, (start, n) in pairs], 1
-            ).float()
+            ).to(self.policy.weight_dtype)
         else:
             action = self.policy.unscale(action)
         q: Tensor = critic(self.policy.normalize(obs), action)
