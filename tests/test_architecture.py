@@ -53,6 +53,7 @@ SATELLITES = {
     "tools.cli.doctor": "a command of its own",
     "tools.cli.run_commands": "commands of their own",
     "tools.cli.sweep_command": "a command of its own",
+    "tools.cli.verify": "a command of its own",
     "ranks.board": "memory that ranks share, not who they are and what befalls them",
     "collect.tensor_rollouts": "rollouts without an object per step, not the loop of those with one",
     "tools.sweeps.trial_process": "the program of another process",

@@ -1,5 +1,6 @@
 """Algorithms and policies from files that describe their own construction; nothing in a file is imported or run."""
 
+import operator
 import os
 import warnings
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from rltrainer.state.plain import MAX_ITEMS, PlainReader, items_of
 from rltrainer.state.registry import Named, users_names
 from rltrainer.state.state_file import read_state
 from rltrainer.types import State
-from rltrainer.validation.field_rules import AnyPath, Flag, checked
+from rltrainer.validation.field_rules import AnyPath, Flag, checked, is_int
 
 META = torch.device("meta")  # shapes without numbers
 Player = Policy | Algorithm | str | os.PathLike[str]
@@ -140,6 +141,7 @@ class _File:
             raise CheckpointError(f"{self.path}: {error}") from error
         if (found := sum(1 for _ in items_of(self.construction))) > MAX_ITEMS:
             raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
+        self._check_layers()
         with torch.random.fork_rng(devices=[]):  # the first weights are random, and are overwritten
             self._check_size()
             if kind is Algorithm:
@@ -158,6 +160,21 @@ class _File:
         found = sum(map(Tensor.numel, tensors))
         if found < (expected if self._strict else expected / 2):  # so a small file asks for little memory
             raise CheckpointError(f"{self.path}: its policy takes {expected} numbers, and it holds {found}")
+
+    def _check_layers(self) -> None:
+        """Check that no network is described, in the policy or beside it, whose weights the file has no room for."""
+        size = self.path.stat().st_size
+        for each in items_of(self.construction):
+            match each:
+                case {"fields": {"net": {"fields": {"hidden_sizes": sizes}}, "num_outputs": num_outputs}}:
+                    sizes = [*(sizes or [64]), num_outputs]
+                case {"fields": {"hidden_sizes": list(sizes)}}:
+                    pass
+                case _:
+                    continue
+            numbers = [n for n in sizes if is_int(n)]
+            if max(numbers, default=0) > size or sum(map(operator.mul, numbers, numbers[1:])) > size:
+                raise CheckpointError(f"{self.path}: has {size} bytes, too few for layers of {readable(sizes)} units")
 
     def _check_others(self) -> None:
         """Check the same of the other policies that an algorithm is made of, such as a teacher."""

@@ -24,7 +24,8 @@ from tests.resume.steered import steered_envs
 
 NUM_ENVS = 4
 SIZES: dict[str, dict[str, Any]] = {
-    "recurrent_ppo": {"batch_size": 10}, "recurrent_pqn": {"batch_size": 10}, "recurrent_ppo_midway": {"batch_size": 6},
+    "recurrent_ppo": {"batch_size": 10}, "recurrent_pqn": {"batch_size": 10}, "distillation": {"batch_size": 10},
+    "recurrent_ppo_midway": {"batch_size": 6},
     "reinforce_episodes": {"collection_step_num_episodes": 4}, "ppo_episodes": {"collection_step_num_episodes": 4},
 }  # fmt: skip
 """Fields of the trainer's params that shards can share out."""

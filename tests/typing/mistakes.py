@@ -93,7 +93,7 @@ rl.ActorCritic.for_envs()  # mistake
 rl.Actor.for_envs(envs, share_encoder=True)  # mistake
 rl.Actor.for_envs(envs, critic_net=rl.NetParams())  # mistake
 rl.ActorCritic.for_envs(envs, rl.NetParams(hiden_sizes=(3,)))  # mistake
-rl.ActorCritic.for_envs(envs, rl.NetParams(norm="batch"))  # mistake
+rl.ActorCritic.for_envs(envs, rl.NetParams(norm="bach"))  # mistake
 rl.ActorCritic.for_envs(envs, net={"hidden_sizes": (3,)})  # mistake
 rl.NetParams((64, 64))  # mistake
 rl.NetParams(encoder="cnn")  # mistake

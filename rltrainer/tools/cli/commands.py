@@ -41,7 +41,7 @@ def list_command(what: str | None) -> None:
         for name in names():
             recipe = get(name)
             score = "" if recipe.published_score is None else f"{recipe.published_score:10g}"
-            click.echo(f"  {name:32}{recipe.num_env_steps:>10,}{score}".rstrip())
+            click.echo(f"  {name:34}{recipe.num_env_steps:>10,}{score}".rstrip())
     if what in (None, "envs"):
         click.echo("envs that recipes are for, and their algorithms; of any other, `doctor env ENV` says which take it")
         by_env: dict[str, list[str]] = {}

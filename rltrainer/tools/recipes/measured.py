@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rltrainer.files.regular_file import open_regular
 from rltrainer.functional.scores import Array
 
 FILE = Path(__file__).with_name("measured.json")
@@ -30,7 +31,8 @@ class Measured:
 @functools.cache
 def measured() -> dict[str, Measured]:
     """Return all recipes that were measured, by name."""
-    tables = json.loads(FILE.read_text())
+    with open_regular(FILE) as file:
+        tables = json.load(file)
     return {name: Measured(**{key: np.array(each) for key, each in table.items()}) for name, table in tables.items()}
 
 
