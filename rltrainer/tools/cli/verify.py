@@ -33,7 +33,7 @@ def verify(
     ctx: click.Context, minutes: float | None, group: str | None, recipes: tuple[str, ...], more: tuple[str, ...],
     is_all: bool, folder: Path, seed: int, again: bool, against: Path | None, processes: int | None,
 ) -> None:  # fmt: skip
-    """Train recipes, and compare what they learn with their measured runs.
+    """Train recipes, and compare with their measured runs.
 
     A recipe is missed if its new runs rank lower among the measured ones than chance explains; the exit status is then
     1. The same command goes on after Ctrl-C. `doctor` looks at the set-up, `python -m rltrainer.checkpoint verify` at

@@ -256,9 +256,11 @@ DEFAULT_RANGES: dict[str, dict[str, Range]] = {
     "pqn": _PQN,
     "qrdqn": _Q_LEARNING,
     "sac": _SAC,
+    "simbav2": {**_CROSSQ, **_ACTOR_CRITIC, "hidden_sizes": [(64,), (128,), (256,)]},
     "td3": _TD3,
     "tqc": _SAC | {"num_dropped": range(0, 6)},
     "trpo": _ON_POLICY | {"target_kl": [0.001, 0.005, 0.01, 0.02, 0.05], "num_cg_steps": [5, 10, 20]},
+    "xqc": _CROSSQ,
 }
 
 

@@ -21,6 +21,7 @@ from tests.contract.test_all_algorithms import (
     transitions,
     update,
 )
+from tests.fakes import built
 
 SEVERAL = (
     "sac", "discrete_sac", "ddpg", "td3", "td3_bc", "rebrac", "fql", "fql_chunks", "tqc", "redq", "cql", "cal_ql",
@@ -35,7 +36,7 @@ def remade(name: str, **changes: Any) -> Any:
     known = {field.name for field in dataclasses.fields(algorithm.params)}
     changes = {"adam_eps": 1e-3, "normalize_advantage": False, "target_update_interval": 2} | changes
     values = {key: value for key, value in changes.items() if key in known}
-    other = type(algorithm)(algorithm.policy, dataclasses.replace(algorithm.params, **values))
+    other = built(type(algorithm), algorithm.policy, dataclasses.replace(algorithm.params, **values))
     other.seed(3)
     if name in OFF_POLICY:
         sample = other.sample_noise
