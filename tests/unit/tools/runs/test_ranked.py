@@ -75,5 +75,6 @@ def test_ranks_of_a_launcher_that_is_killed_save_and_leave_no_folder(tmp_path: P
         assert os.listdir(temporary)
         run.kill()
         end(run, str(tmp_path))
-    assert os.listdir(temporary) == []
+    # PyTorch's own cache, if a rank had begun to compile, is no folder of the ranks.
+    assert [name for name in os.listdir(temporary) if not name.startswith("torchinductor_")] == []
     assert any((tmp_path / "runs").glob("*/checkpoint*"))
