@@ -18,9 +18,9 @@ RECIPES = (
     "ppo/CartPole-v1",
     "trpo/Acrobot-v1",
     "trpo/MountainCar-v0",
-    "ppo/LunarLander-v3",
-    "trpo/Pendulum-v1",
     "ppo/MountainCarContinuous-v0",
+    "ppo/Pendulum-v1",
+    "trpo/Pendulum-v1",
 )
 
 
