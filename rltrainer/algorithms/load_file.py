@@ -141,7 +141,8 @@ class _File:
             raise CheckpointError(f"{self.path}: {error}") from error
         if (found := sum(1 for _ in items_of(self.construction))) > MAX_ITEMS:
             raise CheckpointError(f"{self.path}: expected at most {MAX_ITEMS} values to build from, found {found}")
-        self._check_layers()
+        if kind is Algorithm:
+            self._check_layers()
         with torch.random.fork_rng(devices=[]):  # the first weights are random, and are overwritten
             self._check_size()
             if kind is Algorithm:
@@ -162,7 +163,7 @@ class _File:
             raise CheckpointError(f"{self.path}: its policy takes {expected} numbers, and it holds {found}")
 
     def _check_layers(self) -> None:
-        """Check that no network is described, in the policy or beside it, whose weights the file has no room for."""
+        """Check that no network beside the policy is described whose weights the file has no room for."""
         size = self.path.stat().st_size
         for each in items_of(self.construction):
             match each:

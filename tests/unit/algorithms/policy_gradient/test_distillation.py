@@ -112,10 +112,14 @@ def test_a_file_holds_the_teacher_and_no_larger_one(tmp_path: Path) -> None:
     assert torch.equal(again.teacher.act(obs), algorithm.teacher.act(obs))
     assert again.policy.net_params.keys == ("place",)
     state = read_state(path, "algorithm", CheckpointError)
-    state["construction"]["options"]["teacher"]["options"]["net"]["fields"]["hidden_sizes"] = [100_000, 10_000]
+    state["construction"]["options"]["teacher"]["options"]["net"]["fields"]["hidden_sizes"] = [400, 400]
     write_state(path, "algorithm", state)
     assert type(rl.load_policy(path)) is rl.RecurrentActorCritic
     with pytest.raises(CheckpointError, match=r"its teacher takes \d+ numbers, and it has \d+ bytes"):
+        rl.load(path)
+    state["construction"]["options"]["teacher"]["options"]["net"]["fields"]["hidden_sizes"] = [100_000, 10_000]
+    write_state(path, "algorithm", state)
+    with pytest.raises(CheckpointError, match=r"has \d+ bytes, too few for layers of \[100000, 10000\] units"):
         rl.load(path)
 
 
