@@ -72,6 +72,24 @@ def test_the_target_by_hand() -> None:
     assert all(torch.equal(value, policy.state_dict()[name]) for name, value in before.items() if value is not None)
 
 
+class OfChoices(torch.nn.Module):
+    """Values 1 and 3 of the two choices, whatever is seen."""
+
+    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        return (action @ torch.tensor([1.0, 3.0])).unsqueeze(0)
+
+    def update(self, online: torch.nn.Module) -> None:
+        pass
+
+
+def test_the_next_action_is_the_policys() -> None:
+    fqe: Any = rl.FQE(always(2))
+    fqe.critic, fqe.target_critic, fqe.optimizer.step = OfChoices(), OfChoices(), lambda _: None
+    data = batch([10.0], [0.5])
+    data.obs, data.next_obs, data.action = torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([1])
+    assert fqe._step(data, None).td_error.tolist() == [10.5]  # 10 + .5 * 3 - 1
+
+
 def test_initial_observations() -> None:
     buffer, no = rl.ReplayBuffer(5, OBS, BOX), np.zeros(1, bool)
     for step in range(8):  # episodes of three steps; the starts of two are overwritten
