@@ -167,8 +167,8 @@ class _File:
         size = self.path.stat().st_size
         for each in items_of(self.construction):
             match each:
-                case {"fields": {"net": {"fields": {"hidden_sizes": sizes}}, "num_outputs": num_outputs}}:
-                    sizes = [*(sizes or [64]), num_outputs]
+                case {"fields": {"net": {"fields": {"hidden_sizes": list() | None as given}}, "num_outputs": outputs}}:
+                    sizes = [*(given or [64]), outputs]
                 case {"fields": {"hidden_sizes": list(sizes)}}:
                     pass
                 case _:

@@ -101,6 +101,11 @@ def test_no_number_takes_memory_that_the_file_does_not_hold(name: str, tmp_path:
 def test_whatever_stands_in_a_place_is_refused_or_harmless(value: Any, tmp_path: Path) -> None:
     path = tmp_path / "file"
     state = written(path)
+    of_rnd = written(tmp_path / "rnd", make("rnd_box"))
+    net = ("options", "params", "fields", "net")
+    for place in (net, (*net, "fields"), (*net, "fields", "hidden_sizes"), (*net[:-1], "num_outputs")):
+        write_state(tmp_path / "rnd", "algorithm", changed(of_rnd, place, value))
+        loads_or_refuses(tmp_path / "rnd")
     for place in [*places(state["construction"]), ("built",), ("args",), ("options",), ("options", "policy")]:
         write_state(path, "algorithm", changed(state, place, value))
         loads_or_refuses(path)
