@@ -111,7 +111,7 @@ def missing(names: Iterable[str], num_seeds: int) -> list[tuple[str, int]]:
 
 
 def seconds_of(name: str) -> float:
-    """Return the seconds of one seed as far as they are known; infinite for a recipe that never ran."""
+    """Return the known seconds of one seed; infinite for a recipe that never ran."""
     if found := runs_of(name):
         return float(np.median([each["processor_seconds"] for each in found.values()]))
     before = json.loads(BEFORE.read_text())
@@ -167,7 +167,7 @@ def table() -> str:
 
 
 def side_by_side() -> str:
-    """Return the recipes of each env at equal env steps and at equal seconds, as far as two or more were measured."""
+    """Compare the measured recipes of each env at equal env steps and at equal seconds; one alone has no row."""
     lines = ["| env | at env steps | score by recipe | at seconds | score by recipe |", "|---|---|---|---|---|"]
     by_env: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name in rl.recipes.names():

@@ -1,4 +1,4 @@
-"""What is known of a ring's trajectories once they have ended. It follows from the ring, so no file holds it."""
+"""Ends of a ring's trajectories, and the returns that they settle. Both follow from the ring: no file holds them."""
 
 from collections.abc import Iterator
 from itertools import accumulate

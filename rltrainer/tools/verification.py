@@ -1,4 +1,4 @@
-"""Whether recipes learn on this machine what they learnt where they were measured: what `rltrainer verify` does.
+"""Verification that recipes learn on this machine what they learnt elsewhere: the work of `rltrainer verify`.
 
 Runs of new seeds are compared with the measured ones by the mean return of their test steps, as far as they went. This
 area under the learning curve varies less than a single test step, and is low for a run that learns late, too.

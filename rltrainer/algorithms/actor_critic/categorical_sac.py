@@ -34,9 +34,9 @@ class CategoricalSAC(SAC):
     params_class = CategoricalSACParams
     policy: CategoricalActorCritic
     critic_norm: ClassVar[str]
-    """What `NetParams.norm` is meant to be."""
+    """The `norm` that critics take from their `NetParams`."""
     critic_part: ClassVar[type[nn.Module]] = nn.Module
-    """What critics then have."""
+    """A class of module that such critics hold."""
 
     def __init__(self, policy: CategoricalActorCritic, params: CategoricalSACParams | None = None) -> None:
         super().__init__(policy, params)

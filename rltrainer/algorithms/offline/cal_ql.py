@@ -21,7 +21,7 @@ class CalQLParams(CQLParams):
 
 
 class CalQL(CQL):
-    """CQL whose critics are not pushed below the returns of the data, for training that goes on online.
+    """CQL whose critics are not pushed below the returns of the data, for training that continues online.
 
     It needs data with the ends of trajectories: transitions of a running one have no return yet, and are as in CQL.
     """

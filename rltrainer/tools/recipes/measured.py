@@ -1,4 +1,4 @@
-"""What recipes came to when they were measured: the learning curves and scores of several seeds, `measured.json`."""
+"""Measured recipes: learning curves and scores of several seeds, from the package's `measured.json`."""
 
 import functools
 import json
