@@ -121,7 +121,7 @@ def table(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/async_collector.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/async_collector.md")
     parser.add_argument("--runs", type=int, default=5, help="processes of each kind")
     parser.add_argument("--case", choices=CASES, action="append", help="only this one; may be repeated")
     parser.add_argument("--measure", choices=["sync", "async"], help="measure one here and print a JSON line")
@@ -153,7 +153,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (HERE / "async_collector.md").write_text(text, encoding="utf-8")
+        (HERE.parent / "docs" / "measurements" / "async_collector.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/batched_inference.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/batched_inference.md")
     parser.add_argument("--runs", type=int, default=5, help="processes per collector")
     parser.add_argument("--seconds", type=float, default=5.0, help="timed per process")
     parser.add_argument("--num-envs", type=int, default=8)
@@ -104,7 +104,7 @@ def main() -> None:
     text = head + "\n".join(texts)
     print(text)
     if args.write:
-        (HERE / "batched_inference.md").write_text(text, encoding="utf-8")
+        (HERE.parent / "docs" / "measurements" / "batched_inference.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

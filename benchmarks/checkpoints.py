@@ -218,7 +218,7 @@ def half_interval(values: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/checkpoints.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/checkpoints.md")
     parser.add_argument("--quick", action="store_true", help="small sizes and few chunks")
     parser.add_argument("--chunks", type=int, default=20)
     args = parser.parse_args()
@@ -244,7 +244,7 @@ def main() -> None:
     ])  # fmt: skip
     print(text)
     if args.write:
-        (Path(__file__).resolve().parent / "checkpoints.md").write_text(text + "\n", encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "checkpoints.md").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

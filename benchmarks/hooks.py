@@ -62,7 +62,7 @@ def cost(kind: str, num_chunks: int, options: dict[str, Any]) -> tuple[float, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/hooks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/hooks.md")
     parser.add_argument("--chunks", type=int, default=20)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -81,7 +81,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (Path(__file__).resolve().parent / "hooks.md").write_text(text, encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "hooks.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

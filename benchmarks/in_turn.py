@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=CASES, help="only these")
     parser.add_argument("--compile", choices=("true", "false"), help="only so")
     parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/in_turn.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/in_turn.md")
     args = parser.parse_args()
     other = args.other.resolve()
     rows = []
@@ -108,7 +108,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (HERE / "benchmarks" / "in_turn.md").write_text(text, encoding="utf-8")
+        (HERE / "docs" / "measurements" / "in_turn.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

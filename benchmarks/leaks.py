@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500_000, help="env steps of each collector")
     parser.add_argument("--points", type=int, default=5, help="how often the sizes are taken")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/leaks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/leaks.md")
     parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.kind:
@@ -140,7 +140,7 @@ def main() -> None:
         tables.append(done.stdout)
     if args.write:
         head = f"# Leaks\n\nWritten by `python benchmarks/leaks.py --write` on {datetime.date.today()}. {__doc__}"
-        (HERE / "leaks.md").write_text("\n".join([head.strip(), "", *tables]).rstrip() + "\n")
+        (HERE.parent / "docs" / "measurements" / "leaks.md").write_text("\n".join([head.strip(), "", *tables]).rstrip() + "\n")
 
 
 def print_table(kind: str, sizes: list[Sizes], num_steps: int) -> None:

@@ -2,7 +2,7 @@
 
 python benchmarks/learning.py                          every task, its seeds; prints the table
 python benchmarks/learning.py --task dqn_cartpole --seeds 1
-python benchmarks/learning.py --write                  also writes benchmarks/learning.md
+python benchmarks/learning.py --write                  also writes docs/measurements/learning.md
 python benchmarks/learning.py --compile                gradient steps compiled: rows of their own
 """
 
@@ -562,7 +562,7 @@ def main() -> None:
         }
         if args.write:
             STORE.write_text(json.dumps(rows, indent=1) + "\n")
-            (HERE / "learning.md").write_text(table(rows))
+            (HERE.parent / "docs" / "measurements" / "learning.md").write_text(table(rows))
         print(table({key: rows[key]}))
 
 

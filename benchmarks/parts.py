@@ -236,7 +236,7 @@ def us_per_call(call: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/parts.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/parts.md")
     parser.add_argument("--compile", choices=("auto", "true", "false"), default="auto")
     parser.add_argument("--size", type=int, default=2048, help="how long the runs are; their env steps go with it")
     args = parser.parse_args()
@@ -257,7 +257,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (Path(__file__).resolve().parent / "parts.md").write_text(text, encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "parts.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=CASES, help="only these")
     parser.add_argument("--compile", choices=("true", "false"), help="of gradient steps; both by default")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/ranks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/ranks.md")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -154,7 +154,7 @@ def main() -> None:
     text = "\n".join([*lines, ""])
     print(text)
     if args.write:
-        (HERE.parent / "ranks.md").write_text(text, encoding="utf-8")
+        (HERE.parents[1] / "docs" / "measurements" / "ranks.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

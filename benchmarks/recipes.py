@@ -34,6 +34,7 @@ WEIGHTS = HERE.parent / "tests" / "compile" / "same_weights.json"
 SEEDS = range(1, 11)
 PACKED, LEAST = FILE, 3
 """What the package holds of the runs, and how many a recipe must have."""
+REPORT = HERE.parent / "docs" / "measurements" / "recipes.md"
 PAGE, CHOICES = HERE.parent / "docs" / "guides" / "recipes.md", "<!-- python -m benchmarks.recipes --write -->"
 """Where the docs show what `rl.train` picks: the table after this line."""
 LONGEST = 1800
@@ -254,7 +255,7 @@ def main() -> None:
         print(f"{len(jobs)} runs to measure", flush=True)
         if jobs:
             rl.run_seeds(functools.partial(measure, jobs), range(len(jobs)))
-    (HERE / "recipes.md").write_text(table())
+    REPORT.write_text(table())
     PACKED.write_text(packed())
     measured.cache_clear()
     PAGE.write_text(with_choices(PAGE.read_text()))

@@ -324,7 +324,7 @@ def report(held: dict[str, Any]) -> str:
         [
             "# Speed beside peers",
             "",
-            "Each figure is the median of processes that took turns, one thread each, after a warm-up; README.md here "
+            "Each figure is the median of processes that took turns, one thread each, after a warm-up; the README of `benchmarks` "
             "says what is measured.",
             "",
             *(f"- {command}: {'; '.join(titles)}" for command, titles in cases_of.items()),
@@ -363,7 +363,7 @@ def is_quick(key: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/results.md")
     parser.add_argument("--runs", type=int, help="processes per program and case; by default 3, with --quick 1")
     parser.add_argument("--share", type=float, help="of each case's steps; by default 1, with --quick 0.1")
     parser.add_argument(
@@ -387,7 +387,7 @@ def main() -> None:
     for name in cases:
         results |= measure([name], programs, num_runs, share)
         if args.write:  # after each case: the whole takes an hour or two
-            (HERE / "results.md").write_text(report(store(results, num_runs)), encoding="utf-8")
+            (HERE.parent / "docs" / "measurements" / "results.md").write_text(report(store(results, num_runs)), encoding="utf-8")
     print(table(results))
     if any(len(runs) < num_runs for by_program in results.values() for runs in by_program.values()):
         raise SystemExit("some programs failed; see above")

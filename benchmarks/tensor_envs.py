@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=(OURS, PEER), help="only this program")
     parser.add_argument("--runs", type=int, default=5, help="processes of each program")
     parser.add_argument("--share", type=float, default=10.0, help="of the steps that the case has in speed.py")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/tensor_envs.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/tensor_envs.md")
     args = parser.parse_args()
     programs = args.only or [OURS, PEER]
     if PEER in programs:
@@ -67,7 +67,7 @@ def main() -> None:
     text = report(results, args.runs)
     print(text)
     if args.write:
-        (Path(__file__).resolve().parent / "tensor_envs.md").write_text(text, encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "tensor_envs.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def report(results: dict[str, list[dict[str, Any]]], num_envs: int, seconds: flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/vector_envs.md")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/vector_envs.md")
     parser.add_argument("--runs", type=int, default=3, help="processes per vector env")
     parser.add_argument("--seconds", type=float, default=5.0, help="timed per process")
     parser.add_argument("--num-envs", type=int, default=16)
@@ -129,7 +129,7 @@ def main() -> None:
     text = report(results, args.num_envs, args.seconds)
     print(text)
     if args.write:
-        (HERE / "vector_envs.md").write_text(text, encoding="utf-8")
+        (HERE.parent / "docs" / "measurements" / "vector_envs.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

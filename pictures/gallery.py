@@ -32,6 +32,15 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PAGE = ROOT / "docs" / "gallery.md"
 IMAGES = ROOT / "docs" / "images" / "gallery"
+PROGRAM = """<details markdown="1"><summary>The program</summary>
+
+```python
+--8<-- "examples/{}.py"
+```
+
+</details>
+"""
+"""A fold that the site fills with the file."""
 WIDEST = 640
 """Pixels of a picture that an example draws itself."""
 
@@ -180,8 +189,8 @@ def page() -> str:
     """Return the text of the page."""
     text = """# Gallery
 
-Every program of the folder `examples`, with a picture from its own run: `python -m pictures.gallery` runs them and
-writes this page. With `--short` each runs for a few seconds only; `make examples` does so with all of them.
+Whole programs, each with a picture from its own run. With `--short` each runs for a few seconds only. In a clone they
+are the folder `examples`; `make examples` runs them all, and `python -m pictures.gallery` writes this page.
 """
     for title, names in groups():
         text += f"\n## {title}\n"
@@ -189,7 +198,7 @@ writes this page. With `--short` each runs for a few seconds only; `make example
             first = (ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or "").partition("\n")[0]
             pictures = sorted(path.name for path in IMAGES.glob(f"{name}.*"))
             shown = "".join(f"\n![{name}](images/gallery/{picture})\n" for picture in pictures)
-            text += f"\n### `{name}.py`\n\n{first}\n{shown}"
+            text += f"\n### `{name}.py`\n\n{first}\n{shown}\n{PROGRAM.format(name)}"
     return text
 
 

@@ -21,7 +21,12 @@ import rltrainer as rl
 from rltrainer.state import registry
 
 ROOT = Path(__file__).parents[2]
-PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+PAGES = {
+    str(path.relative_to(ROOT)): path
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if path.name != "gallery.md" and path.parent.name != "measurements"
+}
+"""The pages that people write; others are written by programs, and the programs of the gallery run as examples."""
 
 LANGUAGES = {"python", "sh", "text"}
 """What a block may say it is; commands are run by `test_commands.py`, formulas and output are not run."""

@@ -94,6 +94,7 @@ def test_readme_has_six_rows_of_the_comparison_which_knows_our_size() -> None:
     page, readme = ([line for line in each.splitlines() if line.startswith("|")] for each in (text, head))
     assert readme == [line for line in page if line in readme]
     assert len(readme) == 2 + 6
+    assert f"| algorithms | {len(TABLE)} |" in "".join(readme)
     [more] = re.findall(r"has (\w+) rows more", head)
     assert more == {13: "thirteen", 14: "fourteen", 15: "fifteen"}[len(page) - len(readme)]
     [(num_lines, num_files)] = re.findall(r"^\| size, lines / files \| (\d+)k / (\d+) \|", text, re.MULTILINE)
@@ -116,6 +117,12 @@ def test_every_page_is_in_the_index() -> None:
     docs = ROOT / "docs"
     pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} - {"index.md"}
     assert pages == set(re.findall(r"\]\(([^)#]+\.md)\)", (docs / "index.md").read_text()))
+
+
+def test_pages_link_to_what_is_shown_without_a_clone() -> None:
+    for path in (ROOT / "docs").rglob("*.md"):
+        if path.parent.name != "measurements":
+            assert re.findall(r"`(?:benchmarks/\w+\.md|examples/\w+\.py)`", path.read_text()) == [], path
 
 
 PROMISES = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE)
