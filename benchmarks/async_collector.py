@@ -153,7 +153,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (HERE.parent / "docs" / "measurements" / "async_collector.md").write_text(text, encoding="utf-8")
+        (HERE.parent / "docs/measurements/async_collector.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def main() -> None:
     text = head + "\n".join(texts)
     print(text)
     if args.write:
-        (HERE.parent / "docs" / "measurements" / "batched_inference.md").write_text(text, encoding="utf-8")
+        (HERE.parent / "docs/measurements/batched_inference.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

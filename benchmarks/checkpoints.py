@@ -244,7 +244,9 @@ def main() -> None:
     ])  # fmt: skip
     print(text)
     if args.write:
-        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "checkpoints.md").write_text(text + "\n", encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs/measurements/checkpoints.md").write_text(
+            text + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

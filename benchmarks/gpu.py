@@ -255,7 +255,7 @@ def report(args: argparse.Namespace, device: str) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/measurements/gpu.md; other rows stay as they are")
+    parser.add_argument("--write", action="store_true", help="write docs/measurements/gpu.md; other rows stay")
     parser.add_argument(
         "--cpu", action="store_true", help="only show that it runs: on the CPU, once, few steps, peers that are there"
     )
@@ -271,7 +271,7 @@ def main() -> None:
     args.steps, args.runs = args.steps or (20 if args.cpu else 5000), args.runs or (1 if args.cpu else 5)
     args.only = args.only or list(KEYS)
     torch.set_num_threads(1)
-    page = Path(__file__).resolve().parents[1] / "docs" / "measurements" / "gpu.md"
+    page = Path(__file__).resolve().parents[1] / "docs/measurements/gpu.md"
     lines = report(args, "cpu" if args.cpu else "cuda")
     if args.write:
         lines = gpu_runs.merged(lines, page.read_text(encoding="utf-8").splitlines())

@@ -108,7 +108,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (HERE / "docs" / "measurements" / "in_turn.md").write_text(text, encoding="utf-8")
+        (HERE / "docs/measurements/in_turn.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

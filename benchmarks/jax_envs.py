@@ -21,7 +21,7 @@ from brax.envs import get_environment
 
 import rltrainer as rl
 
-REPORT = Path(__file__).parents[1] / "docs" / "measurements" / "jax_envs.md"
+REPORT = Path(__file__).parents[1] / "docs/measurements/jax_envs.md"
 PACKAGES = ("torch", "jax", "gymnax", "brax", "gymnasium")
 
 

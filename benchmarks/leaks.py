@@ -140,7 +140,7 @@ def main() -> None:
         tables.append(done.stdout)
     if args.write:
         head = f"# Leaks\n\nWritten by `python benchmarks/leaks.py --write` on {datetime.date.today()}. {__doc__}"
-        (HERE.parent / "docs" / "measurements" / "leaks.md").write_text("\n".join([head.strip(), "", *tables]).rstrip() + "\n")
+        (HERE.parent / "docs/measurements/leaks.md").write_text("\n".join([head.strip(), "", *tables]).rstrip() + "\n")
 
 
 def print_table(kind: str, sizes: list[Sizes], num_steps: int) -> None:

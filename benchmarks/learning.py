@@ -562,7 +562,7 @@ def main() -> None:
         }
         if args.write:
             STORE.write_text(json.dumps(rows, indent=1) + "\n")
-            (HERE.parent / "docs" / "measurements" / "learning.md").write_text(table(rows))
+            (HERE.parent / "docs/measurements/learning.md").write_text(table(rows))
         print(table({key: rows[key]}))
 
 

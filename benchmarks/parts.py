@@ -257,7 +257,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if args.write:
-        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "parts.md").write_text(text, encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs/measurements/parts.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def main() -> None:
     text = "\n".join([*lines, ""])
     print(text)
     if args.write:
-        (HERE.parents[1] / "docs" / "measurements" / "ranks.md").write_text(text, encoding="utf-8")
+        (HERE.parents[1] / "docs/measurements/ranks.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ WEIGHTS = HERE.parent / "tests" / "compile" / "same_weights.json"
 SEEDS = range(1, 11)
 PACKED, LEAST = FILE, 3
 """What the package holds of the runs, and how many a recipe must have."""
-REPORT = HERE.parent / "docs" / "measurements" / "recipes.md"
+REPORT = HERE.parent / "docs/measurements/recipes.md"
 PAGE, CHOICES = HERE.parent / "docs" / "guides" / "recipes.md", "<!-- python -m benchmarks.recipes --write -->"
 """Where the docs show what `rl.train` picks: the table after this line."""
 LONGEST = 1800

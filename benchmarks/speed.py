@@ -324,8 +324,8 @@ def report(held: dict[str, Any]) -> str:
         [
             "# Speed beside peers",
             "",
-            "Each figure is the median of processes that took turns, one thread each, after a warm-up; the README of `benchmarks` "
-            "says what is measured.",
+            "Each figure is the median of processes that took turns, one thread each, after a warm-up; the README of "
+            "`benchmarks` says what is measured.",
             "",
             *(f"- {command}: {'; '.join(titles)}" for command, titles in cases_of.items()),
             f"- {machine()}",
@@ -387,7 +387,9 @@ def main() -> None:
     for name in cases:
         results |= measure([name], programs, num_runs, share)
         if args.write:  # after each case: the whole takes an hour or two
-            (HERE.parent / "docs" / "measurements" / "results.md").write_text(report(store(results, num_runs)), encoding="utf-8")
+            (HERE.parent / "docs/measurements/results.md").write_text(
+                report(store(results, num_runs)), encoding="utf-8"
+            )
     print(table(results))
     if any(len(runs) < num_runs for by_program in results.values() for runs in by_program.values()):
         raise SystemExit("some programs failed; see above")

@@ -67,7 +67,7 @@ def main() -> None:
     text = report(results, args.runs)
     print(text)
     if args.write:
-        (Path(__file__).resolve().parents[1] / "docs" / "measurements" / "tensor_envs.md").write_text(text, encoding="utf-8")
+        (Path(__file__).resolve().parents[1] / "docs/measurements/tensor_envs.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

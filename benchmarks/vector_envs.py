@@ -129,7 +129,7 @@ def main() -> None:
     text = report(results, args.num_envs, args.seconds)
     print(text)
     if args.write:
-        (HERE.parent / "docs" / "measurements" / "vector_envs.md").write_text(text, encoding="utf-8")
+        (HERE.parent / "docs/measurements/vector_envs.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

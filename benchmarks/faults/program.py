@@ -24,7 +24,7 @@ from benchmarks.faults.kinds import KINDS
 from benchmarks.faults.legs import INEXACT, LEGS
 from benchmarks.faults.process import Born
 
-REPORT = Path(__file__).parents[2] / "docs" / "measurements" / "chaos.md"
+REPORT = Path(__file__).parents[2] / "docs/measurements/chaos.md"
 SHARES = {
     "off-policy, workers": 8, "on-policy": 5, "on-policy, native": 3, "offline": 4, "off-policy, restarts": 3,
     "off-policy, async": 4, "off-policy, batched": 4,
