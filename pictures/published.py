@@ -20,7 +20,7 @@ RECIPES = (
     "trpo/MountainCar-v0",
     "ppo/MountainCarContinuous-v0",
     "ppo/Pendulum-v1",
-    "trpo/Pendulum-v1",
+    "ppo/LunarLander-v3",
 )
 
 
