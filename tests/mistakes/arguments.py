@@ -6,7 +6,7 @@ A rule has one row for each field that has it, `tests/unit/validation` has the v
 
 from collections.abc import Iterator
 
-from rltrainer.errors import ArgumentError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import ArgumentError, EnvError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 
 Row = tuple[str, type[Exception], str]
 
@@ -130,6 +130,11 @@ ARGUMENTS: list[Row] = [
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2)), DISCRETE)", SpaceError, "Encoder.observation_space: must have a part beside 'action_mask'; got "),
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2), a=BOX), DISCRETE, rl.NetParams(keys=['a', 'action_mask']))", ParamsError, "NetParams.keys: 'action_mask' is no input"),
     ("rl.QNetwork.for_spaces(gym.spaces.Text(3), DISCRETE)", SpaceError, "unsupported space Text"),
+    *((f"rl.{cls}.for_spaces({spaces})", SpaceError, f"{cls}.{space}_space: must be a gymnasium space; got ") for cls in (
+        "Actor", "ActorCritic", "QNetwork", "DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic",
+    ) for given in ("None", "'Box'", "gym.spaces.Box", "(3,)") for space, spaces in (("observation", f"{given}, SPACE"), ("action", f"SPACE, {given}"))),
+    *((f"rl.ActorCritic.for_spaces(gym.spaces.Box(0, 255, {shape}, np.uint8), DISCRETE)", SpaceError, f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got Box(0, 255, {shape}, uint8) (Box). NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper.")
+      for shape in ("(35, 84, 3)", "(3, 84, 35)", "(2, 3, 4)")),
     # exploration
     ("rl.EpsilonGreedy(1.1)", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got 1.1"),
     ("rl.EpsilonGreedy('0.1')", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got ~Write 0.1 without quotes."),
@@ -155,6 +160,22 @@ ARGUMENTS: list[Row] = [
     *((f"ppo.run_training({given})", ParamsError, f"PPO.run_training.params: must be trainer params, such as OnPolicyTrainerParams(training_collector=...); got {found}") for given, found in (
         ("rl.OnPolicyTrainerParams", "<class 'rltrainer.trainers.on_policy_trainer.OnPolicyTrainerParams'> (type)"), ("None", "None (NoneType)"), ("{}", "{} (dict)"),
     )),
+    *((f"rl.BC(rl.{cls}(SPACE, {space}))", ParamsError, f"BC.policy: must be a policy with a `distribution` and an `actor`; got {cls}. Build it with Actor.for_envs")
+      for cls, space in (("QNetwork", "DISCRETE"), ("DeterministicActorCritic", "BOX"))),
+    *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, {space}))", ParamsError, f"{name}.policy: must ~; got RecurrentActorCritic")
+      for name, space in (*((name, "DISCRETE") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "BC")), ("SAC", "BOX"))),
+    *((f"rl.{name}.recommended('CartPole-v1')", ParamsError, f"{name}.recommended.envs: {NO_GYM}; got 'CartPole-v1'") for name in (
+        "A2C", "PPO", "IMPALA", "TRPO", "REINFORCE", "RecurrentPPO", "DQN", "QRDQN", "C51", "DiscreteSAC", "SAC", "TQC", "REDQ", "TD3", "DDPG", "CrossQ", "XQC", "SimbaV2", "FlashSAC", "PQN",
+    )),
+    *((f"rl.{cls}Params({given})", ParamsError, f"{cls}Params.{text}") for cls, given, text in (
+        ("BC", "gamma=1", "gamma: must be left out; got 1"), ("BC", "n_step=10", "n_step: must be left out; got 10"),
+        *(("DDPG", f"{name}={value}", f"{name}: must be left out; got {value} ~ TD3 adds to DDPG.") for name, value in (("target_noise", 0.4), ("target_noise_clip", 1.0), ("actor_update_interval", 4))),
+        *(("TRPO", f"{name}=0.3", f"{name}: must be left out; got 0.3 ~TRPO trains the critic apart") for name in ("value_coef", "entropy_coef")),
+        ("PPO", "optimizer=torch.optim.SGD, weight_decay=0.1", "weight_decay: must be left out; got 0.1 "), ("IMPALA", "c_bar=2.0", "c_bar: must be at most rho_bar, 1; got 2.0 (float)"),
+    )),
+    *((f"rl.PPO(policy, rl.PPOParams(optimizer={factory}))", ParamsError, "AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got ") for factory in ("lambda parameters: None", "lambda parameters: torch.optim.Adam", "list")),
+    ("ppo.make_optimizer(rl.PPOParams(), activation=torch.nn.ReLU())", ParamsError, "Optimizer.modules: must have parameters; got activation"),
+    *((f"rl.seed({value})", ParamsError, "seed.n: must be an integer; got ") for value in ("None", "'1'", "1.0", "True", "[1]")),
     *((f"rl.{name}(rl.{name}.policy_class(SPACE, BOX, hidden_sizes=(4,), {options}), rl.{name}Params({params}))", ParamsError, f"{name}.policy.{text} (int)") for name, options, params, text in (
         ("SAC", "num_outputs=3", "", "num_outputs: must be 1; got 3"), ("TD3", "num_outputs=3", "", "num_outputs: must be 1; got 3"),
         ("DDPG", "", "", "num_critics: must be 1; got 2"), ("REDQ", "num_critics=1", "", "num_critics: must be at least num_target_critics (2); got 1"),
@@ -204,11 +225,12 @@ ARGUMENTS: list[Row] = [
       for owner, name in (("ppo", "PPO"), ("policy", "ActorCritic")) for value in ("'float16'", "torch.float16", "64", "None", "[torch.float64]")),
     # envs
     *fields("rl.make_vec(**{{'env': 'CartPole-v1', 'num_envs': 2}} | dict({}))", "make_vec", ParamsError,
-        ("env=3", f"env: {NO_ENV}; got 3 (int)"), ("env=list", f"env: {NO_ENV}; got <class 'list'>"),
+        ("env=3", f"env: {NO_ENV}; got 3 (int)"), ("env=None", f"env: {NO_ENV}; got None"), ("env=list", f"env: {NO_ENV}; got <class 'list'>"),
         ("num_envs=0", f"num_envs: {COUNT}; got 0 (int)"), ("seed=-1", f"seed: {NOT_NEGATIVE} or None; got -1 (int)"),
         ("backend='snyc'", "backend: must be one of 'auto', ~, 'tensor'; got 'snyc' (str). Did you mean 'sync'?"),
         ("backend=None", "backend: must be one of ~; got None (NoneType)"),
         ("wrappers=[3]", "wrappers: must be a sequence of callables ~; got [3] (list)"),
+        ("wrappers='x'", "wrappers: must be a sequence of callables"), ("backend=[]", "backend: must be one of ~; got [] (list)"),
         ("wrappers=gym.wrappers.FlattenObservation", "wrappers: must be a sequence of callables"),
         ("env=Walk, g=1", "env_kwargs: only a gymnasium id takes arguments; got {'g': 1} (dict)"),
         *((f"env=Walk, backend='{backend}'", f"backend: '{backend}' needs a gymnasium id; ~'sync'") for backend in ("native", "envpool")),
@@ -243,6 +265,10 @@ ARGUMENTS: list[Row] = [
     )),
     *((f"rl.frame_skip({given})", ParamsError, "frame_skip.envs: must be a gymnasium VectorEnv; got ") for given in ("'CartPole-v1'", "None", "Walk()")),
     ("rl.ActionMask(Turn())", SpaceError, "ActionMask.env.action_space: must be Discrete, MultiDiscrete or MultiBinary; got Box"),
+    ("rl.ActionMask(Walk()).reset()", EnvError, 'ActionMask: ~Walk~ has neither info["action_mask"] nor a method'),
+    *((f"rl.make_vec(walk('Drawn', render_mode={mode}), 1, wrappers=[rl.PixelObservation])", ParamsError, f'PixelObservation.env: must be made with render_mode="rgb_array"; got {mode} ({kind}). Write') for mode, kind in (("None", "NoneType"), ("'human'", "str"))),
+    *((f"rl.make_vec({given}, num_envs=2, backend='workers')", EnvError, "env 0: the factory cannot travel to a worker process (~lambda~). Define it, and its wrappers, as functions or classes at the top level of a module, or use start_method='fork' or backend='sync'.")
+      for given in ("lambda: Walk()", "'Pendulum-v1', wrappers=[lambda env: env]")),
     # collectors
     *fields("rl.InferenceParams({})", "InferenceParams", ParamsError,
         ("min_batch_size=0", "min_batch_size: must be ~; got 0 (int)"), ("max_batch_size=0", "max_batch_size: must be ~; got 0 (int)"),
@@ -256,6 +282,8 @@ ARGUMENTS: list[Row] = [
     ("rl.Collector('policy', envs)", ParamsError, "Collector.policy: must be a Policy; got 'policy'"),
     ("rl.Collector(policy, envs, 3)", ParamsError, "Collector.buffer: must be a ReplayBuffer or RolloutBuffer; got 3"),
     ("rl.Collector(policy, envs, rl.ReplayBuffer(10, SPACE, BOX, num_envs=2))", SpaceError, "Collector.buffer.action_space: expected ~, found"),
+    *((f"rl.Collector(rl.SquashedActorCritic(SPACE, {one}), rl.make_vec(walk('Wide', action_space=WIDE), 2), rl.ReplayBuffer(10, SPACE, {other}, num_envs=2))", SpaceError, f"Collector.{what}.action_space: expected Box(-2~, found Box(-1~lies in")
+      for what, one, other in (("policy", "BOX", "WIDE"), ("buffer", "WIDE", "BOX"))),
     ("rl.Collector(rl.ActorCritic(BOX, DISCRETE), envs)", SpaceError, "Collector.policy.observation_space: expected ~, found ~Build the policy for"),
     ("rl.Collector(policy, envs).rollout()", ParamsError, "Collector.buffer: must be given to look at what was stored"),
     *fields("rl.AsyncCollector(**{{'policy': policy, 'make_envs': walks}} | dict({}))", "AsyncCollector", ParamsError, *(
@@ -319,6 +347,20 @@ ARGUMENTS: list[Row] = [
         ("compute_terminated=3", "compute_terminated: must be a callable"), ("capacity=0", f"capacity: {COUNT}; got 0 (int)"),
     ),
     ("replay(rl.HindsightReplayBuffer, observation_space=GOALS, compute_reward=lambda achieved, desired, info: 0, frame_stack=2)", SpaceError, "HindsightReplayBuffer.observation_space: must be a Box with 2 frames"),
+    *((f"replay(rl.HindsightReplayBuffer, observation_space={space}, compute_reward=lambda achieved, desired, info: 0)", SpaceError, "HindsightReplayBuffer.observation_space: must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape") for space in (
+        "BOX", "gym.spaces.Dict(observation=BOX, achieved_goal=BOX)", *(f"gym.spaces.Dict(achieved_goal={one}, desired_goal={other})" for one, other in (("BOX", "SPACE"), ("BOX", "PARTS"), ("PARTS", "PARTS"))),
+    )),
+    *((f"rl.HindsightReplayBuffer.for_env({env}, 10)", ParamsError, f"HindsightReplayBuffer.for_env.env: must be a single gymnasium.Env with a `compute_reward`; got {found}") for env, found in (
+        ("'CartPole-v1'", "'CartPole-v1' (str)"), ("envs", "SyncVectorEnv("), ("gym.make('CartPole-v1')", "<TimeLimit"),
+    )),
+    *((f"replay(rl.PrioritizedReplayBuffer).update_priorities(torch.zeros(2, dtype=torch.int64), {error})", ReplayBufferError, f"PrioritizedReplayBuffer.update_priorities.td_error: must be one error per transition, of shape (2,); got {found}. An algorithm") for error, found in (
+        ("None", "None"), ("torch.zeros(3)", "shape (3,)"), ("torch.zeros(1, 2)", "shape (1, 2)"),
+    )),
+    *((f"filled().describe({value})", ParamsError, "ReplayBuffer.describe.reference_scores: must be two finite numbers, the lower one first or None; got ") for value in ("(1, 1)", "(2, 1)", "(1,)", "3.0", "'ab'", "(0, np.inf)", "(True, 2)")),
+    *((f"replay({given}).load_state_dict(filled().state_dict())", ReplayBufferError, f"ReplayBuffer.load_state_dict: {text}") for given, text in (
+        ("capacity=24", "capacity: expected 24, found 10"), ("num_envs=2", "num_envs: expected 2, found 1"), ("action_space=gym.spaces.Discrete(3)", "action_space: expected Discrete(3), found Disc"),
+        ("extra={'x': ((), torch.bool)}", "extra: expected {'x': ((), torch.bool)}, foun"),
+    )),
     *((f"replay(observation_space=TREE).add({obs}, [0], [0.0], {obs}, [False], [False])", ReplayBufferError, f"ReplayBuffer.obs{text}") for obs, text in (
         ("np.zeros((1, 3))", ": expected a dict with the keys ['a', 'b'], got a ndarray"), ("{'a': np.zeros((1, 3))}", ": expected a dict with the keys ['a', 'b'], got the keys ['a']"),
         ("{'a': np.zeros((1, 3)), 'b': np.zeros((1, 3))}", '["b"]: expected a tuple of 2 parts, got a ndarray'), ("{'a': np.zeros((1, 3)), 'b': (np.zeros(1),)}", '["b"]: expected a tuple of 2 parts, got 1 parts'),
@@ -371,5 +413,34 @@ ARGUMENTS: list[Row] = [
         ("observations={'a': [0]}, observation_space=PARTS", ReplayBufferError, "observations: expected a dict with the keys ['"),
         ("truncations=[1, 1, 1, 1], terminations=np.zeros(4, bool)", ReplayBufferError, "none of the 4 transitions has a known successor. Pass next_obs"),
     )),
+    # trainers
+    ("ppo.run_training(rl.TrainerParams())", ArgumentError, "TrainerParams: is abstract. Build one of its subclasses: O"),
+    ("ppo.run_training(rl.PPOParams())", ParamsError, "PPO.run_training.params: must be trainer params~Hyperparameters belong to the algorithm."),
+    *((f"{trainer}Trainer({algorithm}, {params})", ParamsError, f"{trainer.removeprefix('rl.')}Trainer.{text}") for trainer, algorithm, params, text in (
+        ("rl.OffPolicy", "ppo", "off_policy()", "algorithm: must be of class OffPolicyAlgorithm~ Use OnPolicyTrainer"),
+        ("rl.OnPolicy", "rl.DQN(rl.QNetwork.for_envs(envs))", "trainer().params", "algorithm: must be of class OnPolicyAlgorithm~ Use OffPolicyTrainer"),
+        ("rl.OffPolicy", "rl.DQN(rl.QNetwork.for_envs(envs))", "trainer().params", "params: ~ Write OffPolicyTrainer(algorithm, OffP"),
+    )),
+    *((f"trainer().{ask}(3)", ParamsError, f"OnPolicyTrainer.{ask}.path: must be a path; got 3 (int)") for ask in ("save", "restore")),
+    ("rl.OnPolicyTrainer(rl.IMPALA(policy), rl.OnPolicyTrainerParams(training_collector=rl.Collector(policy, envs, rl.RolloutBuffer(8, 2, SPACE, DISCRETE))))", ParamsError,
+     "OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which IMPALA reads; got []. Make the buffer with extra={'log_prob': ((), torch.float32)}."),
+    ("rl.OfflineTrainerParams(buffer=rl.MixedBuffer(filled(), filled()))", ParamsError, "OfflineTrainerParams.buffer: must be one buffer; got ~ Append one of the two to the other with extend."),
+    ("rl.OfflineTrainerParams(buffer=filled()).create_trainer(rl.DQN(rl.QNetwork(BOX, DISCRETE)))", SpaceError, "OfflineTrainerParams.buffer.observation_space: expected ~, found"),
+    ("rl.RuntimeParams(cuda_graph=1)", ParamsError, "RuntimeParams.cuda_graph: must be one of 'auto' or True or False; got 1 (int)"),
+    *((f"trainer(hooks={hooks})", ParamsError, f"OnPolicyTrainerParams.hooks: {text}") for hooks, text in (
+        ("[1]", "must be a list or tuple of TrainerHook objects; got [1] (list)"), ("2 * [rl.TrainerHook()]", "must have different names; got "),
+        ("[named('a'), named('a')]", "must have different names; got 'a' (str)"), ("[named(3)]", "TrainerHook.name: must be a text that is not empty or None; got 3 (int)"),
+        ("[named('a', every=10)]", "TrainerHook.every: must be an Every or None; got 10 (int)"),
+        ("[type('Forgetful', (rl.TrainerHook,), {'state_dict': lambda self: {}})()]", "must override load_state_dict beside state_dict; got ~Forgetful"),
+    )),
+    # scores
+    *((f"scores.{name}({given})", ParamsError, f"{name}.scores: must be finite numbers [..., R, M], runs") for name in ("interquartile_mean", "mean_score", "median_score", "optimality_gap")
+      for given in ("[]", "1.0", "[[1.0, 2.0], [3.0]]", "[1.0, np.nan]", "[np.inf]", "'scores'", "[[1.0], [None]]", "np.zeros((0, 2))")),
+    ("scores.interquartile_mean([[1.0, 2.0], [3.0]])", ParamsError, "~Each task needs as many runs as the others"),
+    *fields("scores.bootstrap_interval(scores.mean_score, [1.0], {})", "bootstrap_interval", ParamsError,
+        ("confidence=95", "confidence: must be a number between 0 and 1; got 95"), ("num_resamples=0", f"num_resamples: {COUNT}; got 0"),
+    ),
+    ("scores.probability_of_improvement([[1.0, 2.0]], [[1.0]])", ParamsError, "~others: must hold the same 2 tasks as scores; got"),
+    *((f"scores.rank_test({given})", ParamsError, f"rank_test.{name}: must be runs [R] of one task; got") for name, given in (("scores", "[[1.0, 2.0]], [1.0]"), ("others", "[1.0], [[[1.0]]]"))),
     ("rl.ReplayBuffer.from_arrays(**arrays | dict(action_space=gym.spaces.Text(3)))", SpaceError, "unsupported space Text"),
 ]  # fmt: skip

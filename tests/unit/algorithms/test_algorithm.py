@@ -67,19 +67,6 @@ def test_trainer_params_are_no_hyperparameters() -> None:
     assert "id=" not in str(e.value)
 
 
-def test_params_that_configure_no_trainer() -> None:
-    with pytest.raises(ParamsError, match="^TrainerParams: is abstract. Build one of its subclasses: O"):
-        rl.PPO(ACTOR_CRITIC).run_training(rl.TrainerParams())
-
-
-def test_run_training_says_where_hyperparameters_belong() -> None:
-    with pytest.raises(ParamsError, match="Hyperparameters belong to the algorithm.$"):
-        rl.PPO(ACTOR_CRITIC).run_training(rl.PPOParams())  # type: ignore[arg-type]
-    trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
-    with pytest.raises(ParamsError, match="OnPolicyTrainer.algorithm: must be of class OnPolicyAlgorithm; got"):
-        rl.SAC(rl.SquashedActorCritic.for_envs(counting_envs(action_space=BOX))).run_training(trainer_params)
-
-
 BOXED = [(rl.SAC, rl.SquashedActorCritic), (rl.TD3, rl.DeterministicActorCritic)]
 
 

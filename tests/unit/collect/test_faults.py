@@ -321,15 +321,6 @@ def test_integer_boxes_store_what_the_env_received(dtype: Any, stores: str) -> N
         assert one.rollout().action.flatten().tolist() == [0, 0, 0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("what", ["policy", "buffer"])
-def test_bounds_of_actions_must_be_equal(what: str) -> None:
-    envs: Any = rl.make_vec(lambda: CountingEnv(action_space=gym.spaces.Box(-2.0, 2.0, (1,))), 2, backend="sync")
-    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX if what == "policy" else envs.single_action_space)
-    buffer = rl.ReplayBuffer(10, OBS_SPACE, BOX if what == "buffer" else envs.single_action_space, num_envs=2)
-    with pytest.raises(SpaceError, match=rf"Collector.{what}.action_space: expected Box\(-2.*, found Box\(-1.*lies in"):
-        rl.Collector(policy, envs, buffer)
-
-
 def test_bounds_of_observations_are_not_looked_at() -> None:
     wide = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     envs: Any = rl.make_vec(CountingEnv, 2, backend="sync")

@@ -56,15 +56,6 @@ def test_hidden_sizes(cls: Any) -> None:
             cls(OBS, POLICIES[cls], hidden_sizes=value)
 
 
-@every_policy
-@pytest.mark.parametrize("space", [None, "Box", spaces.Box, (3,)])
-def test_what_is_no_space(cls: Any, space: Any) -> None:
-    with pytest.raises(SpaceError, match=f"^{cls.__name__}.observation_space: must be a gymnasium space; got "):
-        cls.for_spaces(space, POLICIES[cls])
-    with pytest.raises(SpaceError, match=f"^{cls.__name__}.action_space: must be a gymnasium space; got "):
-        cls.for_spaces(OBS, space)
-
-
 @pytest.mark.parametrize("cls", [cls for cls in POLICIES if cls is not rl.QNetwork], ids=lambda cls: cls.__name__)
 def test_a_box_of_integers_is_no_action_space_of_networks(cls: Any) -> None:
     with pytest.raises(SpaceError) as caught:

@@ -11,7 +11,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.nets.normalizer import warn_once
-from tests.fakes import ScriptedOffPolicy, counting_envs, replay_of, tiny_actor_critic
+from tests.fakes import counting_envs, replay_of, tiny_actor_critic
 
 
 def online(cls: type[Any], **changes: Any) -> Any:
@@ -31,15 +31,6 @@ def offline(cls: type[Any], **changes: Any) -> Any:
 
 
 MAKERS = {rl.OnPolicyTrainerParams: online, rl.OffPolicyTrainerParams: online, rl.OfflineTrainerParams: offline}
-
-
-def test_offline_refuses_a_buffer_from_other_spaces() -> None:
-    envs, other = counting_envs(), rl.make_vec("CartPole-v1", 2, backend="sync")
-    buffer = rl.ReplayBuffer(10, other.single_observation_space, other.single_action_space, num_envs=2)
-    rl.Collector(tiny_actor_critic(other), other, buffer).collect(num_steps=10)
-    params = rl.OfflineTrainerParams(buffer=buffer)
-    with pytest.raises(rl.errors.SpaceError, match="OfflineTrainerParams.buffer.observation_space: expected .*, found"):
-        rl.OfflineTrainer(ScriptedOffPolicy(tiny_actor_critic(envs)), params)
 
 
 def test_offline_refuses_other_bounds_of_actions() -> None:
