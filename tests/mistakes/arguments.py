@@ -29,6 +29,8 @@ BOUNDS = "must be a bounded Box"
 VECTOR = "obs: expected float32 (3,), or ('N', 3) for several"
 MASK = "MultiBinary(3), or a Box of shape (3,): a flag for each choice; got ~ for Discrete"
 
+BAD = ("-1", "0", "math.inf", "math.nan", "''", "[]")
+
 ARGUMENTS: list[Row] = [
     # networks
     *fields("rl.NetParams({})", "NetParams", ParamsError,
@@ -238,7 +240,7 @@ ARGUMENTS: list[Row] = [
         ("env='Pendulum-v1', backend='native'", "backend: 'native' needs an env with a vector implementation of its own; ~Pendulum-v1 has none"),
         *((f"backend='tensor', {given}", text) for given, text in (
             ("sutton_barto_reward=True", "env_kwargs: 'tensor' takes no arguments of an env; got {'sutton"),
-            ("env='Taxi-v3'", "env: must be an env with rules as functions of tensors if the backend"), ("env=Walk", f"env: {NO_ENV}; got <class"),
+            ("env='Taxi-v3'", "env: must be an env with rules as functions of tensors if the backend~There are CartPole-v1~; a factory of a rl.TensorEnv makes one of"), ("env=Walk", f"env: {NO_ENV}; got <class"),
         )),
         ("device='cpu', backend='sync'", "device: only backend='tensor' can honour it; got 'cpu' (str)"),
         *((f"num_envs=8, backend='{backend}', {name}={value}", f"{name}: only backend='workers' can honour it; got {value} ~. The backend is '{backend}'")
@@ -250,6 +252,7 @@ ARGUMENTS: list[Row] = [
             ("start_method", "'clone'", "must be one of 'forkserver', 'spawn', 'fork' or None"),
         )),
     ),
+    ("rl.make_vec(Count, 2)", ParamsError, "make_vec.env: ~functions of tensors: make_vec and rl.train need backend='tensor'. They"),
     ("rl.make_vec(lambda: 3, 2, backend='tensor')", ParamsError, "TensorVectorEnv.env: must be a TensorEnv; got 3 (int)"),
     ("rl.make_vec('CartPole-v1', 2, backend='tensor', device='cudo')", ParamsError, f"TensorVectorEnv.device: {DEVICE}; got 'cudo' (str)"),
     *fields("rl.TensorVectorEnv({})", "TensorVectorEnv", ParamsError,
@@ -266,6 +269,9 @@ ARGUMENTS: list[Row] = [
     *((f"rl.frame_skip({given})", ParamsError, "frame_skip.envs: must be a gymnasium VectorEnv; got ") for given in ("'CartPole-v1'", "None", "Walk()")),
     ("rl.ActionMask(Turn())", SpaceError, "ActionMask.env.action_space: must be Discrete, MultiDiscrete or MultiBinary; got Box"),
     ("rl.ActionMask(Walk()).reset()", EnvError, 'ActionMask: ~Walk~ has neither info["action_mask"] nor a method'),
+    *((f"rl.PixelObservation(walk('Drawn', render_mode='rgb_array')(), {name}={value})", ParamsError, f"PixelObservation.{name}: must be {rule}; got ") for name, rule, more in (
+        ("size", "(height, width), two positive integers or None", ("True", "(84,)", "(84, 0)", "(84, 84, 1)")), ("grayscale", "True or False", ("None",)), ("render_only", "True or False", ("None",)),
+    ) for value in (*BAD, *more)),
     *((f"rl.make_vec(walk('Drawn', render_mode={mode}), 1, wrappers=[rl.PixelObservation])", ParamsError, f'PixelObservation.env: must be made with render_mode="rgb_array"; got {mode} ({kind}). Write') for mode, kind in (("None", "NoneType"), ("'human'", "str"))),
     *((f"rl.make_vec({given}, num_envs=2, backend='workers')", EnvError, "env 0: the factory cannot travel to a worker process (~lambda~). Define it, and its wrappers, as functions or classes at the top level of a module, or use start_method='fork' or backend='sync'.")
       for given in ("lambda: Walk()", "'Pendulum-v1', wrappers=[lambda env: env]")),
@@ -306,6 +312,8 @@ ARGUMENTS: list[Row] = [
     ("rl.Collector(policy, envs, device='moon')", ParamsError, f"Collector.device: {DEVICE}; got 'moon'"),
     ("rl.Collector(policy, envs, sync_every=rl.Every(5, 'training_step'))", ParamsError, "Collector.sync_every: needs a device; got Every"),
     ("rl.Collector(policy, envs, max_episode_steps=2.5)", ParamsError, f"Collector.max_episode_steps: {COUNT} or None; got 2.5"),
+    *((f"rl.Collector(policy, envs, info_keys={value})", ParamsError, "Collector.info_keys: must be a sequence of keys, such as ~; got") for value in ("'is_success'", "[1]", "['']", "3", "None")),
+    ("rl.Collector(policy, envs, info_keys=['steps', 'length'])", ParamsError, "Collector.info_keys: must be none of return, length, ~ which a log has already; got 'length'"),
     # buffers
     *fields("replay({})", "ReplayBuffer", ParamsError,
         ("capacity=0", f"capacity: {COUNT}; got 0 (int)"), ("num_envs=-1", f"num_envs: {COUNT}; got -1 (int)"),
@@ -432,6 +440,65 @@ ARGUMENTS: list[Row] = [
         ("[named('a'), named('a')]", "must have different names; got 'a' (str)"), ("[named(3)]", "TrainerHook.name: must be a text that is not empty or None; got 3 (int)"),
         ("[named('a', every=10)]", "TrainerHook.every: must be an Every or None; got 10 (int)"),
         ("[type('Forgetful', (rl.TrainerHook,), {'state_dict': lambda self: {}})()]", "must override load_state_dict beside state_dict; got ~Forgetful"),
+    )),
+    *((f"trainer(runtime=rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=2)), {given})", ParamsError, f"OnPolicyTrainerParams.{text}") for given, text in (
+        ("training_collector=rl.Collector(policy, rl.make_vec(Walk, 3)), collection_step_num_env_steps=6", "training_collector.num_envs: must be a multiple of the number of shards, 2"),
+        ("batch_size=7", "batch_size: must be a multiple of the number of shards, 2; got 7"),
+        *((f"batch_size=None, collection_step_num_env_steps=None, collection_step_num_episodes={num}", f"collection_step_num_episodes: must be a multiple of the number of shards, 2; got {num} (int). {hint}") for num, hint in ((3, "Take 2 or 4."), (1, "Take 2."))),
+    )),
+    ("rl.OfflineTrainerParams(buffer=rl.ReplayBuffer.from_arrays(**arrays | {'action_space': WIDE})).create_trainer(rl.TD3BC(rl.DeterministicActorCritic(SPACE, BOX)))", SpaceError, "OfflineTrainerParams.buffer.action_space: expected Box(-1~, found Box(-2~lies in"),
+    *((f"rl.train(**{{'env': 'CartPole-v1', '{several}': 2, '{name}': {value}}})", ParamsError, f"train.{name}: must travel to another process; got ~. Define it at the top level")
+      for several in ("num_ranks", "num_seeds") for name, value in (("env", "lambda: Walk()"), ("stop_fn", "lambda score: True"))),
+    *((f"rl.replay_episode(**{{'run': 'runs/first', 'env': 0, 'episode': 0, 'make_env': Walk, '{name}': {value}}})", ParamsError, f"replay_episode.{name}: {rule}") for name, value, rule in (
+        *((name, value, f"{NOT_NEGATIVE}; got ") for name in ("env", "episode") for value in ("-1", "0.5", "np.nan", "''", "None", "True", "[1]")),
+        ("run", "3", "must be a path; got 3"),
+    )),
+    # loggers
+    *((f"rl.{name}Logger({field}={value})", ParamsError, f"{name}Logger.{field}: must be ~; got {found}") for name, field, value, found in (
+        *((name, "folder", "1", "1 (int)") for name in ("Wandb", "MLflow")), *((name, "name", value, found) for name in ("Wandb", "MLflow") for value, found in (("' '", "' ' (str)"), ("1", "1 (int)"))),
+        *((*group, value, found) for group in (("Wandb", "project"), ("MLflow", "experiment")) for value, found in (("''", "'' (str)"), ("None", "None (NoneType)"))),
+        ("Wandb", "mode", "'on'", "'on' (str)"), ("Wandb", "mode", "True", "True (bool)"), ("Wandb", "init", "['tags']", "['tags'] (list)"), ("Wandb", "init", "{'id': 'x'}", "{'id': 'x'} (dict)"),
+        ("MLflow", "tracking_uri", "''", "'' (str)"), ("MLflow", "tracking_uri", "1", "1 (int)"),
+    )),
+    # sweeps
+    *((f"rl.sweep(**{{'make': 'ppo/CartPole-v1', 'space': {{'lr': [0.1, 0.2]}}, 'folder': 'sweep'}} | dict({given}))", ParamsError, text) for given, text in (
+        ("make=3", "sweep.make: must be the name of a recipe, an env's id, a recipe, or a function"),
+        ("make='ppo/CartPole-v7'", "recipes.get: there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
+        ("space={'learning_rate': [1, 2]}", "sweep.space: ppo/CartPole-v1 has no field 'learning_rate'. Did you mean 'lr'?"),
+        ("space={'bacth_size': [1, 2]}", "sweep.space: ppo/CartPole-v1 has no field 'bacth_size'. Did you mean 'batch_size'?"),
+        ("space={'params.lr': [1, 2]}", "sweep.space: ppo/CartPole-v1 has no field 'params.lr'. Did you mean 'lr'?"),
+        ("space=lambda trial: {'lrr': 3}", "sweep.space: ppo/CartPole-v1 has no field 'lrr'. Did you mean 'lr'?"),
+        ("space=lambda trial: 3", "sweep.space: must return a dict of values by name; got 3 (int)"),
+        ("space={'seed': [1, 2]}", "sweep.space: a seed is no setting to choose. Of each trial run several seeds with"),
+        ("space={}", "sweep.space: must be a dict of ranges by the names of fields, or a function"),
+        ("space={'lr': 3}", "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
+        ("space={'lr': [3]}", "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
+        ("space={'lr': range(3, 3)}", "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
+        ("space={'lr': [3, 3]}", "sweep.space['lr']: must be a list of values that can be told apart in a file"),
+        ("space={'lr': (1e-05, 0.001)}", "sweep.space['lr']: must not be a tuple of two numbers, which may mean a range or two values; got (1e-05, 0.001) (tuple). Write rl.LogUniform(1e-05, 0.001) for all between them, or the list [1e-05, 0.001] for these two."),
+        ("space={'gamma': (1.0, 0)}", "sweep.space['gamma']: must not be a tuple of two numbers, which may mean a range or two values; got (1.0, 0) (tuple). Write rl.Uniform(0, 1.0) for all between them, or the list [0, 1.0] for these two."),
+        ("space={'batch_size': (32, 256)}", "sweep.space['batch_size']: must not be a tuple of two numbers, which may mean a range or two values; got (32, 256) (tuple). Write range(32, 257) for all between them, or the list [32, 256] for these two."),
+        ("space={'gamma': rl.Uniform(0.9, 1.1)}", "sweep.space['gamma']: has values that the field does not take. PPOParams.gamma: must be a number in [0, 1]; got 1.1 (float)"),
+        ("space={'batch_size': range(0, 9)}", "sweep.space['batch_size']: has values that the field does not take. OnPolicyTrainerParams.batch_size: "),
+        ("make=trial, space={'lrr': [1, 2]}", "sweep.space: make takes no argument 'lrr'. Did you mean 'lr'?"),
+        ("make=trial, space={'gamma': [1, 2]}", "sweep.make: cannot be called: missing a required argument: 'lr'. It is called with a seed, and with gam"),
+        ("make=trial, space=None", "sweep.space: must say what varies, as there are no usual ranges for a function."),
+        ("make=lambda seed, lr: lr", "sweep.make: must travel to another process; got <function <lambda>"),
+        ("num_trials=0", "sweep.num_trials: must be a positive integer; got 0 (int)"),
+        ("num_seeds=0", "sweep.num_seeds: must be a positive integer; got 0 (int)"),
+        ("num_processes=0", "sweep.num_processes: must be a positive integer or None; got 0 (int)"),
+        ("executor='dask'", "sweep.executor: must be one of 'processes', 'ray'; got 'dask' (str)"),
+        ("seed=-1", "sweep.seed: must be a non-negative integer; got -1 (int)"),
+        ("show_progress=1", "sweep.show_progress: must be True or False; got 1 (int)"),
+        ("folder=3", "sweep.folder: must be a path; got 3 (int)"),
+        ("space=lambda trial: rl.Uniform(1, 0)", "Uniform.high: must be greater than low, 1.0; got 0.0 (float)"),
+        ("space=lambda trial: rl.Uniform('a', 0)", "Uniform.low: must be a finite number; got 'a' (str)"),
+        ("space=lambda trial: rl.LogUniform(0, 1)", "LogUniform.low: must be positive; got 0.0 (float). Of rl.Uniform it may be 0."),
+        ("space=lambda trial: rl.LogUniform(1, np.inf)", "LogUniform.high: must be a finite number; got inf (float)"),
+        ("pruner='median'", "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
+        ("sampler='tpe'", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;"),
+        ("sampler=dict", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed="),
+        ("sampler=lambda: 3", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given"),
     )),
     # scores
     *((f"scores.{name}({given})", ParamsError, f"{name}.scores: must be finite numbers [..., R, M], runs") for name in ("interquartile_mean", "mean_score", "median_score", "optimality_gap")

@@ -1,5 +1,6 @@
 """What the code of a mistake finds: envs, an algorithm, a buffer, files; and envs of people who come from elsewhere."""
 
+import math  # noqa: F401  # rows name it
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,10 @@ def named(name: Any, **attributes: Any) -> rl.TrainerHook:
     hook: Any = rl.TrainerHook()
     vars(hook).update(name=name, **attributes)
     return hook
+
+
+def trial(seed: int, lr: float, gamma: float = 0.9) -> float:
+    return lr
 
 
 def walks() -> Any:

@@ -13,8 +13,6 @@ import rltrainer as rl
 from rltrainer.errors import ParamsError, SpaceError
 from tests.fakes import CountingEnv
 
-BAD = [-1, 0, np.inf, np.nan, "", []]
-
 
 class Drawn(CountingEnv):
     """Draws the number of the step into the first pixel; the others are as given."""
@@ -124,17 +122,6 @@ def test_a_part_of_the_same_name_is_an_error() -> None:
     with pytest.raises(ParamsError, match=r"^PixelObservation.env.observation_space: must have no part 'pixels' of"):
         rl.PixelObservation(env, render_only=False)
     rl.PixelObservation(env)  # replaces it
-
-
-@pytest.mark.parametrize(("field", "rule", "values"), [
-    ("size", r"\(height, width\), two positive integers or None", [*BAD, True, (84,), (84, 0), (84, 84, 1)]),
-    ("grayscale", "True or False", [*BAD, None]),
-    ("render_only", "True or False", [*BAD, None]),
-])  # fmt: skip
-def test_arguments_are_checked(field: str, rule: str, values: list[Any]) -> None:
-    for value in values:
-        with pytest.raises(ParamsError, match=rf"^PixelObservation.{field}: must be {rule}; got "):
-            rl.PixelObservation(Drawn(), **{field: value})
 
 
 # Masks
