@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a row is a line
-"""Arguments that break a rule: what is written, the error, and how its text begins; `~` stands for any text.
+"""Arguments that break a rule: what is written, the error, and how its text begins; `~` stands for any text, `$` is its end.
 
 A rule has one row for each field that has it, `tests/unit/validation` has the values that a rule refuses.
 """
@@ -135,8 +135,11 @@ ARGUMENTS: list[Row] = [
     *((f"rl.{cls}.for_spaces({spaces})", SpaceError, f"{cls}.{space}_space: must be a gymnasium space; got ") for cls in (
         "Actor", "ActorCritic", "QNetwork", "DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic",
     ) for given in ("None", "'Box'", "gym.spaces.Box", "(3,)") for space, spaces in (("observation", f"{given}, SPACE"), ("action", f"SPACE, {given}"))),
-    *((f"rl.ActorCritic.for_spaces(gym.spaces.Box(0, 255, {shape}, np.uint8), DISCRETE)", SpaceError, f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got Box(0, 255, {shape}, uint8) (Box). NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper.")
+    *((f"rl.ActorCritic.for_spaces(gym.spaces.Box(0, 255, {shape}, np.uint8), DISCRETE)", SpaceError, f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got Box(0, 255, {shape}, uint8) (Box). NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper.$")
       for shape in ("(35, 84, 3)", "(3, 84, 35)", "(2, 3, 4)")),
+    *((f"rl.{cls}(SPACE, gym.spaces.Box(0, 10, (1,), np.int64))", SpaceError, f"{cls}.action_space: must hold floats if it is a Box; got Box(0, 10, (1,), int64) (Box). Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds.$")
+      for cls in ("Actor", "ActorCritic", "DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic")),
+    *((f"rl.{cls}(SPACE, gym.spaces.Discrete(2**63 - 1))", SpaceError, f"{cls}.action_space: must have at most 16777216 choices in all; got Discrete(9223372036854775807) (Discrete). Make several numbers of them: MultiDiscrete.$") for cls in ("ActorCritic", "QNetwork")),
     # exploration
     ("rl.EpsilonGreedy(1.1)", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got 1.1"),
     ("rl.EpsilonGreedy('0.1')", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got ~Write 0.1 without quotes."),
@@ -166,6 +169,23 @@ ARGUMENTS: list[Row] = [
       for cls, space in (("QNetwork", "DISCRETE"), ("DeterministicActorCritic", "BOX"))),
     *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, {space}))", ParamsError, f"{name}.policy: must ~; got RecurrentActorCritic")
       for name, space in (*((name, "DISCRETE") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "BC")), ("SAC", "BOX"))),
+    *((f"rl.{name}({policy}, rl.{wrong}())", ParamsError, f"{name}.params: must be of class {own}Params; got {wrong}[gam~({wrong}). Write {own}Params(lr=..., ...).$") for name, own, policy, wrong in (
+        *(("PPO", "PPO", "policy", wrong) for wrong in ("A2CParams", "AlgorithmParams")), ("TD3BC", "TD3BC", "rl.DeterministicActorCritic(SPACE, BOX)", "TD3Params"),
+        ("TD3", "TD3", "rl.DeterministicActorCritic(SPACE, BOX)", "SACParams"), ("DoubleDQN", "DQN", "rl.QNetwork(SPACE, DISCRETE)", "OffPolicyParams"),
+    )),
+    *((f"rl.{cls}Params(huber_delta={value})", ParamsError, f"{cls}Params.huber_delta: {text}") for cls, value, text in (
+        ("DQN", "0", "must be a positive finite number or None; got 0 (int)"), ("QRDQN", "None", "must be a positive finite number; got None (NoneType)"), ("C51", "1.0", "must be None; got 1.0 (float)"),
+    )),
+    *((f"rl.{call}", ArgumentError, f"{call.partition('(')[0]}: {text}$") for call, text in (
+        ("DQNParams(huber_loss_delta=1.0)", "unknown field 'huber_loss_delta'. Did you mean 'huber_delta'?"), ("DQNParams(n_steps=4)", "unknown field 'n_steps'. Did you mean 'n_step'?"),
+        ("PPOParams(clip_range=0.2)", "unknown field 'clip_range'. Did you mean 'clip'?"), ("PPOParams(gama=0.9)", "unknown field 'gama'. Did you mean 'gamma'?"),
+        ("PPOParams(n_epochs=4)", "unknown field 'n_epochs'. 'update_step_num_repetitions' is a field of OnPolicyTrainerParams."), ("PPOParams(zzz=1)", "unknown field 'zzz'."),
+        ("SACParams(ent_coef=1.0)", "unknown field 'ent_coef'. Did you mean 'temperature'?"), ("PPOParams(3e-4)", "too many positional arguments. Give each field by name: gamma=..., lr=...."),
+        ("OnPolicyTrainerParams(training_collector=None, batchsize=3)", "unknown field 'batchsize'. Did you mean 'batch_size'?"), ("OnPolicyTrainerParams(lr=3e-4)", "unknown field 'lr'. 'lr' is a field of AlgorithmParams."),
+        ("CheckpointParams()", "missing a required argument: 'folder'. Give each field by name: every=..., keep_last=...."), ("EpsilonGreedy(eps=0.1)", "unknown field 'eps'. Did you mean 'epsilon'?"),
+        ("PPO()", "missing a required argument: 'policy'. Write PPO(policy, ...)."), ("EarlyStopping(patient=1)", "unknown argument 'patient'. Did you mean 'patience'?"),
+    )),
+    ("__import__('dataclasses').replace(rl.PPOParams(), learning_rate=1e-3)", ArgumentError, "PPOParams: unknown field 'learning_rate'. Did you mean 'lr'?$"),
     *((f"rl.{name}.recommended('CartPole-v1')", ParamsError, f"{name}.recommended.envs: {NO_GYM}; got 'CartPole-v1'") for name in (
         "A2C", "PPO", "IMPALA", "TRPO", "REINFORCE", "RecurrentPPO", "DQN", "QRDQN", "C51", "DiscreteSAC", "SAC", "TQC", "REDQ", "TD3", "DDPG", "CrossQ", "XQC", "SimbaV2", "FlashSAC", "PQN",
     )),
@@ -176,7 +196,7 @@ ARGUMENTS: list[Row] = [
         ("PPO", "optimizer=torch.optim.SGD, weight_decay=0.1", "weight_decay: must be left out; got 0.1 "), ("IMPALA", "c_bar=2.0", "c_bar: must be at most rho_bar, 1; got 2.0 (float)"),
     )),
     *((f"rl.PPO(policy, rl.PPOParams(optimizer={factory}))", ParamsError, "AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got ") for factory in ("lambda parameters: None", "lambda parameters: torch.optim.Adam", "list")),
-    ("ppo.make_optimizer(rl.PPOParams(), activation=torch.nn.ReLU())", ParamsError, "Optimizer.modules: must have parameters; got activation"),
+    ("ppo.make_optimizer(rl.PPOParams(), activation=torch.nn.ReLU())", ParamsError, "Optimizer.modules: must have parameters; got activation$"),
     *((f"rl.seed({value})", ParamsError, "seed.n: must be an integer; got ") for value in ("None", "'1'", "1.0", "True", "[1]")),
     *((f"rl.{name}(rl.{name}.policy_class(SPACE, BOX, hidden_sizes=(4,), {options}), rl.{name}Params({params}))", ParamsError, f"{name}.policy.{text} (int)") for name, options, params, text in (
         ("SAC", "num_outputs=3", "", "num_outputs: must be 1; got 3"), ("TD3", "num_outputs=3", "", "num_outputs: must be 1; got 3"),
@@ -273,7 +293,7 @@ ARGUMENTS: list[Row] = [
         ("size", "(height, width), two positive integers or None", ("True", "(84,)", "(84, 0)", "(84, 84, 1)")), ("grayscale", "True or False", ("None",)), ("render_only", "True or False", ("None",)),
     ) for value in (*BAD, *more)),
     *((f"rl.make_vec(walk('Drawn', render_mode={mode}), 1, wrappers=[rl.PixelObservation])", ParamsError, f'PixelObservation.env: must be made with render_mode="rgb_array"; got {mode} ({kind}). Write') for mode, kind in (("None", "NoneType"), ("'human'", "str"))),
-    *((f"rl.make_vec({given}, num_envs=2, backend='workers')", EnvError, "env 0: the factory cannot travel to a worker process (~lambda~). Define it, and its wrappers, as functions or classes at the top level of a module, or use start_method='fork' or backend='sync'.")
+    *((f"rl.make_vec({given}, num_envs=2, backend='workers')", EnvError, "env 0: the factory cannot travel to a worker process (~lambda~). Define it, and its wrappers, as functions or classes at the top level of a module, or use start_method='fork' or backend='sync'.$")
       for given in ("lambda: Walk()", "'Pendulum-v1', wrappers=[lambda env: env]")),
     # collectors
     *fields("rl.InferenceParams({})", "InferenceParams", ParamsError,
@@ -429,11 +449,17 @@ ARGUMENTS: list[Row] = [
         ("rl.OnPolicy", "rl.DQN(rl.QNetwork.for_envs(envs))", "trainer().params", "algorithm: must be of class OnPolicyAlgorithm~ Use OffPolicyTrainer"),
         ("rl.OffPolicy", "rl.DQN(rl.QNetwork.for_envs(envs))", "trainer().params", "params: ~ Write OffPolicyTrainer(algorithm, OffP"),
     )),
-    *((f"trainer().{ask}(3)", ParamsError, f"OnPolicyTrainer.{ask}.path: must be a path; got 3 (int)") for ask in ("save", "restore")),
+    *((f"trainer().{ask}(3)", ParamsError, f"OnPolicyTrainer.{ask}.path: must be a path; got 3 (int)$") for ask in ("save", "restore")),
     ("rl.OnPolicyTrainer(rl.IMPALA(policy), rl.OnPolicyTrainerParams(training_collector=rl.Collector(policy, envs, rl.RolloutBuffer(8, 2, SPACE, DISCRETE))))", ParamsError,
-     "OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which IMPALA reads; got []. Make the buffer with extra={'log_prob': ((), torch.float32)}."),
+     "OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which IMPALA reads; got []. Make the buffer with extra={'log_prob': ((), torch.float32)}.$"),
     ("rl.OfflineTrainerParams(buffer=rl.MixedBuffer(filled(), filled()))", ParamsError, "OfflineTrainerParams.buffer: must be one buffer; got ~ Append one of the two to the other with extend."),
     ("rl.OfflineTrainerParams(buffer=filled()).create_trainer(rl.DQN(rl.QNetwork(BOX, DISCRETE)))", SpaceError, "OfflineTrainerParams.buffer.observation_space: expected ~, found"),
+    *((f"rl.RuntimeParams(detect_anomaly=True, {field}=True)", ParamsError, f'RuntimeParams.{field}: must be "auto" or False with detect_anomaly=True; got True (bool). A graph hides its operations from detect_anomaly.$') for field in ("compile", "cuda_graph")),
+    *fields("rl.recipes.get({})", "recipes.get", ParamsError,
+        ("'PPO', 'CartPole-v1'", "algorithm: must be one of a2c, c51, ~Did you mean 'ppo'?$"),
+        *((given, f"algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got {found}") for given, found in (("'ppo'", "'ppo' (str)"), ("3", "3 (int)"))),
+    ),
+    ("rl.recipes.get('impala', 'x')", ParamsError, "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
     ("rl.RuntimeParams(cuda_graph=1)", ParamsError, "RuntimeParams.cuda_graph: must be one of 'auto' or True or False; got 1 (int)"),
     *((f"trainer(hooks={hooks})", ParamsError, f"OnPolicyTrainerParams.hooks: {text}") for hooks, text in (
         ("[1]", "must be a list or tuple of TrainerHook objects; got [1] (list)"), ("2 * [rl.TrainerHook()]", "must have different names; got "),
@@ -454,7 +480,7 @@ ARGUMENTS: list[Row] = [
         ("run", "3", "must be a path; got 3"),
     )),
     # loggers
-    *((f"rl.{name}Logger({field}={value})", ParamsError, f"{name}Logger.{field}: must be ~; got {found}") for name, field, value, found in (
+    *((f"rl.{name}Logger({field}={value})", ParamsError, f"{name}Logger.{field}: must be ~; got {found}$") for name, field, value, found in (
         *((name, "folder", "1", "1 (int)") for name in ("Wandb", "MLflow")), *((name, "name", value, found) for name in ("Wandb", "MLflow") for value, found in (("' '", "' ' (str)"), ("1", "1 (int)"))),
         *((*group, value, found) for group in (("Wandb", "project"), ("MLflow", "experiment")) for value, found in (("''", "'' (str)"), ("None", "None (NoneType)"))),
         ("Wandb", "mode", "'on'", "'on' (str)"), ("Wandb", "mode", "True", "True (bool)"), ("Wandb", "init", "['tags']", "['tags'] (list)"), ("Wandb", "init", "{'id': 'x'}", "{'id': 'x'} (dict)"),

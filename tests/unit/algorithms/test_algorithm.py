@@ -18,26 +18,6 @@ ACTOR_CRITIC = tiny_actor_critic(ENVS)
 DETERMINISTIC = rl.DeterministicActorCritic.for_envs(counting_envs(action_space=BOX), hidden_sizes=(4,))
 
 
-@pytest.mark.parametrize(
-    ("algorithm_class", "policy", "params"),
-    [
-        (rl.PPO, ACTOR_CRITIC, rl.A2CParams()),
-        (rl.PPO, ACTOR_CRITIC, rl.AlgorithmParams()),
-        (rl.TD3BC, DETERMINISTIC, rl.TD3Params()),
-        (rl.TD3, DETERMINISTIC, rl.SACParams()),
-        (rl.DoubleDQN, rl.QNetwork.for_envs(ENVS), rl.OffPolicyParams()),
-    ],
-)
-def test_params_of_another_algorithm(algorithm_class: Any, policy: Any, params: Any) -> None:
-    own = algorithm_class.params_class.__name__
-    with pytest.raises(ParamsError) as caught:
-        algorithm_class(policy, params)
-    text = str(caught.value)
-    name = algorithm_class.__name__
-    assert text.startswith(f"{name}.params: must be of class {own}; got {type(params).__name__}[gam")
-    assert text.endswith(f"({type(params).__name__}). Write {own}(lr=..., ...).")
-
-
 def test_hints_on_attributes_hide_neither_errors_nor_attributes_of_a_users() -> None:
     class Own(rl.A2C):
         @property
