@@ -215,10 +215,9 @@ def test_gathered_gradients_and_limits_are_in_the_format(weights: Any) -> None:
     precision = rl.PrecisionParams(weights=weights)
     algorithm = make("sac")
     algorithm.attach(rl.UpdatePlan(precision=precision, update=update_params))
-    result = update(algorithm)
+    update(algorithm)
     assert algorithm.critic_optimizer.state_dict()["gathered"].dtype == precision.weight_dtype
     update(algorithm)
-    assert result.metrics.keys() >= {"critic_loss"}
 
 
 def test_a_gradient_beyond_float32_is_finite_in_float64() -> None:
@@ -279,10 +278,9 @@ def test_a_file_that_says_another_format_than_it_has(tmp_path: Path) -> None:
     path = tmp_path / "algorithm.safetensors"
     make("sac").save(path)
     write_state(path, "algorithm", read_state(path, "algorithm", CheckpointError) | {"weight_dtype": "float64"})
-    with pytest.raises(CheckpointError, match=r"expected torch\.float64, found torch\.float32"):
-        rl.load(path)
-    with pytest.raises(CheckpointError, match=r"expected torch\.float64, found torch\.float32"):
-        rl.load_policy(path)
+    for load in (rl.load, rl.load_policy):
+        with pytest.raises(CheckpointError, match=r"expected torch\.float64, found torch\.float32"):
+            load(path)
 
 
 # Arguments

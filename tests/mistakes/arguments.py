@@ -6,7 +6,15 @@ A rule has one row for each field that has it, `tests/unit/validation` has the v
 
 from collections.abc import Iterator
 
-from rltrainer.errors import ArgumentError, EnvError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import (
+    ArgumentError,
+    CheckpointError,
+    EnvError,
+    NonFiniteError,
+    ParamsError,
+    ReplayBufferError,
+    SpaceError,
+)
 
 Row = tuple[str, type[Exception], str]
 
@@ -228,6 +236,8 @@ ARGUMENTS: list[Row] = [
     *fields("rl.DQN(rl.QNetwork(SPACE, DISCRETE)).update_from(buffer, {})", "update_from", ParamsError,
         ("0", f"batch_size: {COUNT}; got 0 "), ("'32'", f"batch_size: {COUNT}; got '32' "), ("4, -1", f"num_steps: {NOT_NEGATIVE}; got -1 "),
     ),
+    ("ppo.load_state_dict(rl.A2C(policy).state_dict())", CheckpointError, "PPO: the state was saved by 'A2C'"),
+    *((f"rl.register({item})", ParamsError, "register.item: must be a class or a function; got ") for item in ("3", "rl.LinearSchedule(1.0)")),
     *((f"rl.load_policy('ppo.safetensors', classes={value})", ParamsError, "load.classes: must be classes and functions, or a dict from their names; ") for value in ("3", "'OwnPolicy'", "Walk")),
     *((f"{call}('ppo.safetensors', strict={value})", ParamsError, f"{name}.strict: {FLAG}; got ") for value in ("0", "None", "'yes'") for call, name in (
         ("ppo.load", "PPO.load"), ("policy.load", "ActorCritic.load"), ("rl.load", "load"), ("rl.load_policy", "load_policy"),
@@ -323,6 +333,9 @@ ARGUMENTS: list[Row] = [
         *((f"inference={value}", "inference: must be a InferenceParams or None; got ") for value in ("3", "{'min_batch_size': 3}", "rl.InferenceParams")),
         ("min_trajectory_length=5, max_trajectory_length=4", "max_trajectory_length: must be at least min_trajectory_length=5; got 4 (int)"),
     ),
+    *((f"rl.BatchedCollector(rl.QNetwork.for_envs({made}), {made})", ParamsError, f"BatchedCollector.envs: must have a worker process for each of its {num} envs; ~num_workers={num}); wrappers=")
+      for made, num in (("envs", 2), ("rl.make_vec('CartPole-v1', 8, backend='native')", 8))),
+    ("rl.BatchedCollector(policy, 'CartPole-v1')", ParamsError, "Collector.envs: must be a VectorEnv; got 'CartPole-v1' (str)"),
     *fields("rl.RayCollector(policy, walks, {})", "RayCollector", ParamsError,
         ("num_actors=0", f"num_actors: {COUNT}; got 0"), ("max_version_lag=-1", f"max_version_lag: {NOT_NEGATIVE} or None; got -1"),
         ("num_cpus=-1.0", "num_cpus: must be a non-negative finite number; got -1.0"), ("num_gpus='one'", "num_gpus: must be a non-negative finite number; got 'one'"),
@@ -378,6 +391,7 @@ ARGUMENTS: list[Row] = [
     *((f"replay(rl.HindsightReplayBuffer, observation_space={space}, compute_reward=lambda achieved, desired, info: 0)", SpaceError, "HindsightReplayBuffer.observation_space: must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape") for space in (
         "BOX", "gym.spaces.Dict(observation=BOX, achieved_goal=BOX)", *(f"gym.spaces.Dict(achieved_goal={one}, desired_goal={other})" for one, other in (("BOX", "SPACE"), ("BOX", "PARTS"), ("PARTS", "PARTS"))),
     )),
+    ("replay(rl.HindsightReplayBuffer, observation_space=GOALS, compute_reward=lambda achieved, desired, info: 0).sample_sequences(3, 2)", ReplayBufferError, "~goals in hindsight are for `sample` alone"),
     *((f"rl.HindsightReplayBuffer.for_env({env}, 10)", ParamsError, f"HindsightReplayBuffer.for_env.env: must be a single gymnasium.Env with a `compute_reward`; got {found}") for env, found in (
         ("'CartPole-v1'", "'CartPole-v1' (str)"), ("envs", "SyncVectorEnv("), ("gym.make('CartPole-v1')", "<TimeLimit"),
     )),
@@ -409,6 +423,7 @@ ARGUMENTS: list[Row] = [
     ("rl.MixedBuffer(filled(), filled()).sample(2, gamma=2.0)", ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"),
     ("rl.MixedBuffer(filled(), filled()).sample_sequences(0, 2)", ReplayBufferError, f"MixedBuffer.sample_sequences.batch_size: {COUNT}; got 0"),
     ("rl.MixedBuffer(filled(), filled()).sample_sequences(2, 11)", ReplayBufferError, "ReplayBuffer.sample_sequences.length: must with burn_in=0 be at most"),
+    *((f"rl.datasets.{read}('nowhere', action_spaces=None)", ArgumentError, f"{read}: unknown argument 'action_spaces'. Did you mean 'action_space'?") for read in ("from_npz", "from_hdf5", "from_parquet", "from_lerobot")),
     *((f"rl.datasets.{call}", error, text) for call, error, text in (
         ("best_episodes(filled())", ParamsError, "best_episodes.share: must be given, or num_episodes, but"),
         ("best_episodes(filled(), share=0.5, num_episodes=2)", ParamsError, "best_episodes.share: must b"),
@@ -472,6 +487,10 @@ ARGUMENTS: list[Row] = [
         ("batch_size=7", "batch_size: must be a multiple of the number of shards, 2; got 7"),
         *((f"batch_size=None, collection_step_num_env_steps=None, collection_step_num_episodes={num}", f"collection_step_num_episodes: must be a multiple of the number of shards, 2; got {num} (int). {hint}") for num, hint in ((3, "Take 2 or 4."), (1, "Take 2."))),
     )),
+    ("trainer(runtime=rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=2)), training_collector=type('Whole', (rl.Collector,), {'has_parts': False})(policy, envs))", ParamsError, "OnPolicyTrainerParams.training_collector: must be a Collector in a run of several shards; got "),
+    *((f"""rl.CheckpointParams.from_json('{{"params": "CheckpointParams", "fields": {{"folder": "runs", "every": {every}}}}}')""", ParamsError, text) for every, text in (
+        ('{"every": 0, "unit": "epoch"}', "Every.n: must be a positive number"), ('{"every": 1, "unit": "day"}', "Every.unit: must be one of ~; got 'day' (str)"), ('{"every": 1}', "CheckpointParams.every: {'every': 1} is nothing that rltrainer writes"),
+    )),
     ("rl.OfflineTrainerParams(buffer=rl.ReplayBuffer.from_arrays(**arrays | {'action_space': WIDE})).create_trainer(rl.TD3BC(rl.DeterministicActorCritic(SPACE, BOX)))", SpaceError, "OfflineTrainerParams.buffer.action_space: expected Box(-1~, found Box(-2~lies in"),
     *((f"rl.train(**{{'env': 'CartPole-v1', '{several}': 2, '{name}': {value}}})", ParamsError, f"train.{name}: must travel to another process; got ~. Define it at the top level")
       for several in ("num_ranks", "num_seeds") for name, value in (("env", "lambda: Walk()"), ("stop_fn", "lambda score: True"))),
@@ -524,6 +543,8 @@ ARGUMENTS: list[Row] = [
         ("pruner='median'", "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
         ("sampler='tpe'", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;"),
         ("sampler=dict", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed="),
+        ("make=trial, device='cuda'", "sweep.device: must be None with a function; got 'cuda' (str). Let the function move its policy.$"),
+        ("device='gpu'", "Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number"),
         ("sampler=lambda: 3", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given"),
     )),
     # scores
@@ -534,6 +555,11 @@ ARGUMENTS: list[Row] = [
         ("confidence=95", "confidence: must be a number between 0 and 1; got 95"), ("num_resamples=0", f"num_resamples: {COUNT}; got 0"),
     ),
     ("scores.probability_of_improvement([[1.0, 2.0]], [[1.0]])", ParamsError, "~others: must hold the same 2 tasks as scores; got"),
+    *((f"rl.plots.{name}({given})", ParamsError, text) for name in ("performance_profiles", "aggregate_scores", "probability_of_improvement") for given, text in (
+        ("{}", "~scores: must be arrays [R, M], runs and tasks, by the name of the algor"), ("{'PPO': [np.nan]}", "mean_score.scores: must be finite numbers"),
+    )),
+    ("rl.plots.probability_of_improvement({'PPO': [1.0, 2.0]})", ParamsError, "probability_of_improvement.scores: must have two algorithms at least, ~PPO"),  # one improves on nobody
+    ("rl.plots.probability_of_improvement({'PPO': [1.0, 2.0], 'A2C': [[1.0, 2.0]]})", ParamsError, "probability_of_improvement.others: must hold the same 1 tasks as scores"),
     *((f"scores.rank_test({given})", ParamsError, f"rank_test.{name}: must be runs [R] of one task; got") for name, given in (("scores", "[[1.0, 2.0]], [1.0]"), ("others", "[1.0], [[[1.0]]]"))),
     ("rl.ReplayBuffer.from_arrays(**arrays | dict(action_space=gym.spaces.Text(3)))", SpaceError, "unsupported space Text"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every field of the params of algorithms and updates against every kind of wrong value."""
+"""Params of algorithms as JSON; `tests/mistakes/test_fields.py` has the wrong values of their fields."""
 
 import dataclasses
 import json

@@ -88,20 +88,6 @@ def test_a_bad_observation_is_blamed_and_not_the_action_chosen_for_it(kind: str,
 
 
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
-@pytest.mark.parametrize("num_steps", [2, 20])
-def test_what_a_reset_returns_is_looked_at(stores: str, num_steps: int) -> None:
-    envs = faulty_envs(Faulty("reset", 5, length=5), length=50)
-    one = collector(envs, stores)
-    hint = "" if stores == "nothing" else STORED
-    with pytest.raises(NonFiniteError, match=f"^env 1, reset after 5 steps: obs = nan{hint}$"):
-        collect_often(one, num_steps)
-    envs.envs[1].when = 0
-    envs.envs[1].taken = 0
-    with pytest.raises(NonFiniteError, match=r"^env 1, reset after \d+ steps: obs = nan"):
-        collector(envs, stores).collect(num_steps=2)
-
-
-@pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
 @pytest.mark.parametrize("num_steps", [1, 12])
 @pytest.mark.parametrize("what", ["obs", "reward"])
 @pytest.mark.parametrize("when", [1, 2, 3, 5, 6])

@@ -15,7 +15,7 @@ import rltrainer as rl
 from benchmarks.bit_flip import BitFlip
 from rltrainer.data.hindsight import TrajectoryBounds
 from rltrainer.errors import ReplayBufferError
-from tests.unit.data.reference import Reference, make_buffer, played, raises
+from tests.unit.data.reference import Reference, make_buffer, played
 
 PLACE = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
 SPACE = gym.spaces.Dict(observation=PLACE, achieved_goal=PLACE, desired_goal=PLACE)
@@ -241,21 +241,8 @@ def test_rewards_of_the_wrong_shape(found: Any, text: str) -> None:
             buffer.sample(50)
 
 
-def test_one_flag_of_a_batch_of_goals_is_refused() -> None:
-    """It is that of the distance between two tables of goals, which is 0 where each goal is reached."""
-    buffer = make(compute_terminated=lambda achieved, desired, info: np.linalg.norm(achieved - desired) < 0.5)
-    walk(buffer, [0, 1, 2], truncated=True)
-    with raises(ReplayBufferError, "compute_terminated: must return one finite number per goal, of shape"):
-        buffer.sample(50)
-
-
 def test_one_flag_for_all_says_whether_any_episode_ends() -> None:
     buffer = make(compute_terminated=lambda achieved, desired, info: False)
     walk(buffer, [0, 1, 2], terminated=True)
     batch = buffer.sample(100)
     assert torch.equal(batch.terminated, (batch.obs["desired_goal"] == TRUE_GOAL)[:, 0] & (batch.index == 1))
-
-
-def test_goals_of_sequences_are_not_replaced() -> None:
-    with pytest.raises(ReplayBufferError, match="goals in hindsight are for `sample` alone"):
-        make().sample_sequences(3, 2)

@@ -212,16 +212,8 @@ def test_every_name_of_another_library_has_one_of_ours() -> None:
     from rltrainer.validation.hints import ADVICE, ARGUMENTS, ATTRIBUTES
 
     classes = [rl.NetParams, rl.PPOParams, rl.SACParams, rl.DQNParams, rl.TD3Params, rl.IQLParams, rl.CQLParams]
-    classes += [
-        rl.TQCParams,
-        rl.REDQParams,
-        rl.CrossQParams,
-        rl.FlashSACParams,
-        rl.TRPOParams,
-        rl.PQNParams,
-        rl.UpdateParams,
-    ]
-    classes += [rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
+    classes += [rl.TQCParams, rl.REDQParams, rl.CrossQParams, rl.FlashSACParams, rl.TRPOParams, rl.PQNParams]
+    classes += [rl.UpdateParams, rl.OnPolicyTrainerParams, rl.OffPolicyTrainerParams, rl.OfflineTrainerParams]
     classes += [rl.OfflineRecipe, rl.Recipe, rl.CheckpointParams]
     known = {field.name for cls in classes for field in dataclasses.fields(cls)} | set(vars(rl.TrainerHook))
     known |= {"orthogonal_init", "normalize_obs", "normalize_reward", "num_critics", "num_outputs", "num_quantiles"}

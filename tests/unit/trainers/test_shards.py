@@ -323,21 +323,6 @@ def test_batches_off_policy_and_offline_that_cannot_be_shared_out() -> None:
         assert text.startswith(cls)
 
 
-class Whole(rl.Collector):
-    """Has no parts, as a `BatchedCollector`."""
-
-    has_parts = False
-
-
-def test_no_collector_that_has_no_parts() -> None:
-    envs = counting_envs(4)
-    policy = tiny_actor_critic(envs)
-    collector = Whole(policy, envs)
-    params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
-    text = error_text(ParamsError, params.create_trainer, ScriptedOnPolicy(policy))
-    assert "must be a Collector in a run of several shards; got " in text
-
-
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d, BatchNorm])
 def test_no_batch_norm(norm: Any) -> None:
     envs = counting_envs(4)
