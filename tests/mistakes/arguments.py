@@ -474,6 +474,10 @@ ARGUMENTS: list[Row] = [
         ("'PPO', 'CartPole-v1'", "algorithm: must be one of a2c, c51, ~Did you mean 'ppo'?$"),
         *((given, f"algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got {found}") for given, found in (("'ppo'", "'ppo' (str)"), ("3", "3 (int)"))),
     ),
+    *((f"rl.recipes.get('ppo/CartPole-v1').with_fields(device={value})", ParamsError, f"Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number, such as 'cuda:1'; got {rest}$") for value, rest in (
+        ("'gpu'", "'gpu' (str). Write 'cuda'."), ("'CUDA:1'", "'CUDA:1' (str). Write 'cuda:1'."), ("1", "1 (int). Write 'cuda:1'."), ("'cuda:'", "'cuda:' (str)"), ("'mps'", "'mps' (str)"), ("True", "True (bool)"),
+        ("None", "None (NoneType)"), ("torch.device('cpu')", "device(type='cpu') (device). Write 'cpu'."), (r"'cpu\n'", r"'cpu\n' (str)"),
+    )),
     ("rl.recipes.get('impala', 'x')", ParamsError, "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
     ("rl.RuntimeParams(cuda_graph=1)", ParamsError, "RuntimeParams.cuda_graph: must be one of 'auto' or True or False; got 1 (int)"),
     *((f"trainer(hooks={hooks})", ParamsError, f"OnPolicyTrainerParams.hooks: {text}") for hooks, text in (
@@ -528,6 +532,7 @@ ARGUMENTS: list[Row] = [
         ("make=trial, space={'lrr': [1, 2]}", "sweep.space: make takes no argument 'lrr'. Did you mean 'lr'?"),
         ("make=trial, space={'gamma': [1, 2]}", "sweep.make: cannot be called: missing a required argument: 'lr'. It is called with a seed, and with gam"),
         ("make=trial, space=None", "sweep.space: must say what varies, as there are no usual ranges for a function."),
+        ("make=rl.recipes.for_env('CartPole-v1', 'impala'), space=None", "sweep.space: must say what varies, as there are no usual ranges for impala"),
         ("make=lambda seed, lr: lr", "sweep.make: must travel to another process; got <function <lambda>"),
         ("num_trials=0", "sweep.num_trials: must be a positive integer; got 0 (int)"),
         ("num_seeds=0", "sweep.num_seeds: must be a positive integer; got 0 (int)"),
