@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, NonFiniteError
+from rltrainer.errors import NonFiniteError
 from tests import batches
 from tests.fakes import PAPERS_RND, built, policy_options
 
@@ -308,8 +308,3 @@ def test_any_torch_optimizer_works(name: str) -> None:
     before = trained_parameters(other)
     update(other)
     assert any(not torch.equal(before[key], value) for key, value in trained_parameters(other).items())
-
-
-def test_a_state_of_another_algorithm_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="PPO: the state was saved by 'A2C'"):
-        make("ppo").load_state_dict(make("a2c").state_dict())

@@ -215,10 +215,9 @@ def test_gathered_gradients_and_limits_are_in_the_format(weights: Any) -> None:
     precision = rl.PrecisionParams(weights=weights)
     algorithm = make("sac")
     algorithm.attach(rl.UpdatePlan(precision=precision, update=update_params))
-    result = update(algorithm)
+    update(algorithm)
     assert algorithm.critic_optimizer.state_dict()["gathered"].dtype == precision.weight_dtype
     update(algorithm)
-    assert result.metrics.keys() >= {"critic_loss"}
 
 
 def test_a_gradient_beyond_float32_is_finite_in_float64() -> None:
@@ -279,10 +278,9 @@ def test_a_file_that_says_another_format_than_it_has(tmp_path: Path) -> None:
     path = tmp_path / "algorithm.safetensors"
     make("sac").save(path)
     write_state(path, "algorithm", read_state(path, "algorithm", CheckpointError) | {"weight_dtype": "float64"})
-    with pytest.raises(CheckpointError, match=r"expected torch\.float64, found torch\.float32"):
-        rl.load(path)
-    with pytest.raises(CheckpointError, match=r"expected torch\.float64, found torch\.float32"):
-        rl.load_policy(path)
+    for load in (rl.load, rl.load_policy):
+        with pytest.raises(CheckpointError, match=r"expected torch\.float64, found torch\.float32"):
+            load(path)
 
 
 # Arguments
@@ -298,15 +296,7 @@ def test_images_and_choices_are_seen_in_float64() -> None:
 
 
 def test_an_encoder_of_the_users_is_given_float64() -> None:
-    class Own(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(3, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x)  # type: ignore[no-any-return]  # nn.Module
-
-    net = rl.NetParams(hidden_sizes=(8,), encoder=lambda space: Own())
+    net = rl.NetParams(hidden_sizes=(8,), encoder=lambda space: torch.nn.Linear(3, 4))
     policy = rl.ActorCritic.for_spaces(gym.spaces.Box(-1, 1, (3,)), DISCRETE, net)
     policy.set_weight_dtype(torch.float64)
     assert policy.value(torch.rand(2, 3)).dtype == torch.float64
@@ -319,27 +309,6 @@ def in_float64(name: str) -> Any:
     trainer = build(name)
     precision = rl.PrecisionParams(weights="float64")
     return dataclasses.replace(trainer.params, precision=precision).create_trainer(trainer.algorithm)
-
-
-def bits_of(algorithm: Any) -> dict[str, Any]:
-    return flat_state(copy.deepcopy(algorithm.state_dict()))
-
-
-def assert_unchanged(algorithm: Any, before: dict[str, Any]) -> None:
-    after = bits_of(algorithm)
-    assert after.keys() == before.keys()
-    for key, x in after.items():
-        assert torch.equal(x, before[key]) if isinstance(x, torch.Tensor) else x == before[key], key
-        assert getattr(x, "dtype", None) == getattr(before[key], "dtype", None), key
-
-
-def test_a_checkpoint_of_another_format_changes_nothing(tmp_path: Path) -> None:
-    single, double = build("sac"), in_float64("sac")
-    single.save(tmp_path / "single")
-    before = bits_of(double.algorithm)
-    with pytest.raises(CheckpointError, match=r"OffPolicyTrainerParams\.precision was .* when it was saved and is "):
-        double.restore(tmp_path / "single")
-    assert_unchanged(double.algorithm, before)
 
 
 def test_the_trainer_brings_its_algorithm_to_its_format() -> None:

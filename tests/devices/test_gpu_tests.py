@@ -1,5 +1,6 @@
 """The tests of `tests/gpu` on the second device, as far as it goes: most machines never run them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,6 @@ def test_gathered_limited_and_scaled_steps_as_graphs(name: str, amp: str | None)
     gpu.test_gathered_limited_and_scaled_steps_are_the_eager_ones(name, "eager, graph", amp)
 
 
-def test_a_copy_of_graphs_trains_itself() -> None:
-    gpu.test_a_copy_trains_itself()
-
-
 def test_waiting_is_allowed_again() -> None:
     with pytest.raises(RuntimeError, match="the host would wait"), gpu.without_waiting():
         gpu.make("bc", "eager")
@@ -71,21 +68,17 @@ def test_a_replay_buffer_samples_where_it_lives(n_step: int) -> None:
     gpu.test_a_replay_buffer_samples_where_it_lives(n_step)
 
 
-def test_a_buffer_holds_the_same() -> None:
-    test_replay_buffer.test_a_buffer_on_cuda_holds_the_same()
-
-
 @pytest.mark.parametrize("mode", ["eager", "eager, graph"])
 def test_a_bad_gradient_is_left_out_and_named_a_little_later(mode: str) -> None:
     gpu.test_a_bad_gradient_is_left_out_and_named_a_little_later(mode)
 
 
-def test_an_adapter() -> None:
-    test_adapter.test_the_policy_is_on_a_gpu()
-
-
-def test_envs_of_tensors() -> None:
-    test_adapter.test_an_env_of_tensors_on_a_gpu()
+@pytest.mark.parametrize("test", [
+    gpu.test_a_copy_trains_itself, test_replay_buffer.test_a_buffer_on_cuda_holds_the_same,
+    test_adapter.test_the_policy_is_on_a_gpu, test_adapter.test_an_env_of_tensors_on_a_gpu,
+], ids=lambda test: test.__name__)  # fmt: skip
+def test_what_needs_nothing_more(test: Callable[[], None]) -> None:
+    test()
 
 
 def test_an_algorithm_is_loaded(tmp_path: Path) -> None:

@@ -1,12 +1,20 @@
 # ruff: noqa: E501  # a row is a line
-"""Arguments that break a rule: what is written, the error, and how its text begins; `~` stands for any text.
+"""Arguments that break a rule: what is written, the error, and how its text begins; `~` stands for any text, `$` is its end.
 
 A rule has one row for each field that has it, `tests/unit/validation` has the values that a rule refuses.
 """
 
 from collections.abc import Iterator
 
-from rltrainer.errors import ArgumentError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import (
+    ArgumentError,
+    CheckpointError,
+    EnvError,
+    NonFiniteError,
+    ParamsError,
+    ReplayBufferError,
+    SpaceError,
+)
 
 Row = tuple[str, type[Exception], str]
 
@@ -28,6 +36,8 @@ NO_ENV, NO_GYM = "must be a gymnasium id or a factory of envs", "must be a gymna
 BOUNDS = "must be a bounded Box"
 VECTOR = "obs: expected float32 (3,), or ('N', 3) for several"
 MASK = "MultiBinary(3), or a Box of shape (3,): a flag for each choice; got ~ for Discrete"
+
+BAD = ("-1", "0", "math.inf", "math.nan", "''", "[]")
 
 ARGUMENTS: list[Row] = [
     # networks
@@ -130,6 +140,14 @@ ARGUMENTS: list[Row] = [
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2)), DISCRETE)", SpaceError, "Encoder.observation_space: must have a part beside 'action_mask'; got "),
     ("rl.QNetwork.for_spaces(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(2), a=BOX), DISCRETE, rl.NetParams(keys=['a', 'action_mask']))", ParamsError, "NetParams.keys: 'action_mask' is no input"),
     ("rl.QNetwork.for_spaces(gym.spaces.Text(3), DISCRETE)", SpaceError, "unsupported space Text"),
+    *((f"rl.{cls}.for_spaces({spaces})", SpaceError, f"{cls}.{space}_space: must be a gymnasium space; got ") for cls in (
+        "Actor", "ActorCritic", "QNetwork", "DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic",
+    ) for given in ("None", "'Box'", "gym.spaces.Box", "(3,)") for space, spaces in (("observation", f"{given}, SPACE"), ("action", f"SPACE, {given}"))),
+    *((f"rl.ActorCritic.for_spaces(gym.spaces.Box(0, 255, {shape}, np.uint8), DISCRETE)", SpaceError, f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got Box(0, 255, {shape}, uint8) (Box). NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper.$")
+      for shape in ("(35, 84, 3)", "(3, 84, 35)", "(2, 3, 4)")),
+    *((f"rl.{cls}(SPACE, gym.spaces.Box(0, 10, (1,), np.int64))", SpaceError, f"{cls}.action_space: must hold floats if it is a Box; got Box(0, 10, (1,), int64) (Box). Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds.$")
+      for cls in ("Actor", "ActorCritic", "DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic")),
+    *((f"rl.{cls}(SPACE, gym.spaces.Discrete(2**63 - 1))", SpaceError, f"{cls}.action_space: must have at most 16777216 choices in all; got Discrete(9223372036854775807) (Discrete). Make several numbers of them: MultiDiscrete.$") for cls in ("ActorCritic", "QNetwork")),
     # exploration
     ("rl.EpsilonGreedy(1.1)", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got 1.1"),
     ("rl.EpsilonGreedy('0.1')", ParamsError, "EpsilonGreedy.epsilon: must be a number in [0, 1] or a callable~; got ~Write 0.1 without quotes."),
@@ -155,6 +173,39 @@ ARGUMENTS: list[Row] = [
     *((f"ppo.run_training({given})", ParamsError, f"PPO.run_training.params: must be trainer params, such as OnPolicyTrainerParams(training_collector=...); got {found}") for given, found in (
         ("rl.OnPolicyTrainerParams", "<class 'rltrainer.trainers.on_policy_trainer.OnPolicyTrainerParams'> (type)"), ("None", "None (NoneType)"), ("{}", "{} (dict)"),
     )),
+    *((f"rl.BC(rl.{cls}(SPACE, {space}))", ParamsError, f"BC.policy: must be a policy with a `distribution` and an `actor`; got {cls}. Build it with Actor.for_envs")
+      for cls, space in (("QNetwork", "DISCRETE"), ("DeterministicActorCritic", "BOX"))),
+    *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, {space}))", ParamsError, f"{name}.policy: must ~; got RecurrentActorCritic")
+      for name, space in (*((name, "DISCRETE") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "BC")), ("SAC", "BOX"))),
+    *((f"rl.{name}({policy}, rl.{wrong}())", ParamsError, f"{name}.params: must be of class {own}Params; got {wrong}[gam~({wrong}). Write {own}Params(lr=..., ...).$") for name, own, policy, wrong in (
+        *(("PPO", "PPO", "policy", wrong) for wrong in ("A2CParams", "AlgorithmParams")), ("TD3BC", "TD3BC", "rl.DeterministicActorCritic(SPACE, BOX)", "TD3Params"),
+        ("TD3", "TD3", "rl.DeterministicActorCritic(SPACE, BOX)", "SACParams"), ("DoubleDQN", "DQN", "rl.QNetwork(SPACE, DISCRETE)", "OffPolicyParams"),
+    )),
+    *((f"rl.{cls}Params(huber_delta={value})", ParamsError, f"{cls}Params.huber_delta: {text}") for cls, value, text in (
+        ("DQN", "0", "must be a positive finite number or None; got 0 (int)"), ("QRDQN", "None", "must be a positive finite number; got None (NoneType)"), ("C51", "1.0", "must be None; got 1.0 (float)"),
+    )),
+    *((f"rl.{call}", ArgumentError, f"{call.partition('(')[0]}: {text}$") for call, text in (
+        ("DQNParams(huber_loss_delta=1.0)", "unknown field 'huber_loss_delta'. Did you mean 'huber_delta'?"), ("DQNParams(n_steps=4)", "unknown field 'n_steps'. Did you mean 'n_step'?"),
+        ("PPOParams(clip_range=0.2)", "unknown field 'clip_range'. Did you mean 'clip'?"), ("PPOParams(gama=0.9)", "unknown field 'gama'. Did you mean 'gamma'?"),
+        ("PPOParams(n_epochs=4)", "unknown field 'n_epochs'. 'update_step_num_repetitions' is a field of OnPolicyTrainerParams."), ("PPOParams(zzz=1)", "unknown field 'zzz'."),
+        ("SACParams(ent_coef=1.0)", "unknown field 'ent_coef'. Did you mean 'temperature'?"), ("PPOParams(3e-4)", "too many positional arguments. Give each field by name: gamma=..., lr=...."),
+        ("OnPolicyTrainerParams(training_collector=None, batchsize=3)", "unknown field 'batchsize'. Did you mean 'batch_size'?"), ("OnPolicyTrainerParams(lr=3e-4)", "unknown field 'lr'. 'lr' is a field of AlgorithmParams."),
+        ("CheckpointParams()", "missing a required argument: 'folder'. Give each field by name: every=..., keep_last=...."), ("EpsilonGreedy(eps=0.1)", "unknown field 'eps'. Did you mean 'epsilon'?"),
+        ("PPO()", "missing a required argument: 'policy'. Write PPO(policy, ...)."), ("EarlyStopping(patient=1)", "unknown argument 'patient'. Did you mean 'patience'?"),
+    )),
+    ("__import__('dataclasses').replace(rl.PPOParams(), learning_rate=1e-3)", ArgumentError, "PPOParams: unknown field 'learning_rate'. Did you mean 'lr'?$"),
+    *((f"rl.{name}.recommended('CartPole-v1')", ParamsError, f"{name}.recommended.envs: {NO_GYM}; got 'CartPole-v1'") for name in (
+        "A2C", "PPO", "IMPALA", "TRPO", "REINFORCE", "RecurrentPPO", "DQN", "QRDQN", "C51", "DiscreteSAC", "SAC", "TQC", "REDQ", "TD3", "DDPG", "CrossQ", "XQC", "SimbaV2", "FlashSAC", "PQN",
+    )),
+    *((f"rl.{cls}Params({given})", ParamsError, f"{cls}Params.{text}") for cls, given, text in (
+        ("BC", "gamma=1", "gamma: must be left out; got 1"), ("BC", "n_step=10", "n_step: must be left out; got 10"),
+        *(("DDPG", f"{name}={value}", f"{name}: must be left out; got {value} ~ TD3 adds to DDPG.") for name, value in (("target_noise", 0.4), ("target_noise_clip", 1.0), ("actor_update_interval", 4))),
+        *(("TRPO", f"{name}=0.3", f"{name}: must be left out; got 0.3 ~TRPO trains the critic apart") for name in ("value_coef", "entropy_coef")),
+        ("PPO", "optimizer=torch.optim.SGD, weight_decay=0.1", "weight_decay: must be left out; got 0.1 "), ("IMPALA", "c_bar=2.0", "c_bar: must be at most rho_bar, 1; got 2.0 (float)"),
+    )),
+    *((f"rl.PPO(policy, rl.PPOParams(optimizer={factory}))", ParamsError, "AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got ") for factory in ("lambda parameters: None", "lambda parameters: torch.optim.Adam", "list")),
+    ("ppo.make_optimizer(rl.PPOParams(), activation=torch.nn.ReLU())", ParamsError, "Optimizer.modules: must have parameters; got activation$"),
+    *((f"rl.seed({value})", ParamsError, "seed.n: must be an integer; got ") for value in ("None", "'1'", "1.0", "True", "[1]")),
     *((f"rl.{name}(rl.{name}.policy_class(SPACE, BOX, hidden_sizes=(4,), {options}), rl.{name}Params({params}))", ParamsError, f"{name}.policy.{text} (int)") for name, options, params, text in (
         ("SAC", "num_outputs=3", "", "num_outputs: must be 1; got 3"), ("TD3", "num_outputs=3", "", "num_outputs: must be 1; got 3"),
         ("DDPG", "", "", "num_critics: must be 1; got 2"), ("REDQ", "num_critics=1", "", "num_critics: must be at least num_target_critics (2); got 1"),
@@ -185,6 +236,8 @@ ARGUMENTS: list[Row] = [
     *fields("rl.DQN(rl.QNetwork(SPACE, DISCRETE)).update_from(buffer, {})", "update_from", ParamsError,
         ("0", f"batch_size: {COUNT}; got 0 "), ("'32'", f"batch_size: {COUNT}; got '32' "), ("4, -1", f"num_steps: {NOT_NEGATIVE}; got -1 "),
     ),
+    ("ppo.load_state_dict(rl.A2C(policy).state_dict())", CheckpointError, "PPO: the state was saved by 'A2C'"),
+    *((f"rl.register({item})", ParamsError, "register.item: must be a class or a function; got ") for item in ("3", "rl.LinearSchedule(1.0)")),
     *((f"rl.load_policy('ppo.safetensors', classes={value})", ParamsError, "load.classes: must be classes and functions, or a dict from their names; ") for value in ("3", "'OwnPolicy'", "Walk")),
     *((f"{call}('ppo.safetensors', strict={value})", ParamsError, f"{name}.strict: {FLAG}; got ") for value in ("0", "None", "'yes'") for call, name in (
         ("ppo.load", "PPO.load"), ("policy.load", "ActorCritic.load"), ("rl.load", "load"), ("rl.load_policy", "load_policy"),
@@ -204,11 +257,12 @@ ARGUMENTS: list[Row] = [
       for owner, name in (("ppo", "PPO"), ("policy", "ActorCritic")) for value in ("'float16'", "torch.float16", "64", "None", "[torch.float64]")),
     # envs
     *fields("rl.make_vec(**{{'env': 'CartPole-v1', 'num_envs': 2}} | dict({}))", "make_vec", ParamsError,
-        ("env=3", f"env: {NO_ENV}; got 3 (int)"), ("env=list", f"env: {NO_ENV}; got <class 'list'>"),
+        ("env=3", f"env: {NO_ENV}; got 3 (int)"), ("env=None", f"env: {NO_ENV}; got None"), ("env=list", f"env: {NO_ENV}; got <class 'list'>"),
         ("num_envs=0", f"num_envs: {COUNT}; got 0 (int)"), ("seed=-1", f"seed: {NOT_NEGATIVE} or None; got -1 (int)"),
         ("backend='snyc'", "backend: must be one of 'auto', ~, 'tensor'; got 'snyc' (str). Did you mean 'sync'?"),
         ("backend=None", "backend: must be one of ~; got None (NoneType)"),
         ("wrappers=[3]", "wrappers: must be a sequence of callables ~; got [3] (list)"),
+        ("wrappers='x'", "wrappers: must be a sequence of callables"), ("backend=[]", "backend: must be one of ~; got [] (list)"),
         ("wrappers=gym.wrappers.FlattenObservation", "wrappers: must be a sequence of callables"),
         ("env=Walk, g=1", "env_kwargs: only a gymnasium id takes arguments; got {'g': 1} (dict)"),
         *((f"env=Walk, backend='{backend}'", f"backend: '{backend}' needs a gymnasium id; ~'sync'") for backend in ("native", "envpool")),
@@ -216,7 +270,7 @@ ARGUMENTS: list[Row] = [
         ("env='Pendulum-v1', backend='native'", "backend: 'native' needs an env with a vector implementation of its own; ~Pendulum-v1 has none"),
         *((f"backend='tensor', {given}", text) for given, text in (
             ("sutton_barto_reward=True", "env_kwargs: 'tensor' takes no arguments of an env; got {'sutton"),
-            ("env='Taxi-v3'", "env: must be an env with rules as functions of tensors if the backend"), ("env=Walk", f"env: {NO_ENV}; got <class"),
+            ("env='Taxi-v3'", "env: must be an env with rules as functions of tensors if the backend~There are CartPole-v1~; a factory of a rl.TensorEnv makes one of"), ("env=Walk", f"env: {NO_ENV}; got <class"),
         )),
         ("device='cpu', backend='sync'", "device: only backend='tensor' can honour it; got 'cpu' (str)"),
         *((f"num_envs=8, backend='{backend}', {name}={value}", f"{name}: only backend='workers' can honour it; got {value} ~. The backend is '{backend}'")
@@ -228,6 +282,7 @@ ARGUMENTS: list[Row] = [
             ("start_method", "'clone'", "must be one of 'forkserver', 'spawn', 'fork' or None"),
         )),
     ),
+    ("rl.make_vec(Count, 2)", ParamsError, "make_vec.env: ~functions of tensors: make_vec and rl.train need backend='tensor'. They"),
     ("rl.make_vec(lambda: 3, 2, backend='tensor')", ParamsError, "TensorVectorEnv.env: must be a TensorEnv; got 3 (int)"),
     ("rl.make_vec('CartPole-v1', 2, backend='tensor', device='cudo')", ParamsError, f"TensorVectorEnv.device: {DEVICE}; got 'cudo' (str)"),
     *fields("rl.TensorVectorEnv({})", "TensorVectorEnv", ParamsError,
@@ -243,6 +298,13 @@ ARGUMENTS: list[Row] = [
     )),
     *((f"rl.frame_skip({given})", ParamsError, "frame_skip.envs: must be a gymnasium VectorEnv; got ") for given in ("'CartPole-v1'", "None", "Walk()")),
     ("rl.ActionMask(Turn())", SpaceError, "ActionMask.env.action_space: must be Discrete, MultiDiscrete or MultiBinary; got Box"),
+    ("rl.ActionMask(Walk()).reset()", EnvError, 'ActionMask: ~Walk~ has neither info["action_mask"] nor a method'),
+    *((f"rl.PixelObservation(walk('Drawn', render_mode='rgb_array')(), {name}={value})", ParamsError, f"PixelObservation.{name}: must be {rule}; got ") for name, rule, more in (
+        ("size", "(height, width), two positive integers or None", ("True", "(84,)", "(84, 0)", "(84, 84, 1)")), ("grayscale", "True or False", ("None",)), ("render_only", "True or False", ("None",)),
+    ) for value in (*BAD, *more)),
+    *((f"rl.make_vec(walk('Drawn', render_mode={mode}), 1, wrappers=[rl.PixelObservation])", ParamsError, f'PixelObservation.env: must be made with render_mode="rgb_array"; got {mode} ({kind}). Write') for mode, kind in (("None", "NoneType"), ("'human'", "str"))),
+    *((f"rl.make_vec({given}, num_envs=2, backend='workers')", EnvError, "env 0: the factory cannot travel to a worker process (~lambda~). Define it, and its wrappers, as functions or classes at the top level of a module, or use start_method='fork' or backend='sync'.$")
+      for given in ("lambda: Walk()", "'Pendulum-v1', wrappers=[lambda env: env]")),
     # collectors
     *fields("rl.InferenceParams({})", "InferenceParams", ParamsError,
         ("min_batch_size=0", "min_batch_size: must be ~; got 0 (int)"), ("max_batch_size=0", "max_batch_size: must be ~; got 0 (int)"),
@@ -256,6 +318,8 @@ ARGUMENTS: list[Row] = [
     ("rl.Collector('policy', envs)", ParamsError, "Collector.policy: must be a Policy; got 'policy'"),
     ("rl.Collector(policy, envs, 3)", ParamsError, "Collector.buffer: must be a ReplayBuffer or RolloutBuffer; got 3"),
     ("rl.Collector(policy, envs, rl.ReplayBuffer(10, SPACE, BOX, num_envs=2))", SpaceError, "Collector.buffer.action_space: expected ~, found"),
+    *((f"rl.Collector(rl.SquashedActorCritic(SPACE, {one}), rl.make_vec(walk('Wide', action_space=WIDE), 2), rl.ReplayBuffer(10, SPACE, {other}, num_envs=2))", SpaceError, f"Collector.{what}.action_space: expected Box(-2~, found Box(-1~lies in")
+      for what, one, other in (("policy", "BOX", "WIDE"), ("buffer", "WIDE", "BOX"))),
     ("rl.Collector(rl.ActorCritic(BOX, DISCRETE), envs)", SpaceError, "Collector.policy.observation_space: expected ~, found ~Build the policy for"),
     ("rl.Collector(policy, envs).rollout()", ParamsError, "Collector.buffer: must be given to look at what was stored"),
     *fields("rl.AsyncCollector(**{{'policy': policy, 'make_envs': walks}} | dict({}))", "AsyncCollector", ParamsError, *(
@@ -269,6 +333,9 @@ ARGUMENTS: list[Row] = [
         *((f"inference={value}", "inference: must be a InferenceParams or None; got ") for value in ("3", "{'min_batch_size': 3}", "rl.InferenceParams")),
         ("min_trajectory_length=5, max_trajectory_length=4", "max_trajectory_length: must be at least min_trajectory_length=5; got 4 (int)"),
     ),
+    *((f"rl.BatchedCollector(rl.QNetwork.for_envs({made}), {made})", ParamsError, f"BatchedCollector.envs: must have a worker process for each of its {num} envs; ~num_workers={num}); wrappers=")
+      for made, num in (("envs", 2), ("rl.make_vec('CartPole-v1', 8, backend='native')", 8))),
+    ("rl.BatchedCollector(policy, 'CartPole-v1')", ParamsError, "Collector.envs: must be a VectorEnv; got 'CartPole-v1' (str)"),
     *fields("rl.RayCollector(policy, walks, {})", "RayCollector", ParamsError,
         ("num_actors=0", f"num_actors: {COUNT}; got 0"), ("max_version_lag=-1", f"max_version_lag: {NOT_NEGATIVE} or None; got -1"),
         ("num_cpus=-1.0", "num_cpus: must be a non-negative finite number; got -1.0"), ("num_gpus='one'", "num_gpus: must be a non-negative finite number; got 'one'"),
@@ -278,6 +345,8 @@ ARGUMENTS: list[Row] = [
     ("rl.Collector(policy, envs, device='moon')", ParamsError, f"Collector.device: {DEVICE}; got 'moon'"),
     ("rl.Collector(policy, envs, sync_every=rl.Every(5, 'training_step'))", ParamsError, "Collector.sync_every: needs a device; got Every"),
     ("rl.Collector(policy, envs, max_episode_steps=2.5)", ParamsError, f"Collector.max_episode_steps: {COUNT} or None; got 2.5"),
+    *((f"rl.Collector(policy, envs, info_keys={value})", ParamsError, "Collector.info_keys: must be a sequence of keys, such as ~; got") for value in ("'is_success'", "[1]", "['']", "3", "None")),
+    ("rl.Collector(policy, envs, info_keys=['steps', 'length'])", ParamsError, "Collector.info_keys: must be none of return, length, ~ which a log has already; got 'length'"),
     # buffers
     *fields("replay({})", "ReplayBuffer", ParamsError,
         ("capacity=0", f"capacity: {COUNT}; got 0 (int)"), ("num_envs=-1", f"num_envs: {COUNT}; got -1 (int)"),
@@ -319,6 +388,21 @@ ARGUMENTS: list[Row] = [
         ("compute_terminated=3", "compute_terminated: must be a callable"), ("capacity=0", f"capacity: {COUNT}; got 0 (int)"),
     ),
     ("replay(rl.HindsightReplayBuffer, observation_space=GOALS, compute_reward=lambda achieved, desired, info: 0, frame_stack=2)", SpaceError, "HindsightReplayBuffer.observation_space: must be a Box with 2 frames"),
+    *((f"replay(rl.HindsightReplayBuffer, observation_space={space}, compute_reward=lambda achieved, desired, info: 0)", SpaceError, "HindsightReplayBuffer.observation_space: must be a Dict with the leaves 'achieved_goal' and 'desired_goal' of one shape") for space in (
+        "BOX", "gym.spaces.Dict(observation=BOX, achieved_goal=BOX)", *(f"gym.spaces.Dict(achieved_goal={one}, desired_goal={other})" for one, other in (("BOX", "SPACE"), ("BOX", "PARTS"), ("PARTS", "PARTS"))),
+    )),
+    ("replay(rl.HindsightReplayBuffer, observation_space=GOALS, compute_reward=lambda achieved, desired, info: 0).sample_sequences(3, 2)", ReplayBufferError, "~goals in hindsight are for `sample` alone"),
+    *((f"rl.HindsightReplayBuffer.for_env({env}, 10)", ParamsError, f"HindsightReplayBuffer.for_env.env: must be a single gymnasium.Env with a `compute_reward`; got {found}") for env, found in (
+        ("'CartPole-v1'", "'CartPole-v1' (str)"), ("envs", "SyncVectorEnv("), ("gym.make('CartPole-v1')", "<TimeLimit"),
+    )),
+    *((f"replay(rl.PrioritizedReplayBuffer).update_priorities(torch.zeros(2, dtype=torch.int64), {error})", ReplayBufferError, f"PrioritizedReplayBuffer.update_priorities.td_error: must be one error per transition, of shape (2,); got {found}. An algorithm") for error, found in (
+        ("None", "None"), ("torch.zeros(3)", "shape (3,)"), ("torch.zeros(1, 2)", "shape (1, 2)"),
+    )),
+    *((f"filled().describe({value})", ParamsError, "ReplayBuffer.describe.reference_scores: must be two finite numbers, the lower one first or None; got ") for value in ("(1, 1)", "(2, 1)", "(1,)", "3.0", "'ab'", "(0, np.inf)", "(True, 2)")),
+    *((f"replay({given}).load_state_dict(filled().state_dict())", ReplayBufferError, f"ReplayBuffer.load_state_dict: {text}") for given, text in (
+        ("capacity=24", "capacity: expected 24, found 10"), ("num_envs=2", "num_envs: expected 2, found 1"), ("action_space=gym.spaces.Discrete(3)", "action_space: expected Discrete(3), found Disc"),
+        ("extra={'x': ((), torch.bool)}", "extra: expected {'x': ((), torch.bool)}, foun"),
+    )),
     *((f"replay(observation_space=TREE).add({obs}, [0], [0.0], {obs}, [False], [False])", ReplayBufferError, f"ReplayBuffer.obs{text}") for obs, text in (
         ("np.zeros((1, 3))", ": expected a dict with the keys ['a', 'b'], got a ndarray"), ("{'a': np.zeros((1, 3))}", ": expected a dict with the keys ['a', 'b'], got the keys ['a']"),
         ("{'a': np.zeros((1, 3)), 'b': np.zeros((1, 3))}", '["b"]: expected a tuple of 2 parts, got a ndarray'), ("{'a': np.zeros((1, 3)), 'b': (np.zeros(1),)}", '["b"]: expected a tuple of 2 parts, got 1 parts'),
@@ -339,6 +423,7 @@ ARGUMENTS: list[Row] = [
     ("rl.MixedBuffer(filled(), filled()).sample(2, gamma=2.0)", ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"),
     ("rl.MixedBuffer(filled(), filled()).sample_sequences(0, 2)", ReplayBufferError, f"MixedBuffer.sample_sequences.batch_size: {COUNT}; got 0"),
     ("rl.MixedBuffer(filled(), filled()).sample_sequences(2, 11)", ReplayBufferError, "ReplayBuffer.sample_sequences.length: must with burn_in=0 be at most"),
+    *((f"rl.datasets.{read}('nowhere', action_spaces=None)", ArgumentError, f"{read}: unknown argument 'action_spaces'. Did you mean 'action_space'?") for read in ("from_npz", "from_hdf5", "from_parquet", "from_lerobot")),
     *((f"rl.datasets.{call}", error, text) for call, error, text in (
         ("best_episodes(filled())", ParamsError, "best_episodes.share: must be given, or num_episodes, but"),
         ("best_episodes(filled(), share=0.5, num_episodes=2)", ParamsError, "best_episodes.share: must b"),
@@ -371,5 +456,115 @@ ARGUMENTS: list[Row] = [
         ("observations={'a': [0]}, observation_space=PARTS", ReplayBufferError, "observations: expected a dict with the keys ['"),
         ("truncations=[1, 1, 1, 1], terminations=np.zeros(4, bool)", ReplayBufferError, "none of the 4 transitions has a known successor. Pass next_obs"),
     )),
+    # trainers
+    ("ppo.run_training(rl.TrainerParams())", ArgumentError, "TrainerParams: is abstract. Build one of its subclasses: O"),
+    ("ppo.run_training(rl.PPOParams())", ParamsError, "PPO.run_training.params: must be trainer params~Hyperparameters belong to the algorithm."),
+    *((f"{trainer}Trainer({algorithm}, {params})", ParamsError, f"{trainer.removeprefix('rl.')}Trainer.{text}") for trainer, algorithm, params, text in (
+        ("rl.OffPolicy", "ppo", "off_policy()", "algorithm: must be of class OffPolicyAlgorithm~ Use OnPolicyTrainer"),
+        ("rl.OnPolicy", "rl.DQN(rl.QNetwork.for_envs(envs))", "trainer().params", "algorithm: must be of class OnPolicyAlgorithm~ Use OffPolicyTrainer"),
+        ("rl.OffPolicy", "rl.DQN(rl.QNetwork.for_envs(envs))", "trainer().params", "params: ~ Write OffPolicyTrainer(algorithm, OffP"),
+    )),
+    *((f"trainer().{ask}(3)", ParamsError, f"OnPolicyTrainer.{ask}.path: must be a path; got 3 (int)$") for ask in ("save", "restore")),
+    ("rl.OnPolicyTrainer(rl.IMPALA(policy), rl.OnPolicyTrainerParams(training_collector=rl.Collector(policy, envs, rl.RolloutBuffer(8, 2, SPACE, DISCRETE))))", ParamsError,
+     "OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which IMPALA reads; got []. Make the buffer with extra={'log_prob': ((), torch.float32)}.$"),
+    ("rl.OfflineTrainerParams(buffer=rl.MixedBuffer(filled(), filled()))", ParamsError, "OfflineTrainerParams.buffer: must be one buffer; got ~ Append one of the two to the other with extend."),
+    ("rl.OfflineTrainerParams(buffer=filled()).create_trainer(rl.DQN(rl.QNetwork(BOX, DISCRETE)))", SpaceError, "OfflineTrainerParams.buffer.observation_space: expected ~, found"),
+    *((f"rl.RuntimeParams(detect_anomaly=True, {field}=True)", ParamsError, f'RuntimeParams.{field}: must be "auto" or False with detect_anomaly=True; got True (bool). A graph hides its operations from detect_anomaly.$') for field in ("compile", "cuda_graph")),
+    *fields("rl.recipes.get({})", "recipes.get", ParamsError,
+        ("'PPO', 'CartPole-v1'", "algorithm: must be one of a2c, c51, ~Did you mean 'ppo'?$"),
+        *((given, f"algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got {found}") for given, found in (("'ppo'", "'ppo' (str)"), ("3", "3 (int)"))),
+    ),
+    *((f"rl.recipes.get('ppo/CartPole-v1').with_fields(device={value})", ParamsError, f"Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number, such as 'cuda:1'; got {rest}$") for value, rest in (
+        ("'gpu'", "'gpu' (str). Write 'cuda'."), ("'CUDA:1'", "'CUDA:1' (str). Write 'cuda:1'."), ("1", "1 (int). Write 'cuda:1'."), ("'cuda:'", "'cuda:' (str)"), ("'mps'", "'mps' (str)"), ("True", "True (bool)"),
+        ("None", "None (NoneType)"), ("torch.device('cpu')", "device(type='cpu') (device). Write 'cpu'."), (r"'cpu\n'", r"'cpu\n' (str)"),
+    )),
+    ("rl.recipes.get('impala', 'x')", ParamsError, "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
+    ("rl.RuntimeParams(cuda_graph=1)", ParamsError, "RuntimeParams.cuda_graph: must be one of 'auto' or True or False; got 1 (int)"),
+    *((f"trainer(hooks={hooks})", ParamsError, f"OnPolicyTrainerParams.hooks: {text}") for hooks, text in (
+        ("[1]", "must be a list or tuple of TrainerHook objects; got [1] (list)"), ("2 * [rl.TrainerHook()]", "must have different names; got "),
+        ("[named('a'), named('a')]", "must have different names; got 'a' (str)"), ("[named(3)]", "TrainerHook.name: must be a text that is not empty or None; got 3 (int)"),
+        ("[named('a', every=10)]", "TrainerHook.every: must be an Every or None; got 10 (int)"),
+        ("[type('Forgetful', (rl.TrainerHook,), {'state_dict': lambda self: {}})()]", "must override load_state_dict beside state_dict; got ~Forgetful"),
+    )),
+    *((f"trainer(runtime=rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=2)), {given})", ParamsError, f"OnPolicyTrainerParams.{text}") for given, text in (
+        ("training_collector=rl.Collector(policy, rl.make_vec(Walk, 3)), collection_step_num_env_steps=6", "training_collector.num_envs: must be a multiple of the number of shards, 2"),
+        ("batch_size=7", "batch_size: must be a multiple of the number of shards, 2; got 7"),
+        *((f"batch_size=None, collection_step_num_env_steps=None, collection_step_num_episodes={num}", f"collection_step_num_episodes: must be a multiple of the number of shards, 2; got {num} (int). {hint}") for num, hint in ((3, "Take 2 or 4."), (1, "Take 2."))),
+    )),
+    ("trainer(runtime=rl.RuntimeParams(parallel=rl.ParallelParams(num_shards=2)), training_collector=type('Whole', (rl.Collector,), {'has_parts': False})(policy, envs))", ParamsError, "OnPolicyTrainerParams.training_collector: must be a Collector in a run of several shards; got "),
+    *((f"""rl.CheckpointParams.from_json('{{"params": "CheckpointParams", "fields": {{"folder": "runs", "every": {every}}}}}')""", ParamsError, text) for every, text in (
+        ('{"every": 0, "unit": "epoch"}', "Every.n: must be a positive number"), ('{"every": 1, "unit": "day"}', "Every.unit: must be one of ~; got 'day' (str)"), ('{"every": 1}', "CheckpointParams.every: {'every': 1} is nothing that rltrainer writes"),
+    )),
+    ("rl.OfflineTrainerParams(buffer=rl.ReplayBuffer.from_arrays(**arrays | {'action_space': WIDE})).create_trainer(rl.TD3BC(rl.DeterministicActorCritic(SPACE, BOX)))", SpaceError, "OfflineTrainerParams.buffer.action_space: expected Box(-1~, found Box(-2~lies in"),
+    *((f"rl.train(**{{'env': 'CartPole-v1', '{several}': 2, '{name}': {value}}})", ParamsError, f"train.{name}: must travel to another process; got ~. Define it at the top level")
+      for several in ("num_ranks", "num_seeds") for name, value in (("env", "lambda: Walk()"), ("stop_fn", "lambda score: True"))),
+    *((f"rl.replay_episode(**{{'run': 'runs/first', 'env': 0, 'episode': 0, 'make_env': Walk, '{name}': {value}}})", ParamsError, f"replay_episode.{name}: {rule}") for name, value, rule in (
+        *((name, value, f"{NOT_NEGATIVE}; got ") for name in ("env", "episode") for value in ("-1", "0.5", "np.nan", "''", "None", "True", "[1]")),
+        ("run", "3", "must be a path; got 3"),
+    )),
+    # loggers
+    *((f"rl.{name}Logger({field}={value})", ParamsError, f"{name}Logger.{field}: must be ~; got {found}$") for name, field, value, found in (
+        *((name, "folder", "1", "1 (int)") for name in ("Wandb", "MLflow")), *((name, "name", value, found) for name in ("Wandb", "MLflow") for value, found in (("' '", "' ' (str)"), ("1", "1 (int)"))),
+        *((*group, value, found) for group in (("Wandb", "project"), ("MLflow", "experiment")) for value, found in (("''", "'' (str)"), ("None", "None (NoneType)"))),
+        ("Wandb", "mode", "'on'", "'on' (str)"), ("Wandb", "mode", "True", "True (bool)"), ("Wandb", "init", "['tags']", "['tags'] (list)"), ("Wandb", "init", "{'id': 'x'}", "{'id': 'x'} (dict)"),
+        ("MLflow", "tracking_uri", "''", "'' (str)"), ("MLflow", "tracking_uri", "1", "1 (int)"),
+    )),
+    # sweeps
+    *((f"rl.sweep(**{{'make': 'ppo/CartPole-v1', 'space': {{'lr': [0.1, 0.2]}}, 'folder': 'sweep'}} | dict({given}))", ParamsError, text) for given, text in (
+        ("make=3", "sweep.make: must be the name of a recipe, an env's id, a recipe, or a function"),
+        ("make='ppo/CartPole-v7'", "recipes.get: there is no recipe 'ppo/CartPole-v7'. Did you mean 'ppo/CartPole-v1'?"),
+        ("space={'learning_rate': [1, 2]}", "sweep.space: ppo/CartPole-v1 has no field 'learning_rate'. Did you mean 'lr'?"),
+        ("space={'bacth_size': [1, 2]}", "sweep.space: ppo/CartPole-v1 has no field 'bacth_size'. Did you mean 'batch_size'?"),
+        ("space={'params.lr': [1, 2]}", "sweep.space: ppo/CartPole-v1 has no field 'params.lr'. Did you mean 'lr'?"),
+        ("space=lambda trial: {'lrr': 3}", "sweep.space: ppo/CartPole-v1 has no field 'lrr'. Did you mean 'lr'?"),
+        ("space=lambda trial: 3", "sweep.space: must return a dict of values by name; got 3 (int)"),
+        ("space={'seed': [1, 2]}", "sweep.space: a seed is no setting to choose. Of each trial run several seeds with"),
+        ("space={}", "sweep.space: must be a dict of ranges by the names of fields, or a function"),
+        ("space={'lr': 3}", "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
+        ("space={'lr': [3]}", "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers, or a list"),
+        ("space={'lr': range(3, 3)}", "sweep.space['lr']: must be rl.Uniform, rl.LogUniform, a range of integers"),
+        ("space={'lr': [3, 3]}", "sweep.space['lr']: must be a list of values that can be told apart in a file"),
+        ("space={'lr': (1e-05, 0.001)}", "sweep.space['lr']: must not be a tuple of two numbers, which may mean a range or two values; got (1e-05, 0.001) (tuple). Write rl.LogUniform(1e-05, 0.001) for all between them, or the list [1e-05, 0.001] for these two."),
+        ("space={'gamma': (1.0, 0)}", "sweep.space['gamma']: must not be a tuple of two numbers, which may mean a range or two values; got (1.0, 0) (tuple). Write rl.Uniform(0, 1.0) for all between them, or the list [0, 1.0] for these two."),
+        ("space={'batch_size': (32, 256)}", "sweep.space['batch_size']: must not be a tuple of two numbers, which may mean a range or two values; got (32, 256) (tuple). Write range(32, 257) for all between them, or the list [32, 256] for these two."),
+        ("space={'gamma': rl.Uniform(0.9, 1.1)}", "sweep.space['gamma']: has values that the field does not take. PPOParams.gamma: must be a number in [0, 1]; got 1.1 (float)"),
+        ("space={'batch_size': range(0, 9)}", "sweep.space['batch_size']: has values that the field does not take. OnPolicyTrainerParams.batch_size: "),
+        ("make=trial, space={'lrr': [1, 2]}", "sweep.space: make takes no argument 'lrr'. Did you mean 'lr'?"),
+        ("make=trial, space={'gamma': [1, 2]}", "sweep.make: cannot be called: missing a required argument: 'lr'. It is called with a seed, and with gam"),
+        ("make=trial, space=None", "sweep.space: must say what varies, as there are no usual ranges for a function."),
+        ("make=rl.recipes.for_env('CartPole-v1', 'impala'), space=None", "sweep.space: must say what varies, as there are no usual ranges for impala"),
+        ("make=lambda seed, lr: lr", "sweep.make: must travel to another process; got <function <lambda>"),
+        ("num_trials=0", "sweep.num_trials: must be a positive integer; got 0 (int)"),
+        ("num_seeds=0", "sweep.num_seeds: must be a positive integer; got 0 (int)"),
+        ("num_processes=0", "sweep.num_processes: must be a positive integer or None; got 0 (int)"),
+        ("executor='dask'", "sweep.executor: must be one of 'processes', 'ray'; got 'dask' (str)"),
+        ("seed=-1", "sweep.seed: must be a non-negative integer; got -1 (int)"),
+        ("show_progress=1", "sweep.show_progress: must be True or False; got 1 (int)"),
+        ("folder=3", "sweep.folder: must be a path; got 3 (int)"),
+        ("space=lambda trial: rl.Uniform(1, 0)", "Uniform.high: must be greater than low, 1.0; got 0.0 (float)"),
+        ("space=lambda trial: rl.Uniform('a', 0)", "Uniform.low: must be a finite number; got 'a' (str)"),
+        ("space=lambda trial: rl.LogUniform(0, 1)", "LogUniform.low: must be positive; got 0.0 (float). Of rl.Uniform it may be 0."),
+        ("space=lambda trial: rl.LogUniform(1, np.inf)", "LogUniform.high: must be a finite number; got inf (float)"),
+        ("pruner='median'", "sweep.pruner: must be a pruner of Optuna's or None; got 'median' (str)"),
+        ("sampler='tpe'", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed= or None;"),
+        ("sampler=dict", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given seed="),
+        ("make=trial, device='cuda'", "sweep.device: must be None with a function; got 'cuda' (str). Let the function move its policy.$"),
+        ("device='gpu'", "Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number"),
+        ("sampler=lambda: 3", "sweep.sampler: must be a class of Optuna's samplers, or a function that makes one given"),
+    )),
+    # scores
+    *((f"scores.{name}({given})", ParamsError, f"{name}.scores: must be finite numbers [..., R, M], runs") for name in ("interquartile_mean", "mean_score", "median_score", "optimality_gap")
+      for given in ("[]", "1.0", "[[1.0, 2.0], [3.0]]", "[1.0, np.nan]", "[np.inf]", "'scores'", "[[1.0], [None]]", "np.zeros((0, 2))")),
+    ("scores.interquartile_mean([[1.0, 2.0], [3.0]])", ParamsError, "~Each task needs as many runs as the others"),
+    *fields("scores.bootstrap_interval(scores.mean_score, [1.0], {})", "bootstrap_interval", ParamsError,
+        ("confidence=95", "confidence: must be a number between 0 and 1; got 95"), ("num_resamples=0", f"num_resamples: {COUNT}; got 0"),
+    ),
+    ("scores.probability_of_improvement([[1.0, 2.0]], [[1.0]])", ParamsError, "~others: must hold the same 2 tasks as scores; got"),
+    *((f"rl.plots.{name}({given})", ParamsError, text) for name in ("performance_profiles", "aggregate_scores", "probability_of_improvement") for given, text in (
+        ("{}", "~scores: must be arrays [R, M], runs and tasks, by the name of the algor"), ("{'PPO': [np.nan]}", "mean_score.scores: must be finite numbers"),
+    )),
+    ("rl.plots.probability_of_improvement({'PPO': [1.0, 2.0]})", ParamsError, "probability_of_improvement.scores: must have two algorithms at least, ~PPO"),  # one improves on nobody
+    ("rl.plots.probability_of_improvement({'PPO': [1.0, 2.0], 'A2C': [[1.0, 2.0]]})", ParamsError, "probability_of_improvement.others: must hold the same 1 tasks as scores"),
+    *((f"scores.rank_test({given})", ParamsError, f"rank_test.{name}: must be runs [R] of one task; got") for name, given in (("scores", "[[1.0, 2.0]], [1.0]"), ("others", "[1.0], [[[1.0]]]"))),
     ("rl.ReplayBuffer.from_arrays(**arrays | dict(action_space=gym.spaces.Text(3)))", SpaceError, "unsupported space Text"),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from tests.fakes import CountingEnv, counting_envs, replay_of, tiny_actor_critic
+from tests.unit.algorithms.test_params import CLASSES
 
 BAD_VALUES = [-1, 0, math.inf, math.nan, "", None, True, []]
 POSITIVE = "must be a positive integer"
@@ -112,7 +113,7 @@ PARAMS: dict[Any, dict[str, Any]] = {
     rl.OnPolicyTrainerParams: ONLINE,
     rl.OffPolicyTrainerParams: ONLINE | {"training_collector": REPLAY},
     rl.OfflineTrainerParams: {"buffer": REPLAY.buffer, "test_collector": rl.Collector(policy, counting_envs())},
-    rl.RuntimeParams: {}, rl.ProfilerParams: {},
+    **{cls: {} for cls in (*CLASSES, rl.UpdateParams, rl.PrecisionParams, rl.RuntimeParams, rl.ProfilerParams)},
 }  # fmt: skip
 """Params, each field of which has a rule, and the arguments that they need."""
 ACCEPTED: dict[str, list[Any]] = {
@@ -125,6 +126,19 @@ ACCEPTED: dict[str, list[Any]] = {
     "checkpoint": [None], "run_folder": [None],
     "compile": [True], "cuda_graph": [True], "num_threads": [None], "parallel": [None], "deterministic": [True],
     "loop": [True], "overlap": [True], "detect_anomaly": [True], "profiler": [None], "wait": [0],
+    # of algorithms
+    "gamma": [0], "gae_lambda": [0], "value_coef": [0], "entropy_coef": [0], "epsilon": [0], "tau": [0],
+    "td_lambda": [0], "exploration_noise": [0], "target_noise": [0], "target_noise_clip": [0], "expectile": [0],
+    "target_entropy": [-1, 0, None], "normalize_advantage": [True], "max_target_backup": [True],
+    "normalize_q": [True],
+    "damping": [0], "line_search_shrink": [0], "standardize_return": [True],
+    "actor_bc_coef": [0], "critic_bc_coef": [0],
+    "learn_temperature": [True], "entropy_in_target": [True], "double": [True],
+    "max_grad_norm": [None], "optimizer": [None], "value_clip": [None], "target_kl": [None], "desired_kl": [None],
+    "symmetry": [None],
+    "actor_lr": [None], "critic_lr": [None], "value_lr": [None], "obs_std_eps": [0], "num_dropped": [0],
+    "huber_delta": [None], "max_grad_value": [None], "grad_norm_type": [math.inf], "balance_grad_norms": [True],
+    "amp": [None], "tf32": [None, True], "weight_decay": [0],
 }  # fmt: skip
 """What a field of this name accepts among `BAD_VALUES`."""
 

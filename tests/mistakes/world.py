@@ -1,5 +1,6 @@
 """What the code of a mistake finds: envs, an algorithm, a buffer, files; and envs of people who come from elsewhere."""
 
+import math  # noqa: F401  # rows name it
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import numpy as np
 import torch
 
 import rltrainer as rl
+from rltrainer.functional import scores  # noqa: F401  # rows name it
 
 SPACE = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
-BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32), gym.spaces.Discrete(2)
+BOX, WIDE = (gym.spaces.Box(-high, high, (1,), np.float32) for high in (1.0, 2.0))
+DISCRETE = gym.spaces.Discrete(2)
 PARTS = gym.spaces.Dict(position=SPACE, more=gym.spaces.Discrete(3))
 TREE = gym.spaces.Dict(a=SPACE, b=gym.spaces.Tuple((DISCRETE, SPACE)))
 GOALS = gym.spaces.Dict(observation=SPACE, achieved_goal=BOX, desired_goal=BOX)
@@ -86,6 +89,16 @@ class SB3Callback(rl.TrainerHook):
         return True
 
 
+def named(name: Any, **attributes: Any) -> rl.TrainerHook:
+    hook: Any = rl.TrainerHook()
+    vars(hook).update(name=name, **attributes)
+    return hook
+
+
+def trial(seed: int, lr: float, gamma: float = 0.9) -> float:
+    return lr
+
+
 def walks() -> Any:
     return rl.make_vec(Walk, 2, seed=1)
 
@@ -120,6 +133,9 @@ def names() -> dict[str, Any]:
     def trainer(**given: Any) -> rl.OnPolicyTrainer:
         made = {"training_collector": rl.Collector(ppo.policy, envs), **fields, **given}
         return rl.OnPolicyTrainer(ppo, rl.OnPolicyTrainerParams(**made))
+
+    def off_policy() -> rl.OffPolicyTrainerParams:
+        return rl.OffPolicyTrainerParams(training_collector=rl.Collector(ppo.policy, envs, replay(num_envs=2)))
 
     def tested(**given: Any) -> rl.OnPolicyTrainer:
         return trainer(**{"test_collector": rl.Collector(ppo.policy, rl.make_vec(Walk, 2, seed=2)), **given})

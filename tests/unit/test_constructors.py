@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, RLTrainerError
+from rltrainer.errors import RLTrainerError
 from tests.fakes import CountingEnv, counting_envs, tiny_actor_critic
 
 
@@ -148,41 +148,6 @@ def test_any_value_is_accepted_or_an_error_of_ours(
             except Exception as error:
                 wrong.append(f"{name}={value!r}: {type(error).__name__}: {error}")
     assert wrong == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_envs", 0), ("num_envs", 2.0), ("seed", -1), ("backend", []), ("backend", "synk"), ("wrappers", "x"),
-        ("wrappers", [3]), ("num_workers", 0), ("start_method", 3), ("step_timeout", "1"), ("max_restarts", True),
-        ("on_env_error", None), ("env", None), ("env", 3), ("env", "NoSuchEnv-v0"), ("env", Anything),
-    ],
-)  # fmt: skip
-def test_make_vec(name: str, value: Any) -> None:
-    options = {"env": "CartPole-v1", "num_envs": 2, "backend": "workers", name: value}
-    with pytest.raises(RLTrainerError, match=r"make_vec\."):
-        rl.make_vec(**options)
-
-
-TRAINER = rl.OnPolicyTrainer(
-    rl.PPO(POLICY), rl.OnPolicyTrainerParams(training_collector=rl.Collector(POLICY, counting_envs()))
-)
-WRONG: list[tuple[Callable[[], Any], str]] = [
-    (lambda: TRAINER.save(3), r"OnPolicyTrainer.save.path: must be a path; got 3 \(int\)$"),  # type: ignore[arg-type]  # what is tested
-    (lambda: TRAINER.restore(3), r"OnPolicyTrainer.restore.path: must be a path; got 3 \(int\)$"),  # type: ignore[arg-type]
-    *((lambda value=v: rl.seed(value), "seed.n: must be an integer; got ") for v in (None, "1", 1.0, True, [1])),
-    *((lambda factory=factory: rl.PPO(POLICY, rl.PPOParams(optimizer=factory)),
-       "AlgorithmParams.optimizer: must return a torch.optim.Optimizer; got ")
-      for factory in (lambda parameters: None, lambda parameters: torch.optim.Adam, list)),
-    (lambda: rl.PPO(POLICY).make_optimizer(rl.PPOParams(), activation=torch.nn.ReLU()),
-     r"Optimizer.modules: must have parameters; got activation$"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "text"), WRONG)
-def test_a_wrong_argument_is_named(call: Callable[[], Any], text: str) -> None:
-    with pytest.raises(ParamsError, match=f"^{text}"):
-        call()
 
 
 def test_integers_of_numpy_count_everything() -> None:

@@ -37,21 +37,6 @@ def test_names(name: str) -> None:
     assert checked("Recipe", "device", name, AnyDevice) == name
 
 
-RULE = "Recipe.device: must be 'auto', 'cpu', 'cuda', or one GPU by its number, such as 'cuda:1'; got "
-
-
-@pytest.mark.parametrize(("value", "rest"), [
-    ("gpu", "'gpu' (str). Write 'cuda'."), ("CUDA:1", "'CUDA:1' (str). Write 'cuda:1'."),
-    (1, "1 (int). Write 'cuda:1'."), ("cuda:", "'cuda:' (str)"), ("mps", "'mps' (str)"),
-    (True, "True (bool)"), (None, "None (NoneType)"),
-    (torch.device("cpu"), "device(type='cpu') (device). Write 'cpu'."), ("cpu\n", "'cpu\\n' (str)"),
-])  # fmt: skip
-def test_other_names(value: Any, rest: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        checked("Recipe", "device", value, AnyDevice)
-    assert str(caught.value) == RULE + rest
-
-
 def test_an_absent_device_without_a_gpu(no_gpu: None) -> None:
     with pytest.raises(ParamsError) as caught:
         require_device("Recipe", "cuda:1")

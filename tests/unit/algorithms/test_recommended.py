@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from tests.fakes import POLICY_OPTIONS, CountingEnv, built, counting_envs
 
 ONLINE = [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.RecurrentPPO, rl.REINFORCE, rl.DQN, rl.DoubleDQN, rl.TD3, rl.SAC]
@@ -73,10 +72,3 @@ def test_images_train_otherwise() -> None:
 
 def test_a2c_takes_five_steps_of_each_env() -> None:
     assert rl.A2C.recommended(counting_envs(16))["collection_step_num_env_steps"] == 80
-
-
-@pytest.mark.parametrize("algorithm", ONLINE)
-def test_what_is_no_vector_env_is_named(algorithm: Any) -> None:
-    text = f"{algorithm.__name__}.recommended.envs: must be a gymnasium VectorEnv; got 'CartPole-v1'"
-    with pytest.raises(ParamsError, match=text):
-        algorithm.recommended("CartPole-v1")

@@ -1,4 +1,4 @@
-"""Checkpoints that several ranks write: a rank that ends in a save, one that is lost, readers of one shard."""
+"""Checkpoints that several ranks write: a rank that is lost in a save, one that stands alone, readers."""
 
 import errno
 import json
@@ -20,7 +20,6 @@ from tests.unit.checkpoint.test_store import (
     FIRST,
     SECOND,
     Run,
-    Shards,
     assert_clean,
     newest_in,
     num_shards_of,
@@ -29,72 +28,11 @@ from tests.unit.checkpoint.test_store import (
 )  # fmt: skip
 
 
-def test_a_run_of_one_rank_writes_the_bytes_that_a_run_without_ranks_writes(tmp_path: Path) -> None:
-    made = opened(tmp_path / "alone")
-    made.save(state(1), 1, 2.5)
-    made.close()
-    text = (tmp_path / "alone" / FIRST / "manifest.json").read_text()
+def test_a_checkpoint_of_one_rank_says_nothing_of_ranks(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 1).close()
+    text = (tmp_path / FIRST / "manifest.json").read_text()
     assert list(json.loads(text)) == ["rltrainer", "version", "files", "rows", "serial", "step", "score", "checksum"]
-    assert num_shards_of(tmp_path / "alone", tmp_path / "alone" / FIRST) == num_shards_of(tmp_path / "alone") == 1
-
-    def save(ranks: Ranks) -> None:
-        store = CheckpointStore(tmp_path / "ranks", None, 0, ranks)
-        store.open()
-        store.save(state(1), 1, 2.5)
-        store.close()
-
-    run_in_threads([save])
-    for name in names(tmp_path / "alone" / FIRST):
-        assert (tmp_path / "alone" / FIRST / name).read_bytes() == (tmp_path / "ranks" / FIRST / name).read_bytes()
-
-
-class Killed(BaseException):
-    """Ends a thread as a kill would."""
-
-
-def instead_of(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException) -> None:
-    """Let the write of a file of this name raise an error."""
-    write_member = checkpoint_folder.write_member
-
-    def fail(path: Path, packed: Any) -> Any:
-        if path.name == name:
-            raise error
-        return write_member(path, packed)
-
-    monkeypatch.setattr(checkpoint_folder, "write_member", fail)
-
-
-@pytest.mark.usefixtures("small_files")
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_ends_in_a_save_leaves_the_last(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 at the rename, when all is written; the other one while it writes."""
-    shards = saved(tmp_path, 2, 1)
-    shards.go_on(3)
-
-    def end(*args: Any) -> Any:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        if rank == 0:
-            patch.setattr(os, "replace", end)
-        else:
-            instead_of(patch, "shard1_b.safetensors", Killed())
-        with pytest.raises(Killed):
-            shards.save(2)
-    assert num_shards_of(tmp_path) == 2
-    assert not (tmp_path / SECOND).exists()
-    shards.close()
-    again = Shards(tmp_path, 2)
-    assert again.newest() == tmp_path / FIRST
-    assert again.check(tmp_path / FIRST) == 1
-    again.open()
-    again.close()
-    assert_clean(tmp_path)
-    assert names(tmp_path) == [FIRST, "lock", "rows"]
-    shards.open()
-    assert shards.save(2) is None
-    shards.close()
-    assert shards.check(tmp_path / SECOND) == 2
+    assert num_shards_of(tmp_path, tmp_path / FIRST) == num_shards_of(tmp_path) == 1
 
 
 class Lost(Ranks):
@@ -133,7 +71,6 @@ def test_a_rank_that_is_lost_at_any_point_of_a_save_is_no_failed_save(num_left: 
 
 
 def test_there_is_none(tmp_path: Path) -> None:
-    assert Shards(tmp_path, 2).newest() is None
     assert num_shards_of(tmp_path) is None
     assert num_shards_of(tmp_path / "nothing") is None
     with pytest.raises(CheckpointError, match="nothing: there is no such checkpoint"):
@@ -171,19 +108,19 @@ def test_one_that_stands_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert write(path, 2, overwrite=False) == text
     assert write(path, 2) is None
     assert_holds(path, 2)
+    write_member = checkpoint_folder.write_member
+
+    def fail(path: Path, packed: Any) -> Any:
+        if path.name == "shard1_b.safetensors":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_member(path, packed)
+
     with monkeypatch.context() as patch:
-        instead_of(patch, "shard1_b.safetensors", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        patch.setattr(checkpoint_folder, "write_member", fail)
         text = f"rank 1 of 2: CheckpointError: {path}: could not be written ([Errno 28] No space left"
         assert str(write(path, 3)).startswith(text)
     assert names(path.parent) == ["c"]
-    with monkeypatch.context() as patch:
-        instead_of(patch, "shard1_b.safetensors", Killed())
-        with pytest.raises(Killed):
-            write(path, 3)
     assert_holds(path, 2)
-    assert write(path, 3) is None
-    assert_holds(path, 3)
-    assert names(path.parent) == ["c"]
     hint = r"Pass RuntimeParams\(parallel=ParallelParams\(num_shards=2\)\)\."
     with pytest.raises(CheckpointError, match=rf"c: was saved by a run of 2 shards, and has no shard 2\. {hint}"):
         read_checkpoint(path, shard=2)

@@ -11,11 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-import rltrainer as rl
 from rltrainer.checkpoint import CheckpointParams, CheckpointStore, read_checkpoint, store, write_checkpoint
 from rltrainer.checkpoint import folder as checkpoint_folder
 from rltrainer.checkpoint.folder import KnownFiles, open_checkpoint, read_manifest
@@ -667,22 +665,6 @@ def test_whenever_it_is_killed_the_newest_is_whole_and_leftovers_go(num: int, st
     assert found == sorted(found) or num > 1  # threads take turns as they like
     assert set(found) == {2, 3}
     assert len(found) * step > 30
-
-
-def test_uniform_rows_cost_little(tmp_path: Path) -> None:
-    """A tenth of the buffer that the benchmark takes: 100,000 cells of 17 + 6 floats, of which 1 % change."""
-    spaces = [gym.spaces.Box(-1.0, 1.0, (size,), np.float32) for size in (17, 6)]
-    buffer, rng = rl.ReplayBuffer(100_000, *spaces, num_envs=10), np.random.default_rng(0)
-    made, nbytes, flags = opened(tmp_path), list[int](), np.zeros(10, np.bool_)
-    for step, num_rows in enumerate((10_100, 100)):
-        for _ in range(num_rows):
-            rows = rng.random((10, 40), np.float32)
-            buffer.add(rows[:, :17], rows[:, 17:23], rows[:, 39], rows[:, 23:40], flags, flags)
-        made.save({"buffer": live_state(buffer)}, step, None)
-        nbytes.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
-    made.close()
-    assert nbytes[0] > buffer.nbytes * 0.95
-    assert nbytes[1] - nbytes[0] < 0.012 * buffer.nbytes
 
 
 @pytest.mark.full

@@ -88,20 +88,6 @@ def test_a_bad_observation_is_blamed_and_not_the_action_chosen_for_it(kind: str,
 
 
 @pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
-@pytest.mark.parametrize("num_steps", [2, 20])
-def test_what_a_reset_returns_is_looked_at(stores: str, num_steps: int) -> None:
-    envs = faulty_envs(Faulty("reset", 5, length=5), length=50)
-    one = collector(envs, stores)
-    hint = "" if stores == "nothing" else STORED
-    with pytest.raises(NonFiniteError, match=f"^env 1, reset after 5 steps: obs = nan{hint}$"):
-        collect_often(one, num_steps)
-    envs.envs[1].when = 0
-    envs.envs[1].taken = 0
-    with pytest.raises(NonFiniteError, match=r"^env 1, reset after \d+ steps: obs = nan"):
-        collector(envs, stores).collect(num_steps=2)
-
-
-@pytest.mark.parametrize("stores", ["nothing", "rollouts", "replay"])
 @pytest.mark.parametrize("num_steps", [1, 12])
 @pytest.mark.parametrize("what", ["obs", "reward"])
 @pytest.mark.parametrize("when", [1, 2, 3, 5, 6])
@@ -319,15 +305,6 @@ def test_integer_boxes_store_what_the_env_received(dtype: Any, stores: str) -> N
     one.collect(num_steps=6)
     if stores != "nothing":
         assert one.rollout().action.flatten().tolist() == [0, 0, 0, 0, 1, 2]
-
-
-@pytest.mark.parametrize("what", ["policy", "buffer"])
-def test_bounds_of_actions_must_be_equal(what: str) -> None:
-    envs: Any = rl.make_vec(lambda: CountingEnv(action_space=gym.spaces.Box(-2.0, 2.0, (1,))), 2, backend="sync")
-    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX if what == "policy" else envs.single_action_space)
-    buffer = rl.ReplayBuffer(10, OBS_SPACE, BOX if what == "buffer" else envs.single_action_space, num_envs=2)
-    with pytest.raises(SpaceError, match=rf"Collector.{what}.action_space: expected Box\(-2.*, found Box\(-1.*lies in"):
-        rl.Collector(policy, envs, buffer)
 
 
 def test_bounds_of_observations_are_not_looked_at() -> None:

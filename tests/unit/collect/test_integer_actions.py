@@ -88,15 +88,6 @@ def test_a_choice_that_does_not_exist_and_a_box_of_uint64_are_named() -> None:
     assert str(caught.value) == f"{text}another dtype in a wrapper: int64, or float32."
 
 
-@pytest.mark.parametrize("policy", [rl.ActorCritic, rl.QNetwork])
-def test_more_choices_than_a_network_has_outputs_for(policy: Any) -> None:
-    with pytest.raises(SpaceError) as caught:
-        policy(OBS_SPACE, gym.spaces.Discrete(LAST))
-    rule = "must have at most 16777216 choices in all; got Discrete(9223372036854775807) (Discrete)"
-    text = f"{policy.__name__}.action_space: {rule}. Make several numbers of them: MultiDiscrete."
-    assert str(caught.value) == text
-
-
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
 def test_logged_actions_of_unsigned_integers(dtype: Any) -> None:
     def logged(value: int) -> rl.ReplayBuffer:

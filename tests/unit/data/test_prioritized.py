@@ -15,7 +15,7 @@ from rltrainer.data.prioritized import EPSILON, PrioritySampler
 from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.state.state_file import read_state, write_state
 from tests.fakes import ScriptedOffPolicy, counting_envs, tiny_actor_critic
-from tests.unit.data.reference import ACTION, OBS, World, add_step, cell, fill, make_buffer, make_rollout, raises
+from tests.unit.data.reference import ACTION, OBS, World, add_step, cell, fill, make_buffer, make_rollout
 
 
 def make(capacity: int, num_envs: int = 1, **options: Any) -> rl.PrioritizedReplayBuffer:
@@ -250,15 +250,6 @@ def test_a_checkpoint_of_another_kind_of_buffer_is_refused() -> None:
     for one, other in ((make(4), make_buffer(4)), (make_buffer(4), make(4))):
         with pytest.raises(ReplayBufferError, match=text):
             one.load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("td_error", "found"), [(None, "None"), (torch.zeros(3), "shape (3,)"), (torch.zeros(1, 2), "shape (1, 2)")]
-)
-def test_an_algorithm_without_errors_is_named(td_error: torch.Tensor | None, found: str) -> None:
-    text = f"update_priorities.td_error: must be one error per transition, of shape (2,); got {found}. An algorithm"
-    with raises(ReplayBufferError, text):
-        filled().update_priorities(torch.zeros(2, dtype=torch.int64), td_error)
 
 
 def test_a_schedule_that_gives_no_number_is_named() -> None:

@@ -159,21 +159,6 @@ def test_a_generator_of_another_device_starts_from_its_state() -> None:
     assert not torch.equal(*states[:2])
 
 
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        (lambda: make_buffer(24, 3), "capacity: expected 24, found 21"),
-        (lambda: make_buffer(21, 7), "num_envs: expected 7, found 3"),
-        (lambda: ReplayBuffer(21, OBS, gym.spaces.Discrete(3), 3), "action_space: expected Discrete(3), found Disc"),
-        (lambda: make_buffer(21, 3, extra={"x": ((), torch.bool)}), "extra: expected {'x': ((), torch.bool)}, foun"),
-    ],
-)
-def test_the_state_of_another_kind_of_buffer_is_refused(other: Any, text: str) -> None:
-    buffer, _ = filled(4)
-    with raises(ReplayBufferError, f"ReplayBuffer.load_state_dict: {text}"):
-        other().load_state_dict(buffer.state_dict())
-
-
 def damage(state: Any, path: tuple[Any, ...], value: Any) -> None:
     for key in path[:-1]:
         state = state[key]

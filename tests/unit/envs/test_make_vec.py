@@ -18,7 +18,7 @@ from rltrainer.envs.make_vec import newest_version
 from rltrainer.envs.tensors import TENSOR_ENVS
 from rltrainer.envs.tensors.classic_control import CartPole
 from rltrainer.envs.tensors.tensor_vector_env import TensorVectorEnv
-from rltrainer.errors import EnvError, MissingExtraError, ParamsError
+from rltrainer.errors import EnvError, MissingExtraError
 from rltrainer.seeding import derive_seed
 from tests.unit.envs.scripted import ScriptedEnv
 
@@ -89,13 +89,6 @@ def test_tensor_takes_the_newest_version_or_a_factory() -> None:
         envs = make_vec(factory, 2, backend="tensor")
         assert isinstance(envs.env, CartPole)
         assert envs.spec is None
-
-
-def test_hints_to_the_backend_tensor() -> None:
-    with pytest.raises(ParamsError, match=r"functions of tensors: make_vec and rl.train need backend='tensor'. They"):
-        make_vec(CartPole, 2)  # type: ignore[arg-type]  # refused
-    with pytest.raises(ParamsError, match=r"There are CartPole-v1.*; a factory of a rl.TensorEnv makes one of"):
-        make_vec("Taxi-v3", 2, backend="tensor")
 
 
 def test_wrappers_and_arguments_reach_each_env() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rltrainer.errors import ParamsError
 from rltrainer.functional import scores as module
 from rltrainer.functional.scores import bootstrap_interval, interquartile_mean, mean_score, median_score, optimality_gap
 
@@ -130,29 +129,3 @@ def test_the_seed_decides_and_so_many_are_drawn_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "MAX_DRAWN", 100)  # 6 times 15
     bootstrap_interval(statistic, scores, num_resamples=20)
     assert sizes == [6, 6, 6, 2]
-
-
-@pytest.mark.parametrize(
-    "scores", [[], 1.0, [[1.0, 2.0], [3.0]], [1.0, np.nan], [np.inf], "scores", [[1.0], [None]], np.zeros((0, 2))]
-)
-@pytest.mark.parametrize("function", [interquartile_mean, mean_score, median_score, optimality_gap])
-def test_what_is_no_array_of_scores_is_refused(function: Callable[..., module.Array], scores: module.ArrayLike) -> None:
-    with pytest.raises(ParamsError, match=rf"{function.__name__}.scores: must be finite numbers \[..., R, M\], runs"):
-        function(scores)
-
-
-def test_other_arguments_are_refused() -> None:
-    with pytest.raises(ParamsError, match=r"bootstrap_interval.confidence: must be a number between 0 and 1; got 95"):
-        bootstrap_interval(mean_score, [1.0], confidence=95)
-    with pytest.raises(ParamsError, match="bootstrap_interval.num_resamples: must be a positive integer; got 0"):
-        bootstrap_interval(mean_score, [1.0], num_resamples=0)
-    with pytest.raises(ParamsError, match="others: must hold the same 2 tasks as scores; got"):
-        module.probability_of_improvement([[1.0, 2.0]], [[1.0]])
-    with pytest.raises(ParamsError, match="Each task needs as many runs as the others"):
-        interquartile_mean([[1.0, 2.0], [3.0]])
-
-
-@pytest.mark.parametrize(("field", "scores"), [("scores", ([[1.0, 2.0]], [1.0])), ("others", ([1.0], [[[1.0]]]))])
-def test_a_rank_test_is_of_one_task(field: str, scores: tuple[module.ArrayLike, module.ArrayLike]) -> None:
-    with pytest.raises(ParamsError, match=rf"^rank_test.{field}: must be runs \[R\] of one task; got"):
-        module.rank_test(*scores)

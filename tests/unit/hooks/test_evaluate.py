@@ -1,6 +1,5 @@
 """Evaluation in other envs while a run trains: when, in which episodes, what is logged and kept."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -11,7 +10,6 @@ import gymnasium as gym
 import pytest
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from rltrainer.hooks import Evaluate
 from tests.fakes import CountingEnv, counting_envs
 from tests.resume.runs import build
@@ -130,14 +128,6 @@ def test_envs_that_it_made_are_closed() -> None:
 
     run_of(Evaluate(Closes, num_episodes=20)).run()
     assert len(closed) == 10
-
-
-def test_envs_that_are_trained_in_are_refused() -> None:
-    trainer = run_of()
-    hook = Evaluate(trainer.params.training_collector.envs)
-    trainer = rl.OnPolicyTrainer(trainer.algorithm, dataclasses.replace(trainer.params, hooks=(hook,)))
-    with pytest.raises(ParamsError, match="Evaluate.envs: must be envs of its own; got .* with rl.make_vec"):
-        trainer.run()
 
 
 def test_a_resumed_run_knows_the_best() -> None:

@@ -11,7 +11,7 @@ import torch
 import rltrainer as rl
 from rltrainer.errors import ParamsError
 from rltrainer.hooks.hook import POINTS
-from tests.resume.runs import RUNS, build, digest
+from tests.resume.runs import RUNS, digest
 from tests.unit.hooks.fake_run import overriding, trained, with_hooks
 
 EVERY_STEP = [
@@ -366,22 +366,6 @@ def test_numbers_reach_the_log_as_means(tmp_path: Any) -> None:
     assert [row["update/step"] for row in rows if "update/step" in row] == [1.5, 3.5]  # means of 1 and 2, 3 and 4
     test = [row for row in rows if "test/half" in row]
     assert [row["test/half"] for row in test] == [row["test/score"] / 2 for row in test]
-
-
-@pytest.mark.parametrize(
-    ("hooks", "text"),
-    [
-        ([1], r"OnPolicyTrainerParams.hooks: must be a list or tuple of TrainerHook objects; got \[1\] \(list\)"),
-        ([Recording([], "a"), Recording([], "a")], r"must have different names; got 'a' \(str\)"),
-        (2 * [rl.TrainerHook()], "must have different names"),
-        ([Recording([], 3)], r"hooks: Recording.name: must be a text that is not empty or None; got 3 \(int\)"),  # type: ignore[arg-type]  # wrong on purpose
-        ([Every(10)], r"hooks: Every.every: must be an Every or None; got 10 \(int\)"),
-    ],
-)
-def test_hooks_of_another_kind_are_refused(hooks: Any, text: str) -> None:
-    trainer = build("ppo")
-    with pytest.raises(ParamsError, match=text):
-        dataclasses.replace(trainer.params, hooks=hooks)
 
 
 @pytest.mark.parametrize(("run", "every"), [("offline_sac", rl.Every(10, "env_step")), ("ppo", 10)])

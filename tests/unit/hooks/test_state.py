@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError
 from rltrainer.types import Load, State
 from rltrainer.validation.field_rules import NonNegativeInt
 from tests.resume.runs import digest
@@ -109,16 +109,6 @@ def test_a_hook_that_cannot_load_its_state_leaves_the_run_as_it_was(tmp_path: Pa
     with pytest.raises(TypeError, match="unsupported operand"):
         other.restore(tmp_path / "run")
     assert digest(other) == before
-
-
-def test_a_state_that_nothing_would_load_is_refused_at_once() -> None:
-    class Forgetful(rl.TrainerHook):
-        def state_dict(self) -> State:
-            return {"count": 1}
-
-    text = r"OnPolicyTrainerParams.hooks: must override load_state_dict beside state_dict; got .*Forgetful"
-    with pytest.raises(ParamsError, match=text):
-        with_hooks("ppo", Forgetful())
 
 
 def test_a_run_begins_with_hooks_that_know_nothing() -> None:

@@ -124,16 +124,6 @@ class TestPaths:
             run(again)
             assert again.path == path
 
-    def test_the_newest_run_is_read_and_continued(self, log: Log) -> None:
-        for epoch in (1, 2):
-            run(log(), epoch)
-        logger = log()
-        assert epoch_of(logger) == 2
-        logger.continue_log(200)
-        run(logger, 3, is_new=False)
-        assert (logger.path, log.paths[2].exists()) == (log.paths[1], False)
-        assert (epoch_of(log(1)), epoch_of(logger)) == (3, 3)
-
     def test_the_newest_run_is_found_behind_one_that_was_deleted(self, log: Log) -> None:
         for epoch, path in enumerate(log.paths, start=1):
             run(log(), epoch)

@@ -119,18 +119,6 @@ def test_a_run_is_in_its_files(name: str, tmp_path: Path, capfd: pytest.CaptureF
     assert (log.num_dropped, log.state_dict()["last_step"] > 0) == (0, True)
 
 
-def test_a_second_run_is_one_of_its_own(tmp_path: Path) -> None:
-    log = logger(tmp_path)
-    trainer = build("ppo", logger=log)
-    trainer.run()
-    first = log.state_dict()["log"]
-    trainer.run()
-    log.close()
-    assert [len(history(part)) for part in parts(tmp_path)] == [len(history(parts(tmp_path)[0]))] * 2
-    assert first != log.state_dict()["log"]
-    assert repr(log) == f"WandbLogger({str(tmp_path)!r}, 'project', id={log.state_dict()['log']!r})"
-
-
 def test_a_restored_run_goes_on_under_its_id(tmp_path: Path) -> None:
     """Offline, each start has a folder; the second begins where the checkpoint was."""
     whole = without_speed(rows_of("ppo", tmp_path / "log.jsonl"))

@@ -1,6 +1,5 @@
 """Encoders: the features that they make of each kind of space, and encoders of the user's."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,16 +75,6 @@ def test_either_channel_axis_and_scale_give_the_same_features(make: Any, first: 
     assert features.abs().sum() > 0
     torch.testing.assert_close(of_last(picture.movedim(1, -1)), features)
     torch.testing.assert_close(of_floats(picture.float() / 255), features)
-
-
-@pytest.mark.parametrize("space", [image(35, 84, 3), image(3, 84, 35), box(2, 3, 4)])
-def test_too_small_images_are_refused(space: spaces.Box) -> None:
-    text = (
-        f"ConvEncoder.observation_space: images (a Box of three axes) must be at least 36 x 36; got {space!r} (Box). "
-        "NetParams(encoder=rl.SmallConvEncoder) is for small ones; flatten other arrays in a wrapper."
-    )
-    with pytest.raises(SpaceError, match=f"^{re.escape(text)}$"):
-        Encoder(space)
 
 
 # Small images

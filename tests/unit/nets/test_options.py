@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError, SpaceError
+from rltrainer.errors import ParamsError
 from tests.fakes import counting_envs
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -54,22 +54,3 @@ def test_hidden_sizes(cls: Any) -> None:
         text = f"^{cls.__name__}.hidden_sizes: must be a sequence of positive integers or None; got "
         with pytest.raises(ParamsError, match=text):
             cls(OBS, POLICIES[cls], hidden_sizes=value)
-
-
-@every_policy
-@pytest.mark.parametrize("space", [None, "Box", spaces.Box, (3,)])
-def test_what_is_no_space(cls: Any, space: Any) -> None:
-    with pytest.raises(SpaceError, match=f"^{cls.__name__}.observation_space: must be a gymnasium space; got "):
-        cls.for_spaces(space, POLICIES[cls])
-    with pytest.raises(SpaceError, match=f"^{cls.__name__}.action_space: must be a gymnasium space; got "):
-        cls.for_spaces(OBS, space)
-
-
-@pytest.mark.parametrize("cls", [cls for cls in POLICIES if cls is not rl.QNetwork], ids=lambda cls: cls.__name__)
-def test_a_box_of_integers_is_no_action_space_of_networks(cls: Any) -> None:
-    with pytest.raises(SpaceError) as caught:
-        cls(OBS, spaces.Box(0, 10, (1,), np.int64))
-    assert str(caught.value) == (
-        f"{cls.__name__}.action_space: must hold floats if it is a Box; got Box(0, 10, (1,), int64) (Box). "
-        "Give the env a Discrete or MultiDiscrete space in a wrapper, or floats that the wrapper rounds."
-    )

@@ -184,9 +184,3 @@ def test_a_saved_policy_continues_with_the_same_memory(tmp_path: Path) -> None:
         assert torch.equal(one, other)
     with pytest.raises(ParamsError, match="RecurrentActorCritic.act: must be given a state; got None"):
         policy.act(rows[0])
-
-
-@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.REINFORCE, rl.DQN, rl.SAC, rl.BC])
-def test_algorithms_without_memory_refuse_it(algorithm: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"^{algorithm.__name__}.policy: must .*; got RecurrentActorCritic"):
-        algorithm(make())

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from tests.fakes import ScriptedOffPolicy, ScriptedOnPolicy, counting_envs, replay_of, tiny_actor_critic
 
 QUIET: dict[str, Any] = {"show_progress": False, "verbose": False, "seed": 1}
@@ -261,17 +260,6 @@ def test_an_exception_closes_envs_and_logger_and_a_run_leaves_them_open(error: A
             trainer.run()
         envs = [collector.envs for collector in trainer.params.collectors().values()]
         assert [*(each.closed for each in envs), bool(closed)] == [training_fn is not None] * 3
-
-
-def test_a_trainer_names_the_kind_of_algorithm_it_needs_and_the_trainer_for_what_it_got() -> None:
-    on, off = on_policy_trainer(), off_policy_trainer()
-    for trainer, algorithm, params, text in (
-        (rl.OffPolicyTrainer, on.algorithm, off.params, "algorithm: must be of class OffPolicyA.* Use OnPolicyTr"),
-        (rl.OnPolicyTrainer, off.algorithm, on.params, "algorithm: must be of class OnPolicyAl.* Use OffPolicyTr"),
-        (rl.OffPolicyTrainer, off.algorithm, on.params, r"params: .* Write OffPolicyTrainer\(algorithm, OffP"),
-    ):
-        with pytest.raises(ParamsError, match=f"^{trainer.__name__}.{text}"):
-            trainer(algorithm, params)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_copy_of_the_policy_is_no_copy_of_the_trainer() -> None:

@@ -35,13 +35,6 @@ def with_returns(trainer: Any) -> Any:
     return trainer
 
 
-def test_on_policy_every_update_step_is_a_row() -> None:
-    logger = Rows()
-    on_policy_trainer(logger=logger, max_epochs=3).run()
-    # 6 update steps of one gradient step each; the losses are 1, 2, 3, ...
-    assert [(step, values["loss"]) for step, values in logger.of("update")] == [(10 * n, n) for n in range(1, 7)]
-
-
 @pytest.mark.parametrize(("ratio", "at"), [(1.0, [1, 1000, 2000, 2500]), (5.0, [5, 1000, 2000, 2500])])
 def test_off_policy_every_thousand_gradient_steps_is_a_row(ratio: float, at: list[int]) -> None:
     logger = Rows()

@@ -316,49 +316,11 @@ def test_a_process_has_its_share_of_the_shards(monkeypatch: pytest.MonkeyPatch) 
     assert scripted(2).ranks.world == 2
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        (
-            {"num_envs": 3, "collection_step_num_env_steps": 6},
-            "OnPolicyTrainerParams.training_collector.num_envs: must be a multiple of the number of shards, 2",
-        ),
-        ({"batch_size": 7}, "OnPolicyTrainerParams.batch_size: must be a multiple of the number of shards, 2; got 7"),
-        (
-            {"collection_step_num_env_steps": None, "collection_step_num_episodes": 3},
-            "OnPolicyTrainerParams.collection_step_num_episodes: must be a multiple of the number of shards, 2; "
-            "got 3 (int). Take 2 or 4.",
-        ),
-        (
-            {"collection_step_num_env_steps": None, "collection_step_num_episodes": 1},
-            "got 1 (int). Take 2.",
-        ),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_shared_out_is_refused(fields: dict[str, Any], text: str) -> None:
-    assert text in error_text(ParamsError, partial(scripted, **fields))
-
-
 def test_batches_off_policy_and_offline_that_cannot_be_shared_out() -> None:
     for name, cls in {"dqn": "OffPolicyTrainerParams", "offline_iql": "OfflineTrainerParams"}.items():
         text = error_text(ParamsError, partial(build, name, num_envs=4, runtime=sharded(3)))
         assert "must be a multiple of the number of shards, 3" in text
         assert text.startswith(cls)
-
-
-class Whole(rl.Collector):
-    """Has no parts, as a `BatchedCollector`."""
-
-    has_parts = False
-
-
-def test_no_collector_that_has_no_parts() -> None:
-    envs = counting_envs(4)
-    policy = tiny_actor_critic(envs)
-    collector = Whole(policy, envs)
-    params = rl.OnPolicyTrainerParams(training_collector=collector, runtime=sharded(), **QUIET)
-    text = error_text(ParamsError, params.create_trainer, ScriptedOnPolicy(policy))
-    assert "must be a Collector in a run of several shards; got " in text
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d, BatchNorm])

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from rltrainer.nets.distributions import DiagonalGaussian
 from tests import batches
 
@@ -84,11 +83,3 @@ def test_a_policy_of_ones_own_needs_a_distribution_and_an_actor() -> None:
     for _ in range(200):
         algorithm.update(transitions(torch.full((8, 1), 3.0)))
     assert policy.act(torch.zeros(1, 1)).item() == pytest.approx(3.0, abs=0.1)
-
-
-@pytest.mark.parametrize("cls", [rl.QNetwork, rl.DeterministicActorCritic])
-def test_a_policy_that_is_not_stochastic_is_an_error(cls: Any) -> None:
-    policy = cls.for_spaces(OBS, DISCRETE if cls is rl.QNetwork else BOX, hidden_sizes=(4,))
-    rule = f"BC.policy: must be a policy with a `distribution` and an `actor`; got {cls.__name__}. "
-    with pytest.raises(ParamsError, match=f"^{rule}Build it with Actor.for_envs"):
-        rl.BC(policy)

@@ -10,7 +10,6 @@ import torch
 
 import rltrainer as rl
 from benchmarks.one_update_old import OneUpdateOld
-from rltrainer.errors import ParamsError
 from tests import batches
 from tests.fakes import counting_envs, tiny_actor_critic
 
@@ -155,16 +154,3 @@ def test_a_trainer_has_its_collector_tell_the_probabilities() -> None:
     result = rl.OnPolicyTrainer(algorithm, params).run()
     assert set(collector.rollout().extra) == {"log_prob"}
     assert result.epochs[-1].update.metrics["rho"] == pytest.approx(1.0, abs=1e-6)
-
-
-def test_a_buffer_that_does_not_tell_them_is_refused() -> None:
-    envs = counting_envs(2)
-    algorithm = rl.IMPALA(tiny_actor_critic(envs))
-    buffer = rl.RolloutBuffer(8, 2, envs.single_observation_space, envs.single_action_space)
-    text = (
-        r"^OnPolicyTrainerParams.training_collector: must have the column 'log_prob', which IMPALA reads; got \[\]. "
-        r"Make the buffer with extra={'log_prob': \(\(\), torch.float32\)}\.$"
-    )
-    params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(algorithm.policy, envs, buffer))
-    with pytest.raises(ParamsError, match=text):
-        rl.OnPolicyTrainer(algorithm, params)

@@ -183,12 +183,3 @@ def test_a_batch_size_that_splits_an_env_is_refused_before_training() -> None:
     with pytest.raises(ParamsError, match=r"must be a multiple of 10, .*; got 64 \(int\). None takes all envs."):
         params(collector, collection_step_num_env_steps=40).create_trainer(algorithm)
     params(collector, collection_step_num_env_steps=40, batch_size=20).create_trainer(algorithm)
-
-
-def test_collections_by_episodes_are_refused() -> None:
-    algorithm, _ = collected()
-    collector = rl.Collector(algorithm.policy, counting_envs(4))
-    options: dict[str, Any] = {"collection_step_num_env_steps": None, "collection_step_num_episodes": 4}
-    text = "^Recorder: rollouts must be of one length for batch_size=64. Collect env steps, not episodes,"
-    with pytest.raises(ParamsError, match=text):
-        params(collector, **options).create_trainer(algorithm)

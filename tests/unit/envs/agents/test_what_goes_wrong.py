@@ -11,6 +11,7 @@ import pytest
 import rltrainer as rl
 from rltrainer.errors import CheckpointError, EnvError, MissingExtraError, ParamsError, SpaceError
 from tests.unit.envs.agents.teams import BOX, Visitors
+from tests.unit.tools.refusals import error_text
 
 
 class OneDiffers(Visitors):
@@ -80,19 +81,13 @@ class Nameless(Visitors):
 CARTPOLE = gym.make("CartPole-v1")
 
 
-def text_of(error: Any, make: Any) -> str:
-    with pytest.raises(error) as caught:
-        make()
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(("kind", "first", "other"), [
     ("observation_space", "Box(-1000.0, 1000.0, (3,), float32)", "Box(-1.0, 1.0, (2,), float32)"),
     ("action_space", "Discrete(2)", "Discrete(5)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("backend", ["sync", "workers"])
 def test_unequal_spaces(kind: str, first: str, other: str, backend: Any) -> None:
-    text = text_of(SpaceError, lambda: rl.AgentsAsEnvs(partial(OneDiffers, kind), 1, backend=backend))
+    text = error_text(SpaceError, lambda: rl.AgentsAsEnvs(partial(OneDiffers, kind), 1, backend=backend))
     assert text == (
         f"AgentsAsEnvs.env: the agents' spaces must be equal, as they share a policy; {kind} of 'a' is {first}, of 'b' "
         f"{other}. Pad them in a wrapper, or use rl.JointEnv."
@@ -129,13 +124,13 @@ NO_ENV = "env: must be a PettingZoo parallel env; got "
 ])  # fmt: skip
 def test_arguments(arguments: dict[str, Any], text: str) -> None:
     given = {"env": Visitors, "num_copies": 2} | arguments
-    assert text_of((ParamsError, SpaceError), lambda: rl.AgentsAsEnvs(**given)) == f"AgentsAsEnvs.{text}"
+    assert error_text((ParamsError, SpaceError), lambda: rl.AgentsAsEnvs(**given)) == f"AgentsAsEnvs.{text}"
     if text.startswith((NO_ENV, "env.possible")):
-        assert text_of(ParamsError, lambda: rl.JointEnv(given["env"]())) == f"JointEnv.{text}"
+        assert error_text(ParamsError, lambda: rl.JointEnv(given["env"]())) == f"JointEnv.{text}"
 
 
 def test_nobody_is_there() -> None:
-    text = text_of(EnvError, rl.AgentsAsEnvs(Empty, 2).reset)
+    text = error_text(EnvError, rl.AgentsAsEnvs(Empty, 2).reset)
     rule = "the env has no agents after its reset: env.agents is empty"
     assert text == f"env 0 failed during reset after 0 steps: EnvError: {rule}"
 
@@ -147,10 +142,10 @@ def test_a_missing_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> Any:
         return __import__(module)
 
-    text = text_of(MissingExtraError, lambda: rl.AgentsAsEnvs(make, 2))
+    text = error_text(MissingExtraError, lambda: rl.AgentsAsEnvs(make, 2))
     assert text.startswith("AgentsAsEnvs.env: the factory needs a package that is not installed: import of ")
     assert text.endswith('Run: pip install "rltrainer[pettingzoo]"')
-    text = text_of(EnvError, lambda: rl.AgentsAsEnvs(lambda: __import__("no_such_package"), 2))
+    text = error_text(EnvError, lambda: rl.AgentsAsEnvs(lambda: __import__("no_such_package"), 2))
     assert text == "env 0: the factory raised ModuleNotFoundError: No module named 'no_such_package'"
 
 
@@ -174,27 +169,29 @@ def test_what_an_env_returns(place: int, value: Any, error: type[Exception], tex
     envs.reset(seed=1)
     envs.step(np.zeros(4, np.int64))
     prefix = "env 0 failed during step 2: EnvError: " if error is EnvError else ""
-    assert text_of(error, lambda: envs.step(np.zeros(4, np.int64))).startswith(prefix + text)  # then a hint, perhaps
+    assert error_text(error, lambda: envs.step(np.zeros(4, np.int64))).startswith(prefix + text)  # then a hint, perhaps
 
 
 def test_steps_and_resets() -> None:
     envs = rl.AgentsAsEnvs(Visitors, 2)
-    assert text_of(EnvError, lambda: envs.step(np.zeros(4, np.int64))) == "EnvAdapter.step: reset must be called first"
+    assert (
+        error_text(EnvError, lambda: envs.step(np.zeros(4, np.int64))) == "EnvAdapter.step: reset must be called first"
+    )
     envs.reset(seed=1)
-    text = text_of(ParamsError, lambda: envs.step(np.zeros(3, np.int64)))
+    text = error_text(ParamsError, lambda: envs.step(np.zeros(3, np.int64)))
     assert text.startswith("AgentsAsEnvs.step.actions: must have shape (4,); got ")
-    text = text_of(ParamsError, lambda: envs.reset(options={"reset_mask": np.ones(4, np.bool_)}))
+    text = error_text(ParamsError, lambda: envs.reset(options={"reset_mask": np.ones(4, np.bool_)}))
     assert text.startswith("AgentsAsEnvs.reset.options: must be None: all rows are reset together; got ")
-    text = text_of(ParamsError, lambda: envs.reset(seed=[1, 2, 3, 4]))  # type: ignore[arg-type]
+    text = error_text(ParamsError, lambda: envs.reset(seed=[1, 2, 3, 4]))  # type: ignore[arg-type]
     assert text.startswith("AgentsAsEnvs.reset.seed: must be a non-negative integer or None; got ")
 
 
 def test_what_rows_cannot_do(tmp_path: Any) -> None:
     envs = rl.AgentsAsEnvs(Visitors, 2)
     collector = rl.Collector(rl.ActorCritic.for_envs(envs), envs)
-    text = text_of(ParamsError, lambda: collector.record_episodes(tmp_path))
+    text = error_text(ParamsError, lambda: collector.record_episodes(tmp_path))
     assert "must be False for envs whose episodes do not follow from their seeds and actions alone" in text
-    text = text_of(ParamsError, lambda: rl.BatchedCollector(collector.policy, envs))
+    text = error_text(ParamsError, lambda: rl.BatchedCollector(collector.policy, envs))
     assert "BatchedCollector" in text
 
 
@@ -207,7 +204,7 @@ def test_a_state_of_other_envs(backend: Any) -> None:
         states.append(envs.state_dict())
         envs.close()
     envs = rl.AgentsAsEnvs(Visitors, 2)
-    text = text_of(CheckpointError, lambda: envs.load_state_dict(states[1]))
+    text = error_text(CheckpointError, lambda: envs.load_state_dict(states[1]))
     assert text == "adapter.envs.returns: expected float64 (2, 2), found float64 (3, 2)"
-    text = text_of(CheckpointError, lambda: envs.load_state_dict({}))
+    text = error_text(CheckpointError, lambda: envs.load_state_dict({}))
     assert text == "adapter.envs.adapter: missing in the saved state"

@@ -210,11 +210,6 @@ def test_a_factory_that_fails_is_named_and_the_others_closed(second: Any, error:
     assert SAME.is_closed
 
 
-def test_a_space_that_is_not_supported() -> None:
-    with pytest.raises(SpaceError, match="unsupported space Text"):
-        SyncVectorEnv([lambda: FakeEnv(space=gym.spaces.Text(5))])
-
-
 @pytest.mark.parametrize(("fake", "num_steps", "cause", "text"), [
     (FakeEnv(KeyError("track")), None, KeyError, "env 1 failed during reset after 0 steps: KeyError: 'track'"),
     (FakeEnv(outcome=ZeroDivisionError("mass"), fails_at=3), 3, ZeroDivisionError,

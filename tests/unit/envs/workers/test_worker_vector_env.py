@@ -301,17 +301,6 @@ def test_attributes_methods_and_frames() -> None:
 # Refusals
 
 
-def test_a_factory_that_cannot_travel() -> None:
-    text = (
-        r"^env 0: the factory cannot travel to a worker process \(.*lambda.*\). Define it, and its wrappers, as "
-        "functions or classes at the top level of a module, or use start_method='fork' or backend='sync'.$"
-    )
-    with pytest.raises(EnvError, match=text):
-        make_vec(lambda: NoisyEnv(), 2, backend="workers")
-    with pytest.raises(EnvError, match=text):
-        make_vec("Pendulum-v1", 2, backend="workers", wrappers=[lambda env: env])
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.skipif("fork" not in METHODS, reason="needs fork")
 def test_a_closure_travels_by_fork() -> None:

@@ -120,12 +120,6 @@ def test_paths_and_spaces_are_checked(tmp_path: Path) -> None:
     refuses(SpaceError, "from_npz: ", rl.datasets.load, npz(tmp_path / "log.npz"), action_space=space)
 
 
-@pytest.mark.parametrize("read", [from_npz, from_hdf5, from_parquet, from_lerobot])
-def test_an_unknown_option_is_refused_before_anything_is_read(read: Any) -> None:
-    text = rf"{read.__name__}: unknown argument 'action_spaces'\. Did you mean 'action_space'\?"
-    refuses(TypeError, text, read, "nowhere", action_spaces=None)
-
-
 @pytest.mark.parametrize(("call", "package", "extra"), [
     (from_hdf5, "h5py", "hdf5"), (from_parquet, "pyarrow", "parquet"), (from_minari, "minari", "minari"),
     (lambda path: to_minari(make_buffer(3), "log-v0"), "minari", "minari"),

@@ -168,16 +168,6 @@ def test_who_is_better_than_whom(tmp_path: Path) -> None:
     assert axes.get_title(loc="left") == f"marks with their 95 % bootstrap intervals; {sizes}"
 
 
-@pytest.mark.parametrize("function", [performance_profiles, aggregate_scores, probability_of_improvement])
-def test_scores_that_are_none_are_refused(function: Any) -> None:
-    refuses(ParamsError, r"scores: must be arrays \[R, M\], runs and tasks, by the name of the algor", function, {})
-    refuses(ParamsError, "must be finite numbers", function, {"PPO": [np.nan]})
-    text, other = r"improvement.scores: must have two algorithms at least, .*PPO", probability_of_improvement
-    refuses(ParamsError, text, other, {"PPO": [1.0, 2.0]})  # one improves on nobody
-    text = "^probability_of_improvement.others: must hold the same 1 tasks as scores"
-    refuses(ParamsError, text, other, {"PPO": [1.0, 2.0], "A2C": [[1.0, 2.0]]})
-
-
 def test_metrics(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(step, {"loss": float(step), "kl": 1.0, "never": np.nan}) for step in (0, 10, 20)]
     figure = metrics(make_run({"update": rows}))

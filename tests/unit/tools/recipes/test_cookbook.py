@@ -107,18 +107,6 @@ def test_what_a_recipe_says_is_what_the_source_says() -> None:
     assert (params.target_update_interval, params.max_grad_norm, params.adam_eps) == (128, None, 0.01 / 64)
 
 
-@pytest.mark.parametrize(("args", "text"), [
-    (("impala", "x"), "recipes.get: there is no recipe 'impala/x'. Recipes of impala: none."),
-    (("PPO", "CartPole-v1"), "recipes.get.algorithm: must be one of a2c, c51, "),
-    (("ppo",), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 'ppo' (str)"),
-    ((3,), "recipes.get.algorithm: must be the name of a recipe, such as 'ppo/CartPole-v1'; got 3 (int)"),
-])  # fmt: skip
-def test_a_name_that_is_none_is_an_error(args: Any, text: str) -> None:
-    said = error_text(ParamsError, rl.recipes.get, *args)
-    assert said.startswith(text)
-    assert "PPO" not in args or said.endswith("Did you mean 'ppo'?")
-
-
 def test_a_recipe_for_an_env_is_found(measured_as: Callable[..., None]) -> None:
     measured_as({})
     for env, algorithm, name in (

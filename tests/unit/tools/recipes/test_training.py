@@ -245,17 +245,6 @@ def test_ranks_are_started_with_the_same_arguments_and_the_best_algorithm_is_rea
     np.testing.assert_array_equal(result.algorithm.policy.predict(obs), best.policy.predict(obs))
 
 
-@pytest.mark.parametrize(
-    ("field", "arguments"), [("env", {"env": lambda: CountingEnv()}), ("stop_fn", {"stop_fn": lambda score: True})]
-)
-@pytest.mark.parametrize("several", ["num_ranks", "num_seeds"])
-def test_an_argument_that_cannot_travel_to_other_processes_is_named(
-    several: str, field: str, arguments: dict[str, Any]
-) -> None:
-    text = rf"^train\.{field}: must travel to another process; got .*\. Define it at the top level"
-    refuses(ParamsError, text, rl.train, **{"env": "CartPole-v1", **arguments, several: 2})
-
-
 def test_a_rank_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch)
     refuses(ParamsError, r"^train\.num_ranks: must be None, or 4 as of torchrun", rl.train, "CartPole-v1", num_ranks=2)
