@@ -201,8 +201,8 @@ FULL_COMPILED = [
     f"{name}, compiled"
     for name in ("ppo", "a2c", "recurrent_ppo", "trpo", "dqn", "c51", "td3", "sac", "bc", "crossq", "simbav2")
 ]
-"""One of each kind of step. Compiling for the others takes minutes, so these are slow tests: `test_update_params` traces
-the steps of every algorithm and compares their numbers, and `test_ranks` compares those of compiled ranks."""
+"""One of each kind of step. Compiling the others takes minutes, so these are slow tests: `test_update_params` traces
+the steps of every algorithm and compares their numbers, and `test_ranks` those of compiled ranks."""
 ROWS = [row for row in recorded() if row != "kind of machine"]
 
 
