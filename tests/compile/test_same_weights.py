@@ -198,7 +198,7 @@ def record(rows: Sequence[str]) -> None:
 
 FAST = [f"{name}, uncompiled" for name in ("ppo", "a2c", "dqn", "sac", "td3", "iql", "bc")]
 FULL_COMPILED = [
-    f"{name}, compiled" for name in ("ppo", "a2c", "recurrent_ppo", "trpo", "dqn", "c51", "td3", "sac", "bc", "crossq")
+    f"{name}, compiled" for name in ("ppo", "a2c", "recurrent_ppo", "trpo", "dqn", "c51", "td3", "sac", "bc")
 ]
 """One of each kind of step. Compiling the others takes minutes, so these are slow tests: `test_update_params` traces
 the steps of every algorithm and compares their numbers, and `test_ranks` those of compiled ranks."""
