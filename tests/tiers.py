@@ -27,8 +27,8 @@ KEPT = {
 """Tests that stay in the fast tier whatever they cost, as regular expressions of node ids."""
 
 NEWCOMERS = (
-    r"crossq|(recurrent_)?pqn|rnd(_paper|_box)?|rebrac|simbav2|xqc|flashsac(_midway)?|repeated"
-    r"|(offline_)?(cal_ql|fqe|fql\w*)|\w*distillation\w*"
+    r"crossq|(recurrent_)?pqn|rnd(_paper|_box)?|simbav2|xqc|flashsac(_midway)?|repeated"
+    r"|(offline_)?(cal_ql(_mixed)?|rebrac|fqe|fql\w*)|\w*distillation\w*"
 )
 """Algorithms and forms of them that have their own tests and the contract in the fast tier; in tables of all
 algorithms, others stand for them there."""

@@ -139,7 +139,7 @@ def assert_same_training(eager: Any, compiled: Any, num_updates: int, **toleranc
 
 @pytest.mark.parametrize("name", ["ppo", "recurrent_ppo", "dqn", "sac"])
 def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None:
-    """`test_same_weights` shows the same of the other algorithms."""
+    """`test_same_weights` shows the same of the other algorithms, of most as slow tests."""
     eager, compiled = make(name), make(name)
     progress = [0.0]
     compiled.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=True)))
@@ -223,6 +223,7 @@ def test_a_bad_gradient_is_left_out_of_a_compiled_step_and_named() -> None:
     assert not all(torch.equal(before[key], value) for key, value in parameters(compiled).items())
 
 
+@pytest.mark.usefixtures("_traced_only")
 def test_an_optimizer_of_the_users_cuts_the_graph_and_follows_its_schedule() -> None:
     eager, compiled = (make("bc", optimizer=torch.optim.Adam, lr=rl.LinearSchedule(1e-2, 0.0)) for _ in range(2))
     progress = [0.0]

@@ -19,6 +19,12 @@ from tests.contract.test_all_algorithms import WITHOUT_RANKS, flat_state
 from tests.fakes import run_in_threads
 
 FAST = ("ppo", "sac")
+TRACED = (
+    "a2c", "impala", "recurrent_ppo", "trpo", "reinforce", "distillation", "pqn", "rnd", "dqn", "td3", "redq",
+    "simbav2", "iql", "bc", "fql",
+)  # fmt: skip
+"""One of each kind of step. The others are slow tests: they differ from one of these by a loss that exchanges nothing,
+and `tests/contract/test_ranks.py` trains all of them as two uncompiled ranks."""
 DOUBLE = rl.PrecisionParams(weights="float64")
 
 
@@ -65,7 +71,10 @@ def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
     assert_compiled_ranks_train_as_uncompiled_ones(name)
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name not in FAST and name not in WITHOUT_RANKS])
+@pytest.mark.parametrize("name", [
+    name if name in TRACED else pytest.param(name, marks=pytest.mark.slow)
+    for name in MAKERS if name not in FAST and name not in WITHOUT_RANKS
+])  # fmt: skip
 @pytest.mark.usefixtures("_traced_only")
 def test_traced_ranks_train_as_uncompiled_ones(name: str) -> None:
     """By a compiler that is quick: what it would do else is seen of one algorithm of each kind."""

@@ -197,12 +197,20 @@ def record(rows: Sequence[str]) -> None:
 
 
 FAST = [f"{name}, uncompiled" for name in ("ppo", "a2c", "dqn", "sac", "td3", "iql", "bc")]
+FULL_COMPILED = [
+    f"{name}, compiled" for name in ("ppo", "a2c", "recurrent_ppo", "trpo", "dqn", "c51", "td3", "sac", "bc")
+]
+"""One of each kind of step. Compiling the others takes minutes, so these are slow tests: `test_update_params` traces
+the steps of every algorithm and compares their numbers, and `test_ranks` those of compiled ranks."""
 ROWS = [row for row in recorded() if row != "kind of machine"]
 
 
-@pytest.mark.parametrize(
-    "row", [*FAST, *(pytest.param(row, marks=pytest.mark.full) for row in ROWS if row not in FAST)]
-)
+def mark(row: str) -> Any:
+    is_slow = ", compiled" in row and row not in FULL_COMPILED
+    return pytest.param(row, marks=pytest.mark.slow if is_slow else pytest.mark.full)
+
+
+@pytest.mark.parametrize("row", [*FAST, *(mark(row) for row in ROWS if row not in FAST)])
 def test_the_weights_after_fifty_updates_are_the_recorded_ones(row: str) -> None:
     name, _, way = row.partition(", ")
     if way.startswith("compiled") and not (shutil.which("g++") or shutil.which("clang++")):

@@ -112,6 +112,7 @@ def test_a_scaled_loss_is_part_of_the_graph() -> None:
         torch.testing.assert_close(value, expected, rtol=0, atol=2e-3, msg=lambda text, key=key: f"{key}: {text}")
 
 
+@pytest.mark.usefixtures("_traced_only")
 def test_another_limit_compiles_anew() -> None:
     plain, compiled = both("bc", rl.UpdateParams(max_grad_norm=0.01))
     assert_equal_updates(plain, compiled, num_updates=1)

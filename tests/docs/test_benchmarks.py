@@ -1,5 +1,6 @@
 """The programs that measure run: each at its smallest, as the README of the benchmarks says."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)  # each compiles several programs
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
     [
@@ -21,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 def test_a_benchmark_runs(command: str) -> None:
     program, *arguments = command.split()
     line = [sys.executable, str(ROOT / "benchmarks" / program), *arguments]
-    run = subprocess.run(line, capture_output=True, text=True, check=False)
+    # What is to be compiled runs as written: `tests/compile` compiles, and a benchmark would for half a minute.
+    environment = os.environ | {"TORCHDYNAMO_DISABLE": "1"}
+    run = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "failed" not in run.stdout + run.stderr, run.stderr
 

@@ -19,7 +19,7 @@ def test_learning(name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["ppo_cartpole", "recurrent_ppo_no_velocities", "dqn_cartpole", "sac_pendulum"])
+@pytest.mark.parametrize("name", ["ppo_cartpole", "sac_pendulum"])
 def test_learning_with_envs_of_tensors(name: str) -> None:
-    """One of each kind: `tests/probe` has all others solve problems whose answers are known."""
+    """One on policy and one off policy: `tests/probe` has others solve problems whose answers are known."""
     learns(TASKS[f"{name}_tensor"], 1)

@@ -6,7 +6,6 @@ Each process writes what its shards have come to, run by run, to `FOLDER/RANK.js
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -41,16 +40,13 @@ class Cut(Exception):
     """Ends a run in the middle, as a kill would."""
 
 
-def ends(cut_at: int | None, rank: int | None) -> Callable[[int, int], None]:
-    """Return a `training_fn` that raises before a training step, or with a rank, sends that one a SIGTERM."""
+def ends(cut_at: int | None) -> Callable[[int, int], None]:
+    """Return a `training_fn` that raises before a training step."""
     steps = iter(range(1, 1000))
 
     def act(epoch: int, env_step: int) -> None:
         if next(steps) == cut_at:
-            if rank is None:
-                raise Cut
-            if os.environ["RANK"] == str(rank):
-                os.kill(os.getpid(), signal.SIGTERM)
+            raise Cut
 
     return act
 
@@ -61,7 +57,6 @@ def make(
     folder: Path | None = None,
     exact: bool = True,
     cut_at: int | None = None,
-    terminated: int | None = None,
     compile: bool = False,
     max_epochs: int = 3,
     **more: Any,
@@ -75,7 +70,7 @@ def make(
         more = {"checkpoint": checkpoint} | more
         logger = rl.JSONLinesLogger(folder / "log.jsonl", training_interval=1, update_interval=1)
     envs = known_envs if is_known else steered_envs
-    fields = {"num_envs": NUM_ENVS, "make_envs": envs, "training_fn": ends(cut_at, terminated), **SIZES.get(kind, {})}
+    fields = {"num_envs": NUM_ENVS, "make_envs": envs, "training_fn": ends(cut_at), **SIZES.get(kind, {})}
     return build(
         kind, max_epochs, logger, runtime=rl.RuntimeParams(parallel=parallel, compile=compile), **fields | more
     )

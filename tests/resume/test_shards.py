@@ -27,12 +27,12 @@ IN_PROCESSES = {
 }  # fmt: skip
 
 
-def in_processes(folder: Path, runs: list[dict[str, Any]], num: int = 2, code: int = 0) -> list[list[Any]]:
+def in_processes(folder: Path, runs: list[dict[str, Any]], num: int = 2) -> list[list[Any]]:
     """Return what each of some processes came to in each run."""
     folder.mkdir(exist_ok=True)
     run = start(PROGRAM, str(folder), json.dumps(runs), num_ranks=num)
     errors = end(run, str(folder))
-    assert run.returncode == code, errors
+    assert run.returncode == 0, errors
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(num)]
 
 
@@ -103,16 +103,6 @@ def test_a_run_of_one_process_continues_in_two(tmp_path: Path) -> None:
     for name, *parts in zip(names, *found, strict=True):
         assert joined(*parts) == in_one(name, 4, tmp_path / name)["digests"], name
         assert rows(tmp_path / "two" / name / "log.jsonl") == rows(tmp_path / name / "log.jsonl")
-
-
-@pytest.mark.full
-def test_a_sigterm_to_one_process_ends_both_which_save(tmp_path: Path) -> None:
-    runs = [{"name": "ppo", "folder": "run", "cut_at": 3, "terminated": 0}]
-    found = in_processes(tmp_path, runs, code=1)
-    assert found == [["SystemExit: 143"]] * 2
-    again = in_processes(tmp_path, [{"name": "ppo", "folder": "run"}])
-    assert joined(*(each[0] for each in again)) == in_one("ppo", 2, tmp_path / "whole")["digests"]
-    assert rows(tmp_path / "run" / "log.jsonl") == rows(tmp_path / "whole" / "log.jsonl")
 
 
 @pytest.mark.parametrize(
