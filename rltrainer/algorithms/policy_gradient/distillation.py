@@ -62,8 +62,7 @@ class Distillation(OnPolicyAlgorithm):
         super().__init__(cast(Policy, policy), params)
         require_stochastic(self, policy)
         self._check_teacher(teacher)
-        self.teacher = teacher.to(self.device)
-        teacher.set_weight_dtype(self.policy.weight_dtype)
+        self.teacher = self._placed(teacher)
         self._eval_mode = EvalMode(nn.ModuleList([self.policy, teacher]))
         self.columns = ("state",) if self.policy.is_recurrent else ()
         memory = {"memory": self.policy.actor_memory} if self.policy.is_recurrent else {}
