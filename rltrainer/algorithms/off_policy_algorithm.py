@@ -62,12 +62,17 @@ class OffPolicyAlgorithm(Algorithm):
         """True if the next batch begins a step of the optimizers; False if its gradient is only added to one."""
         return self.accumulation is None or self.accumulation.begins
 
+    def check_data(self, buffer: ReplayBuffer) -> None:
+        """Raise a `ReplayBufferError` if updates cannot learn from data that no collection adds to."""
+
     def prepare(self, buffer: ReplayBuffer) -> None:
         """Take statistics from the data of offline training; a second call changes nothing more.
 
         Raises:
             ParamsError: the policy normalises rewards and has seen none: their scale is measured in envs.
+            ReplayBufferError: see `check_data`.
         """
+        self.check_data(buffer)
         normalizer = self.policy.reward_normalizer
         if self.learns_from_rewards and normalizer is not None and not normalizer.moments.count:
             rule, hint = "must be False before offline training", "Scale the rewards of the data."

@@ -75,9 +75,8 @@ class FQL(OffPolicyAlgorithm):
         self.flow_optimizer = self.make_optimizer(self.params, flow=policy.flow)
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
 
-    def prepare(self, buffer: ReplayBuffer) -> None:
-        """Take statistics from the data; a `ReplayBufferError` if no trajectory is as long as a chunk."""
-        super().prepare(buffer)
+    def check_data(self, buffer: ReplayBuffer) -> None:
+        """Raise a `ReplayBufferError` if no trajectory is as long as a chunk."""
         if (longest := buffer.longest_trajectory()) < self.chunk_length:
             rule = f"must be at most {longest}, the longest trajectory of the data"
             raise ReplayBufferError.about("FQLParams", "chunk_length", rule, self.chunk_length)
