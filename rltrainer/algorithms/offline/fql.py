@@ -97,9 +97,8 @@ class FQL(OffPolicyAlgorithm):
         """Sample noise for flow, actor and target; a `ReplayBufferError` if the actions are no chunks."""
         like = batch.action.flatten(1)
         if like.shape[1] != self.chunk_length * len(self.policy.action_low):
-            hint = "Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."
-            text = f"must have chunks of {self.chunk_length} actions; got actions {list(batch.action.shape)}"
-            raise ReplayBufferError(f"FQL.update.transitions: {text}. {hint}")
+            found = list(batch.action.shape)
+            raise self.transitions_error(f"must have chunks of {self.chunk_length} actions; got actions {found}")
         z = [torch.empty_like(like).normal_(generator=self.generator) for _ in range(3)]
         time = torch.empty_like(like[:, :1]).uniform_(generator=self.generator)
         return FQLNoise(next_z=z[0], flow_z=z[1], time=time, z=z[2])
