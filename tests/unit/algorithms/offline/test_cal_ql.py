@@ -56,13 +56,6 @@ def test_the_target_is_the_best_of_several_actions(best_of: bool, expected: floa
     assert algorithm.critic_target(data, algorithm.sample_noise(data)).tolist() == [expected]
 
 
-def test_other_transitions_are_refused() -> None:
-    with pytest.raises(
-        ReplayBufferError, match=r"CalQL.update.transitions: have no returns to go. .* algorithm.sample"
-    ):
-        make().update(batch([1.0], [0.9]))
-
-
 @pytest.mark.parametrize(("ends", "follows"), [([], True), ([], False), ([5], True), ([2], False)])
 def test_data_without_ends_is_refused(ends: list[int], follows: bool) -> None:
     """One long trajectory, and rows in any order."""

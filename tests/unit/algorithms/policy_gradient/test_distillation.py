@@ -121,23 +121,3 @@ def test_a_file_holds_the_teacher_and_no_larger_one(tmp_path: Path) -> None:
     write_state(path, "algorithm", state)
     with pytest.raises(CheckpointError, match=r"has \d+ bytes, too few for layers of \[100000, 10000\] units"):
         rl.load(path)
-
-
-WRONG: list[tuple[Any, str]] = [
-    (lambda: make(teacher=3), "Distillation.teacher: must be another policy, without memory; got 3"),
-    (lambda: make(teacher=teacher_of(cls=rl.RecurrentActorCritic)), "Distillation.teacher: must be another policy, wi"),
-    (lambda: rl.Distillation(STUDENT, STUDENT), "Distillation.teacher: must be another policy, without memory"),
-    (lambda: make(teacher=teacher_of(DISCRETE)), "Distillation.teacher.action_space: expected Box.*, found Discrete"),
-    (lambda: make(teacher=teacher_of(obs=PLACE)), "Distillation.teacher.observation_space: expected Dict.*found Box.*"),
-    (lambda: rl.Distillation(teacher_of(DISCRETE, cls=rl.QNetwork), STUDENT), "Distillation.policy: must be a policy"),
-    (lambda: make(space=DISCRETE, loss="huber"), "DistillationParams.loss: must be left out where actions are choices"),
-    (lambda: make(loss="l1"), "DistillationParams.loss: must be one of 'mse', 'huber'; got 'l1'"),
-    (lambda: make(gamma=0.9), "DistillationParams.gamma: must be left out; got 0.9"),
-]  # fmt: skip
-STUDENT = teacher_of()
-
-
-@pytest.mark.parametrize(("call", "text"), WRONG)
-def test_what_cannot_be_distilled(call: Any, text: str) -> None:
-    with pytest.raises(ParamsError, match=f"^{text}"):
-        call()

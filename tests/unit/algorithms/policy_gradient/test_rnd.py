@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from rltrainer.types import DenseRollout
 from tests import batches
 from tests.fakes import counting_envs
@@ -188,11 +187,3 @@ def test_a_resumed_run_must_have_the_same_params(fields: dict[str, Any], tmp_pat
     owner = "PPOParams.lr" if of_ppo else "RNDParams.weight"
     with pytest.raises(rl.errors.CheckpointError, match=owner):
         trainer(of_ppo, {} if of_ppo else fields).restore(tmp_path / "checkpoint")
-
-
-def test_wrong_use_is_named() -> None:
-    policy = rl.ActorCritic.for_spaces(BOX, DISCRETE)
-    with pytest.raises(ParamsError, match=r"RND.algorithm: must be PPO with separate_value=True"):
-        rl.RND(rl.A2C(policy), rl.RNDParams(separate_value=True))
-    with pytest.raises(ParamsError, match=r"RND.algorithm: must be another on-policy algorithm"):
-        rl.RND(rl.RND(rl.PPO(policy)))  # type: ignore[arg-type]
