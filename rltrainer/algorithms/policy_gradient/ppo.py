@@ -107,11 +107,12 @@ class PPO(A2C):
             if self.params.value_clip is not None and is_rounded:
                 samples.value = self.policy.value(flat.obs).view_as(value)  # the center of the clip range
         if self.params.symmetry is not None:
-            samples.extra = samples.extra | self.params.symmetry.columns(rollout.obs, self.policy.normalize)
+            mirrored = self.params.symmetry.mirrored_obs(rollout.obs, self.policy.normalize)
+            samples.extra = {**samples.extra, "mirrored_obs": mirrored}
         return samples
 
     def add_old(self, samples: OnPolicyBatch, distribute: Callable[[], Distribution]) -> None:
-        """Add the old log-probabilities [T, N], and if KL is needed, columns of the old distributions' parameters.
+        """Add the old log-probabilities [T, N], and if KL is needed, the old distributions' parameters.
 
         `distribute` makes these distributions [T * N]; it is not called if the column `log_prob` is enough.
         """
@@ -120,8 +121,7 @@ class PPO(A2C):
             old, shape = distribute(), samples.value.shape
             samples.log_prob = old.log_prob(samples.action.flatten(0, 1)).view(shape)
             if needs_kl:
-                columns = {f"old {i}": x.view(*shape, *x.shape[1:]) for i, x in enumerate(old.parameters)}
-                samples.extra = samples.extra | columns
+                samples.extra = {**samples.extra, "old": tuple(x.view(*shape, *x.shape[1:]) for x in old.parameters)}
         if acted is not None:
             samples.log_prob = acted
 
@@ -147,8 +147,7 @@ class PPO(A2C):
         """Change the learning rate by the exact KL(old || new) of a minibatch, if the params say so."""
         if self.params.desired_kl is not None:
             # In float64: after a few steps at 1e-5, KL is as small as float32 rounds it, above 0 or below.
-            old = [batch.extra[f"old {i}"].double() for i in range(len(distribution.parameters))]
-            new = [x.double() for x in distribution.parameters]
+            old, new = ([x.double() for x in each] for each in (batch.extra["old"], distribution.parameters))
             kl = with_parameters(distribution, old).kl(with_parameters(distribution, new))
             self.optimizer.adapt(weighted_mean(kl, batch.weight), self.params.desired_kl)
 
