@@ -81,7 +81,7 @@ ARGUMENTS: list[Row] = [
     )),
     *((f"rl.DiscreteActorCritic(SPACE, {space})", SpaceError, "DiscreteActorCritic.action_space: must be Discrete, with at least two choices; got ")
       for space in ("BOX", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.Discrete(1)")),
-    *((f"rl.{cls}(SPACE, SPACE)", SpaceError, f"{cls}.action_space: must be Discrete; got ") for cls in ("CategoricalQNetwork", "QuantileQNetwork")),
+    *((f"rl.{cls}(SPACE, SPACE)", SpaceError, f"{cls}.action_space: must be Discrete; got ") for cls in ("CategoricalQNetwork", "QuantileQNetwork", "RecurrentQNetwork")),
     ("rl.RecurrentActorCritic(SPACE, gym.spaces.Box(-1.0, 1.0, (2, 2)))", SpaceError, "RecurrentActorCritic.action_space: must be ~ of one axis; got "),
     *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis; got ~. Flatten it in a wrapper of the env.")
       for cls in ("Actor", "ActorCritic") for space in ("PARTS", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(-1, 1, ())", "gym.spaces.MultiBinary((2, 3))", "gym.spaces.MultiDiscrete(np.array([[2, 2], [2, 2]]))")),
@@ -151,6 +151,9 @@ ARGUMENTS: list[Row] = [
     ("rl.SAC(rl.SquashedActorCritic(SPACE, BOX), 0)", ParamsError, "SAC.params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...)."),
     ("rl.PPO(rl.ActorCritic, rl.PPOParams())", ParamsError, "PPO.policy: must be of class ActorCritic; got the class ActorCritic. Build it with ActorCritic.for_envs(envs)."),
     ("rl.PPO(rl.PPOParams(), None)", ParamsError, "PPO.policy: must be of class ActorCritic; got PPOParams. The policy comes first: PPO(policy, params)."),
+    ("rl.PQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", ParamsError, "PQN.policy: must be of class QNetwork; got RecurrentQNetwork"),
+    *((f"rl.{made}.check_batch_size(10, 6, 3)", ParamsError, f"{made.partition('(')[0]}.batch_size: must be a multiple of 6, the steps of each env in a rollout, as a minibatch is whole envs; got 10")
+      for made in ("RecurrentPQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", "Distillation(rl.RecurrentActorCritic(SPACE, DISCRETE), policy)")),
     ("rl.PPO(None)", ParamsError, "PPO.policy: must be of class ActorCritic; got NoneType. Build it with ActorCritic.for_envs(envs)."),
     *((f"ppo.run_training({given})", ParamsError, f"PPO.run_training.params: must be trainer params, such as OnPolicyTrainerParams(training_collector=...); got {found}") for given, found in (
         ("rl.OnPolicyTrainerParams", "<class 'rltrainer.trainers.on_policy_trainer.OnPolicyTrainerParams'> (type)"), ("None", "None (NoneType)"), ("{}", "{} (dict)"),
