@@ -6,7 +6,7 @@ A rule has one row for each field that has it, `tests/unit/validation` has the v
 
 from collections.abc import Iterator
 
-from rltrainer.errors import ArgumentError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
+from rltrainer.errors import ArgumentError, CheckpointError, NonFiniteError, ParamsError, ReplayBufferError, SpaceError
 
 Row = tuple[str, type[Exception], str]
 
@@ -148,6 +148,14 @@ ARGUMENTS: list[Row] = [
         (given, f"params: must be of class PPOParams; got {found}. Write PPOParams(lr=..., ...).")
         for given, found in (("{'lr': 1}", "{'lr': 1} (dict)"), ("{}", "{} (dict)"), ("int", "<class 'int'> (type)"))
     )),
+    *((f"rl.{name}(rl.{name}.policy_class(SPACE, {space}), rl.{found}())", ParamsError, f"{name}.params: must be of class {own}; got {found}[gam~({found}). Write {own}(lr=..., ...).") for name, space, own, found in (
+        ("PPO", "DISCRETE", "PPOParams", "A2CParams"), ("PPO", "DISCRETE", "PPOParams", "AlgorithmParams"), ("TD3BC", "BOX", "TD3BCParams", "TD3Params"),
+        ("TD3", "BOX", "TD3Params", "SACParams"), ("DoubleDQN", "DISCRETE", "DQNParams", "OffPolicyParams"),
+    )),
+    ("rl.DQNParams(huber_delta=0)", ParamsError, "DQNParams.huber_delta: must be a positive finite number or None; got 0 (int)"),
+    ("rl.QRDQNParams(huber_delta=None)", ParamsError, "QRDQNParams.huber_delta: must be a positive finite number; got None (NoneType)"),
+    ("rl.C51Params(huber_delta=1.0)", ParamsError, "C51Params.huber_delta: must be None; got 1.0 (float)"),
+    ("rl.DQNParams(huber_loss_delta=1.0)", ArgumentError, "DQNParams: unknown field 'huber_loss_delta'. Did you mean 'huber_delta'?"),
     ("rl.SAC(rl.SquashedActorCritic(SPACE, BOX), 0)", ParamsError, "SAC.params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...)."),
     ("rl.PPO(rl.ActorCritic, rl.PPOParams())", ParamsError, "PPO.policy: must be of class ActorCritic; got the class ActorCritic. Build it with ActorCritic.for_envs(envs)."),
     ("rl.PPO(rl.PPOParams(), None)", ParamsError, "PPO.policy: must be of class ActorCritic; got PPOParams. The policy comes first: PPO(policy, params)."),
@@ -157,7 +165,10 @@ ARGUMENTS: list[Row] = [
     ("rl.PPO(None)", ParamsError, "PPO.policy: must be of class ActorCritic; got NoneType. Build it with ActorCritic.for_envs(envs)."),
     *((f"ppo.run_training({given})", ParamsError, f"PPO.run_training.params: must be trainer params, such as OnPolicyTrainerParams(training_collector=...); got {found}") for given, found in (
         ("rl.OnPolicyTrainerParams", "<class 'rltrainer.trainers.on_policy_trainer.OnPolicyTrainerParams'> (type)"), ("None", "None (NoneType)"), ("{}", "{} (dict)"),
+        ("rl.PPOParams()", "PPOParams[~. Hyperparameters belong to the algorithm."),
     )),
+    ("ppo.run_training(rl.TrainerParams())", ArgumentError, "TrainerParams: is abstract. Build one of its subclasses: O"),
+    ("rl.SAC(rl.SquashedActorCritic(SPACE, BOX)).run_training(trainer().params)", ParamsError, "OnPolicyTrainer.algorithm: must be of class OnPolicyAlgorithm; got"),
     *((f"rl.{name}(rl.{name}.policy_class(SPACE, BOX, hidden_sizes=(4,), {options}), rl.{name}Params({params}))", ParamsError, f"{name}.policy.{text} (int)") for name, options, params, text in (
         ("SAC", "num_outputs=3", "", "num_outputs: must be 1; got 3"), ("TD3", "num_outputs=3", "", "num_outputs: must be 1; got 3"),
         ("DDPG", "", "", "num_critics: must be 1; got 2"), ("REDQ", "num_critics=1", "", "num_critics: must be at least num_target_critics (2); got 1"),
@@ -218,6 +229,13 @@ ARGUMENTS: list[Row] = [
         ("0", f"batch_size: {COUNT}; got 0 "), ("'32'", f"batch_size: {COUNT}; got '32' "), ("4, -1", f"num_steps: {NOT_NEGATIVE}; got -1 "),
     ),
     *((f"rl.load_policy('ppo.safetensors', classes={value})", ParamsError, "load.classes: must be classes and functions, or a dict from their names; ") for value in ("3", "'OwnPolicy'", "Walk")),
+    *((f"rl.register({item})", ParamsError, "register.item: must be a class or a function; got ") for item in ("3", "rl.LinearSchedule(1.0)")),
+    ("rl.load('ppo.safetensors', device='gpu')", ParamsError, "load.device: must be a device that PyTorch can use here; got 'gpu'"),
+    ("rl.load_policy(3)", ParamsError, "load_policy.path: must be a path; got 3"),
+    ("policy.save('policy'); rl.load('policy')", CheckpointError, "policy: holds a policy without an algorithm. Load it with rl.load_p"),
+    ("policy.save('policy'); ppo.load('policy')", CheckpointError, "policy: expected a file of kind 'algorithm', found 'policy'"),
+    ("rl.load_policy('data.safetensors')", CheckpointError, "data.safetensors: expected a file of kind 'algorithm' or 'policy', found 'replay_b"),
+    ("ppo.load('empty')", CheckpointError, "empty: is a folder, no file"), ("policy.save('empty')", CheckpointError, "empty: could not be written"),
     *((f"{call}('ppo.safetensors', strict={value})", ParamsError, f"{name}.strict: {FLAG}; got ") for value in ("0", "None", "'yes'") for call, name in (
         ("ppo.load", "PPO.load"), ("policy.load", "ActorCritic.load"), ("rl.load", "load"), ("rl.load_policy", "load_policy"),
     )),
@@ -404,4 +422,9 @@ ARGUMENTS: list[Row] = [
         ("truncations=[1, 1, 1, 1], terminations=np.zeros(4, bool)", ReplayBufferError, "none of the 4 transitions has a known successor. Pass next_obs"),
     )),
     ("rl.ReplayBuffer.from_arrays(**arrays | dict(action_space=gym.spaces.Text(3)))", SpaceError, "unsupported space Text"),
+    # scores
+    ("rl.scores.bootstrap_interval(rl.scores.mean_score, [1.0], confidence=95)", ParamsError, "bootstrap_interval.confidence: must be a number between 0 and 1; got 95"),
+    ("rl.scores.bootstrap_interval(rl.scores.mean_score, [1.0], num_resamples=0)", ParamsError, f"bootstrap_interval.num_resamples: {COUNT}; got 0"),
+    ("rl.scores.probability_of_improvement([[1.0, 2.0]], [[1.0]])", ParamsError, "~others: must hold the same 2 tasks as scores; got"),
+    ("rl.scores.interquartile_mean([[1.0, 2.0], [3.0]])", ParamsError, "~Each task needs as many runs as the others"),
 ]  # fmt: skip

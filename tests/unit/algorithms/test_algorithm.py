@@ -9,33 +9,13 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError
 from tests.fakes import OBS_SPACE, counting_envs, tiny_actor_critic
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 ENVS = counting_envs()
 ACTOR_CRITIC = tiny_actor_critic(ENVS)
 DETERMINISTIC = rl.DeterministicActorCritic.for_envs(counting_envs(action_space=BOX), hidden_sizes=(4,))
-
-
-@pytest.mark.parametrize(
-    ("algorithm_class", "policy", "params"),
-    [
-        (rl.PPO, ACTOR_CRITIC, rl.A2CParams()),
-        (rl.PPO, ACTOR_CRITIC, rl.AlgorithmParams()),
-        (rl.TD3BC, DETERMINISTIC, rl.TD3Params()),
-        (rl.TD3, DETERMINISTIC, rl.SACParams()),
-        (rl.DoubleDQN, rl.QNetwork.for_envs(ENVS), rl.OffPolicyParams()),
-    ],
-)
-def test_params_of_another_algorithm(algorithm_class: Any, policy: Any, params: Any) -> None:
-    own = algorithm_class.params_class.__name__
-    with pytest.raises(ParamsError) as caught:
-        algorithm_class(policy, params)
-    text = str(caught.value)
-    name = algorithm_class.__name__
-    assert text.startswith(f"{name}.params: must be of class {own}; got {type(params).__name__}[gam")
-    assert text.endswith(f"({type(params).__name__}). Write {own}(lr=..., ...).")
 
 
 def test_hints_on_attributes_hide_neither_errors_nor_attributes_of_a_users() -> None:
@@ -58,26 +38,6 @@ def test_params_of_a_subclass_and_none() -> None:
     assert rl.A2C(ACTOR_CRITIC, rl.PPOParams()).params == rl.PPOParams()
     assert rl.TD3BC(DETERMINISTIC).params == rl.TD3BCParams()
     assert type(rl.DoubleDQN(rl.QNetwork.for_envs(ENVS)).params) is rl.DQNParams
-
-
-def test_trainer_params_are_no_hyperparameters() -> None:
-    trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
-    with pytest.raises(ParamsError, match=r"Trainer params go to algorithm.run_training; write PPOParams\(lr=...") as e:
-        rl.PPO(ACTOR_CRITIC, trainer_params)  # type: ignore[arg-type]
-    assert "id=" not in str(e.value)
-
-
-def test_params_that_configure_no_trainer() -> None:
-    with pytest.raises(ParamsError, match="^TrainerParams: is abstract. Build one of its subclasses: O"):
-        rl.PPO(ACTOR_CRITIC).run_training(rl.TrainerParams())
-
-
-def test_run_training_says_where_hyperparameters_belong() -> None:
-    with pytest.raises(ParamsError, match="Hyperparameters belong to the algorithm.$"):
-        rl.PPO(ACTOR_CRITIC).run_training(rl.PPOParams())  # type: ignore[arg-type]
-    trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
-    with pytest.raises(ParamsError, match="OnPolicyTrainer.algorithm: must be of class OnPolicyAlgorithm; got"):
-        rl.SAC(rl.SquashedActorCritic.for_envs(counting_envs(action_space=BOX))).run_training(trainer_params)
 
 
 BOXED = [(rl.SAC, rl.SquashedActorCritic), (rl.TD3, rl.DeterministicActorCritic)]

@@ -141,17 +141,6 @@ def test_what_is_no_array_of_scores_is_refused(function: Callable[..., module.Ar
         function(scores)
 
 
-def test_other_arguments_are_refused() -> None:
-    with pytest.raises(ParamsError, match=r"bootstrap_interval.confidence: must be a number between 0 and 1; got 95"):
-        bootstrap_interval(mean_score, [1.0], confidence=95)
-    with pytest.raises(ParamsError, match="bootstrap_interval.num_resamples: must be a positive integer; got 0"):
-        bootstrap_interval(mean_score, [1.0], num_resamples=0)
-    with pytest.raises(ParamsError, match="others: must hold the same 2 tasks as scores; got"):
-        module.probability_of_improvement([[1.0, 2.0]], [[1.0]])
-    with pytest.raises(ParamsError, match="Each task needs as many runs as the others"):
-        interquartile_mean([[1.0, 2.0], [3.0]])
-
-
 @pytest.mark.parametrize(("field", "scores"), [("scores", ([[1.0, 2.0]], [1.0])), ("others", ([1.0], [[[1.0]]]))])
 def test_a_rank_test_is_of_one_task(field: str, scores: tuple[module.ArrayLike, module.ArrayLike]) -> None:
     with pytest.raises(ParamsError, match=rf"^rank_test.{field}: must be runs \[R\] of one task; got"):

@@ -9,7 +9,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms.q_learning.dqn import chosen
-from rltrainer.errors import ParamsError
 from tests import batches
 
 OBS = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -71,19 +70,6 @@ def test_the_loss_of_an_error_is_hubers_or_its_square(delta: float | None, losse
     # The means of w x, with w = [1, .5]: half of the first loss and a quarter of the second.
     found = algorithm.gradient_step(transitions(reward=batch.reward, weight=torch.tensor([1.0, 0.5]))).floats()["loss"]
     assert found == pytest.approx(losses[0] / 2 + losses[1] / 4)
-
-
-def test_what_is_no_delta_is_refused_and_a_cross_entropy_has_none() -> None:
-    for cls, value, text in (
-        (rl.DQNParams, 0, "DQNParams.huber_delta: must be a positive finite number or None; got 0 (int)"),
-        (rl.QRDQNParams, None, "QRDQNParams.huber_delta: must be a positive finite number; got None (NoneType)"),
-        (rl.C51Params, 1.0, "C51Params.huber_delta: must be None; got 1.0 (float)"),
-    ):
-        with pytest.raises(ParamsError) as caught:
-            cls(huber_delta=value)
-        assert str(caught.value).startswith(text)
-    with pytest.raises(ParamsError, match=r"unknown field 'huber_loss_delta'. Did you mean 'huber_delta'\?$"):
-        rl.DQNParams(huber_loss_delta=1.0)  # type: ignore[call-arg]  # that is the point
 
 
 def test_a_double_one_asks_the_target_network_about_the_online_networks_choice() -> None:
