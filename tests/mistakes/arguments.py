@@ -63,6 +63,7 @@ ARGUMENTS: list[Row] = [
         ("log_std_init=3.0", "log_std_init: must be in [-20, 2]; got 3.0"), ("log_std_init='0'", "log_std_init: must be a finite number or None; got "),
         ("noise_repeat=0", f"noise_repeat: {COUNT}; got 0"), ("use_sde=True, noise_repeat=16", "noise_repeat: must be 1 with use_sde=True; got 16"),
     ),
+    ("rl.SquashedActorCritic(SPACE, BOX, num_critics=1001)", ParamsError, "EnsembleMLP.num_members: must be at most 1000; got 1001"),
     ("rl.GaussianActorCritic(SPACE, BOX, num_critics=1.0)", ParamsError, f"GaussianActorCritic.num_critics: {COUNT}; got "),
     ("rl.DiscreteActorCritic(SPACE, DISCRETE, num_critics=0)", ParamsError, f"DiscreteActorCritic.num_critics: {COUNT}; got "),
     *fields("rl.RecurrentActorCritic(SPACE, DISCRETE, {})", "RecurrentActorCritic", ParamsError,
@@ -159,6 +160,8 @@ ARGUMENTS: list[Row] = [
     ("rl.SAC(rl.SquashedActorCritic(SPACE, BOX), 0)", ParamsError, "SAC.params: must be of class SACParams; got 0 (int). Write SACParams(lr=..., ...)."),
     ("rl.PPO(rl.ActorCritic, rl.PPOParams())", ParamsError, "PPO.policy: must be of class ActorCritic; got the class ActorCritic. Build it with ActorCritic.for_envs(envs)."),
     ("rl.PPO(rl.PPOParams(), None)", ParamsError, "PPO.policy: must be of class ActorCritic; got PPOParams. The policy comes first: PPO(policy, params)."),
+    *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, DISCRETE))", ParamsError, f"{name}.policy: must ~; got RecurrentActorCritic") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "SAC", "BC")),
+    *((f"rl.{policy}.act(torch.zeros(1, 3))", ParamsError, f"{policy.partition('(')[0]}.act: must be given a state; got None") for policy in ("RecurrentActorCritic(SPACE, BOX)", "FlowActorCritic(SPACE, BOX, chunk_length=2)")),
     ("rl.PQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", ParamsError, "PQN.policy: must be of class QNetwork; got RecurrentQNetwork"),
     *((f"rl.{made}.check_batch_size(10, 6, 3)", ParamsError, f"{made.partition('(')[0]}.batch_size: must be a multiple of 6, the steps of each env in a rollout, as a minibatch is whole envs; got 10")
       for made in ("RecurrentPQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", "Distillation(rl.RecurrentActorCritic(SPACE, DISCRETE), policy)")),
@@ -385,6 +388,11 @@ ARGUMENTS: list[Row] = [
         ("replay(action_space=gym.spaces.Discrete(7)), filled()", SpaceError, "offline: action_space: expected Discrete"),
         ("replay(), filled(), 2", ParamsError, f"offline_share: {LIMIT}; got 2"),
     )),
+    ("replay(rl.HindsightReplayBuffer, observation_space=GOALS, compute_reward=lambda achieved, desired, info: 0).sample_sequences(3, 2)", ReplayBufferError, "HindsightReplayBuffer.sample_sequences: ~goals in hindsight are for `sample` alone"),
+    ("rl.OfflineTrainerParams(buffer=rl.MixedBuffer(filled(), filled()))", ParamsError, "OfflineTrainerParams.buffer: must be one buffer; got ~. Append one of the two to the other with extend."),
+    *((f"rl.OfflineTrainer(rl.BC(rl.Actor({spaces})), rl.OfflineTrainerParams(buffer=rl.ReplayBuffer.from_arrays(**arrays)))", SpaceError, f"OfflineTrainerParams.buffer.{text}") for spaces, text in (
+        ("BOX, BOX", "observation_space: expected ~, found"), ("SPACE, gym.spaces.Box(-2.0, 2.0, (1,), np.float32)", "action_space: expected Box(-2.0~, found Box(-1.0~lies in"),
+    )),
     ("rl.MixedBuffer(filled(), filled()).sample(0)", ReplayBufferError, f"MixedBuffer.sample.batch_size: {COUNT}; got 0"),
     ("rl.MixedBuffer(filled(), filled()).sample(2, gamma=2.0)", ReplayBufferError, "ReplayBuffer.sample.gamma: must be a number in"),
     ("rl.MixedBuffer(filled(), filled()).sample_sequences(0, 2)", ReplayBufferError, f"MixedBuffer.sample_sequences.batch_size: {COUNT}; got 0"),
@@ -422,7 +430,10 @@ ARGUMENTS: list[Row] = [
         ("truncations=[1, 1, 1, 1], terminations=np.zeros(4, bool)", ReplayBufferError, "none of the 4 transitions has a known successor. Pass next_obs"),
     )),
     ("rl.ReplayBuffer.from_arrays(**arrays | dict(action_space=gym.spaces.Text(3)))", SpaceError, "unsupported space Text"),
+    # recipes
+    ("rl.recipes.get('sac/Pendulum-v1').with_fields(data='x.npz')", ParamsError, "Recipe.offline_share: must be given with data; got None"),
     # scores
+    *((f"rl.scores.rank_test({scores})", ParamsError, f"rank_test.{field}: must be runs [R] of one task; got") for scores, field in (("[[1.0, 2.0]], [1.0]", "scores"), ("[1.0], [[[1.0]]]", "others"))),
     ("rl.scores.bootstrap_interval(rl.scores.mean_score, [1.0], confidence=95)", ParamsError, "bootstrap_interval.confidence: must be a number between 0 and 1; got 95"),
     ("rl.scores.bootstrap_interval(rl.scores.mean_score, [1.0], num_resamples=0)", ParamsError, f"bootstrap_interval.num_resamples: {COUNT}; got 0"),
     ("rl.scores.probability_of_improvement([[1.0, 2.0]], [[1.0]])", ParamsError, "~others: must hold the same 2 tasks as scores; got"),

@@ -272,8 +272,3 @@ def test_observations_without_goals() -> None:
     for space in (PLACE, gym.spaces.Dict(observation=PLACE, achieved_goal=PLACE), wide, without, nested):
         with raises(SpaceError, f"HindsightReplayBuffer.observation_space: {text}"):
             rl.HindsightReplayBuffer(10, space, ACTION, compute_reward=reward)
-
-
-def test_goals_of_sequences_are_not_replaced() -> None:
-    with pytest.raises(ReplayBufferError, match="goals in hindsight are for `sample` alone"):
-        make().sample_sequences(3, 2)

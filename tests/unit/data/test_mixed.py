@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import NonFiniteError, ParamsError, ReplayBufferError
+from rltrainer.errors import NonFiniteError, ReplayBufferError
 from rltrainer.plan import no_progress
 from rltrainer.ranks.ranks import ALONE
 from tests.fakes import counting_envs, run_in_threads
@@ -204,9 +204,3 @@ def test_a_collector_fills_the_online_buffer() -> None:
     rl.Collector(policy, envs, buffer).collect(num_steps=10)
     assert (len(buffer.online), len(buffer.offline), len(buffer)) == (10, 20, 30)
     assert buffer.sample(10).weight.shape == (10,)
-
-
-def test_offline_training_takes_one_buffer() -> None:
-    text = "OfflineTrainerParams.buffer: must be one buffer; got .* Append one of the two to the other with extend."
-    with pytest.raises(ParamsError, match=text):
-        rl.OfflineTrainerParams(buffer=mixed())

@@ -139,9 +139,3 @@ def test_the_seed_decides_and_so_many_are_drawn_at_once(monkeypatch: pytest.Monk
 def test_what_is_no_array_of_scores_is_refused(function: Callable[..., module.Array], scores: module.ArrayLike) -> None:
     with pytest.raises(ParamsError, match=rf"{function.__name__}.scores: must be finite numbers \[..., R, M\], runs"):
         function(scores)
-
-
-@pytest.mark.parametrize(("field", "scores"), [("scores", ([[1.0, 2.0]], [1.0])), ("others", ([1.0], [[[1.0]]]))])
-def test_a_rank_test_is_of_one_task(field: str, scores: tuple[module.ArrayLike, module.ArrayLike]) -> None:
-    with pytest.raises(ParamsError, match=rf"^rank_test.{field}: must be runs \[R\] of one task; got"):
-        module.rank_test(*scores)
