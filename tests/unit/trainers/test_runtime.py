@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError
 from rltrainer.nets import linear
 from rltrainer.trainers import torch_settings
 from rltrainer.trainers.torch_settings import choose_num_threads
@@ -177,13 +177,6 @@ def test_cuda_graphs_are_named_where_there_are_some(capsys: pytest.CaptureFixtur
         trainer.run()
         captured = capsys.readouterr()
         assert text in captured.out + captured.err
-
-
-def test_true_for_cuda_graphs_is_refused_on_the_cpu() -> None:
-    with pytest.raises(ParamsError, match=r'RuntimeParams\.cuda_graph: must be "auto" or False for networks on cpu'):
-        build("sac", runtime=rl.RuntimeParams(cuda_graph=True)).run()
-    with pytest.raises(ParamsError, match=r"cuda_graph: must be one of 'auto' or True or False; got 1 \(int\)"):
-        rl.RuntimeParams(cuda_graph=1)
 
 
 def test_another_precision_is_another_run(tmp_path: Path) -> None:

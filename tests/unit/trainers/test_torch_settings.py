@@ -117,16 +117,6 @@ def test_the_operation_that_made_a_nan_is_named(compile_: Any, monkeypatch: pyte
             watched(Roots, compile=False).run()
 
 
-@pytest.mark.parametrize("field", ["compile", "cuda_graph"])
-def test_a_graph_and_a_look_at_its_operations_contradict_each_other(field: str) -> None:
-    with pytest.raises(ParamsError) as caught:
-        rl.RuntimeParams(detect_anomaly=True, **{field: True})
-    assert str(caught.value) == (
-        f'RuntimeParams.{field}: must be "auto" or False with detect_anomaly=True; got True (bool). '
-        "A graph hides its operations from detect_anomaly."
-    )
-
-
 def test_a_run_is_restored_to_be_looked_at_more_closely(tmp_path: Path) -> None:
     first = build("sac")
     first.execute_epoch()
