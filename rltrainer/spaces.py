@@ -175,6 +175,18 @@ def from_plain(plain: dict[str, Any]) -> Space:
         raise SpaceError(f"not the description of a space: {readable(plain)}") from error
 
 
+def spaces_mismatch(owner: str, expected: Any, found: Any) -> str | None:
+    """Return a sentence about `owner` if its observations or actions differ from the expected ones, else None.
+
+    Both objects have an `observation_space` and an `action_space`; bounds count for actions. See `describe_mismatch`.
+    """
+    for name in ("observation_space", "action_space"):
+        both = getattr(expected, name), getattr(found, name)
+        if text := describe_mismatch(f"{owner}.{name}", *both, with_bounds=name == "action_space"):
+            return text
+    return None
+
+
 def describe_mismatch(what: str, expected: Space, found: Space, *, with_bounds: bool = False) -> str | None:
     """Return a sentence that starts with `what` if two spaces differ, else None.
 

@@ -24,6 +24,12 @@ def rollout(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.Rollo
     return rl.Rollout(obs=obs, action=action, reward=reward, **(plain | fields))
 
 
+@torch.no_grad()
+def processed(algorithm: Any, data: rl.Rollout) -> Any:
+    """Return what an update makes of a rollout before its first gradient step."""
+    return algorithm.process(data)
+
+
 def transitions(obs: Any, action: Tensor, reward: Tensor, **fields: Any) -> rl.Transitions:
     """Return transitions [B] to the same observations, without ends or discount, each of weight 1."""
     no, one = torch.zeros_like(reward, dtype=torch.bool), torch.ones_like(reward)

@@ -22,7 +22,7 @@ from rltrainer.nets.mlp import Dropout
 from rltrainer.nets.module_state import IncompatibleKeys
 from rltrainer.nets.policy import Policy
 from rltrainer.nets.target import Accumulation, TargetNetwork
-from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, cast, dtype_entry, saved_dtype
+from rltrainer.nets.weight_dtype import ENTRY, WeightDtype, cast, dtype_entry, saved_dtype, set_weight_dtype
 from rltrainer.plan import RuntimeParams, UpdatePlan, unattached
 from rltrainer.schedules import ScheduledValue
 from rltrainer.seeding import make_generator, reseed
@@ -49,6 +49,7 @@ from rltrainer.validation.hints import ARGUMENTS
 from rltrainer.validation.suggestions import SuggestsAttributes
 
 T = TypeVar("T")
+TModule = TypeVar("TModule", bound=nn.Module)
 TResult = TypeVar("TResult", covariant=True)
 NO_PARTS = {"algorithm", "construction", ENTRY}
 """Keys of a state that name no part."""
@@ -436,6 +437,11 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         given = params.max_grad_norm, params.adam_eps, params.optimizer, params.adam_betas, params.weight_decay
         return Optimizer(modules, lr, *given)
 
+    def _placed(self, module: TModule) -> TModule:
+        """Bring a module beside the policy to its device and format of weights."""
+        set_weight_dtype(module.to(self.device), self.policy.weight_dtype)
+        return module
+
     def _in_weight_dtype(self, value: T) -> T:
         """Return a value with its floating-point tensors in the format of the weights."""
         dtype = self.policy.weight_dtype
@@ -472,17 +478,14 @@ class Algorithm(SuggestsAttributes, metaclass=Constructed):
         result.metrics = self.plan.ranks.means(result.metrics, self.device)
         return result
 
+    def all_algorithms(self) -> "list[Algorithm]":
+        """Return the algorithms that train as one: itself, and the one that it is around."""
+        return [self]
+
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes by name, among which its state is; of an algorithm around another one, both's."""
-        return vars(self)
-
-    def all_params(self) -> list[AlgorithmParams]:
-        """Return its hyperparameters; of an algorithm around another one, both's."""
-        return [self.params]
-
-    def called_methods(self) -> list[Callable[..., Any]]:
-        """Return the methods named in `methods_of_update`; of an algorithm around another one, both's."""
-        return [getattr(self, name) for name in self.methods_of_update]
+        """Return the attributes of all `all_algorithms` by name, among which the state is."""
+        own, *wrapped = map(vars, self.all_algorithms())
+        return wrapped[0] | own if wrapped else own
 
     def optimizers_by_loss(self) -> dict[str, Optimizer]:
         """Return the optimizers by the loss that each minimises: `actor` of `actor_optimizer`, `` of `optimizer`."""

@@ -33,7 +33,7 @@ class OnPolicyBatch:
     value: Tensor  # of the critic when the data was collected, as is log_prob
     log_prob: Tensor
     weight: Tensor  # 1, or 0 for padding and steps that are not valid
-    extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # the rollout's
+    extra: dict[str, Tree] = dataclasses.field(default_factory=dict)  # the rollout's, and an algorithm's own
 
     def flatten(self) -> Self:
         """Return the steps one after another [T * N], time first."""

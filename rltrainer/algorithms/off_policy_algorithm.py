@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import ParamsError
+from rltrainer.errors import ParamsError, ReplayBufferError
 from rltrainer.nets.policy import Policy
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.validation.field_rules import NonNegativeInt, PositiveInt, checked
@@ -31,6 +31,8 @@ class OffPolicyAlgorithm(Algorithm):
     params: OffPolicyParams
     methods_of_update = ("sample", "sample_noise", "update")
     learns_from_rewards: ClassVar[bool] = True
+    sampled_columns: ClassVar[dict[str, str]] = {}
+    """Names and meanings of the columns in `extra` that its `sample` adds and its updates read."""
 
     def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
         super().__init__(policy, params)
@@ -62,12 +64,17 @@ class OffPolicyAlgorithm(Algorithm):
         """True if the next batch begins a step of the optimizers; False if its gradient is only added to one."""
         return self.accumulation is None or self.accumulation.begins
 
+    def check_data(self, buffer: ReplayBuffer) -> None:
+        """Raise a `ReplayBufferError` if updates cannot learn from data that no collection adds to."""
+
     def prepare(self, buffer: ReplayBuffer) -> None:
         """Take statistics from the data of offline training; a second call changes nothing more.
 
         Raises:
             ParamsError: the policy normalises rewards and has seen none: their scale is measured in envs.
+            ReplayBufferError: see `check_data`.
         """
+        self.check_data(buffer)
         normalizer = self.policy.reward_normalizer
         if self.learns_from_rewards and normalizer is not None and not normalizer.moments.count:
             rule, hint = "must be False before offline training", "Scale the rewards of the data."
@@ -81,6 +88,11 @@ class OffPolicyAlgorithm(Algorithm):
         """Return transitions for `update`: [B], or [K, B] for K gradient steps."""
         buffer.follow(self.plan.progress, self.plan.ranks)
         return buffer.sample(batch_size, n_step=self.n_step, gamma=self.gamma, num_batches=num_batches)
+
+    def transitions_error(self, problem: str) -> ReplayBufferError:
+        """Return the error of an update from transitions that `sample` has not drawn."""
+        hint = "Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."
+        return ReplayBufferError(f"{type(self).__name__}.update.transitions: {problem}. {hint}")
 
     def update_from(self, buffer: ReplayBuffer, batch_size: int, num_steps: int = 1) -> UpdateResult:
         """Take gradient steps on samples of a buffer, and report the errors to it.
@@ -141,6 +153,9 @@ class OffPolicyAlgorithm(Algorithm):
             NonFiniteError: a gradient was not finite; that step was not applied. See `check_faults`.
         """
         self._begin_update()
+        for name, meaning in self.sampled_columns.items():
+            if name not in transitions.extra:
+                raise self.transitions_error(f"have no {meaning}")
         transitions = transitions.to(self.device)
         turns = self._turns(1 if _is_single(transitions) else len(transitions.reward))
         results = self._execution.run(self._steps(transitions, turns))

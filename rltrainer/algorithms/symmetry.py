@@ -15,7 +15,7 @@ from rltrainer.nets import Policy
 from rltrainer.nets.distributions import Distribution
 from rltrainer.spaces import ValueRange, leaf_spaces, numpy_dtype
 from rltrainer.state.params import Params
-from rltrainer.tree import Tree, leaves, map_tree, named_leaves, rebuild
+from rltrainer.tree import Tree, leaves, map_tree, named_leaves
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, Rule
 
 Mirror = Annotated[Callable[[Any], Any], Rule("a function from a batch to its mirror image", callable)]
@@ -46,16 +46,15 @@ class Symmetry(Params):
         if not self.augments and self.loss_coef == 0:
             self.raise_invalid("augments", "must be True where loss_coef is 0: else no update uses the symmetry")
 
-    def columns(self, obs: Tree, normalize: Callable[[Tree], Tree]) -> dict[str, Tensor]:
-        """Return the leaves of the mirrored and normalised observations as columns, given raw ones [T, N, ...]."""
+    def mirrored_obs(self, obs: Tree, normalize: Callable[[Tree], Tree]) -> Tree:
+        """Return the mirrored and normalised observations, given raw ones, trees [T, N, ...]."""
         flat, shape = map_tree(lambda x: x.flatten(0, 1), obs), leaves(obs)[0].shape[:2]
         mirrored = normalize(map_tree(lambda _, x: x, flat, self.obs(flat)))  # in the order of the space
-        return {f"mirrored{name}": x.unflatten(0, shape) for name, x in named_leaves(mirrored)}
+        return map_tree(lambda x: x.unflatten(0, shape), mirrored)
 
     def mirrored(self, batch: OnPolicyBatch) -> OnPolicyBatch:
-        """Return the mirror image of a minibatch that has the `columns`."""
-        obs = rebuild(batch.obs, [batch.extra[f"mirrored{name}"] for name, _ in named_leaves(batch.obs)])
-        return dataclasses.replace(batch, obs=obs, action=self.action(batch.action))
+        """Return the mirror image of a minibatch with `mirrored_obs` in `extra`."""
+        return dataclasses.replace(batch, obs=batch.extra["mirrored_obs"], action=self.action(batch.action))
 
     def loss(self, distribution: Distribution, mirrored: Distribution) -> Tensor:
         """Return the mirror loss of each step [B], given the distributions for its observation and the mirrored one."""

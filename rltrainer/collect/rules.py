@@ -6,7 +6,7 @@ from rltrainer.collect.data_source import Process
 from rltrainer.data import ReplayBuffer, RolloutBuffer
 from rltrainer.errors import NonFiniteError, ParamsError, ReturnedError, SpaceError
 from rltrainer.nets import Policy
-from rltrainer.spaces import describe_mismatch
+from rltrainer.spaces import spaces_mismatch
 from rltrainer.types import Rollout
 from rltrainer.validation.field_rules import PositiveInt, checked, instance_of
 
@@ -31,10 +31,8 @@ def check_counts(num_steps: int | None, num_episodes: int | None) -> tuple[int |
 
 def require_same_spaces(part: str, owner: Any, adapter: Any) -> None:
     """Raise a `SpaceError` unless a policy or buffer is made for the spaces of the envs of an adapter or collector."""
-    for name in ("observation_space", "action_space"):
-        where, expected = f"Collector.{part}.{name}", getattr(adapter, name)
-        if text := describe_mismatch(where, expected, getattr(owner, name), with_bounds=name == "action_space"):
-            raise SpaceError(f"{text}. Build the {part} for the spaces of these envs.")
+    if text := spaces_mismatch(f"Collector.{part}", adapter, owner):
+        raise SpaceError(f"{text}. Build the {part} for the spaces of these envs.")
 
 
 def require_buffer(owner: str, policy: Policy, source: Any, buffer: Any, whose: str = "") -> None:

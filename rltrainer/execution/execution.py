@@ -100,8 +100,8 @@ class Execution:
     # as arguments, and changes tensors in place. At an operation that no graph can hold (a `print`, an optimizer of the
     # user's) the graph breaks. Compiled steps give the numbers of eager ones up to rounding, CUDA graphs exactly the
     # numbers of their steps. After a change of the algorithm that they depend on, steps are compiled or recorded again;
-    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `all_networks` and
-    # `called_methods`, which an update calls.
+    # see `Fingerprint`. Of the owner it uses `_step`, `_tensors` (all that a step changes), `all_networks`, and the
+    # `methods_of_update` of `all_algorithms`.
 
     def __init__(self, owner: Any) -> None:
         self._owner, self._eager = owner, owner._step
@@ -187,7 +187,8 @@ class Execution:
         """Return how much of an update one graph may hold, and what prevents more."""
         owner = self._owner
         can_stop = any(optimizer.can_stop for optimizer in owner._optimizers())
-        return scope_of(owner.plan, owner.called_methods(), self._is_ours, can_stop, owner.ends_groups)
+        methods = [getattr(each, name) for each in owner.all_algorithms() for name in each.methods_of_update]
+        return scope_of(owner.plan, methods, self._is_ours, can_stop, owner.ends_groups)
 
     def may_record(self) -> bool:
         """Return whether a CUDA graph may hold a whole update; the log says once why it may not."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.collect import Collector, CollectStats
-from rltrainer.data import ReplayBuffer
+from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.plan import RuntimeParams
 from rltrainer.trainers.online_trainer import OnlineTrainer, OnlineTrainerParams
 from rltrainer.trainers.run_state import RunState
@@ -38,6 +38,12 @@ class OffPolicyTrainerParams(OnlineTrainerParams):
         buffer = self.training_collector.buffer
         assert isinstance(buffer, ReplayBuffer), "checked when the params were made"
         return buffer
+
+    def check_fits(self, algorithm: Algorithm) -> None:
+        """Check the data of a `MixedBuffer` too; a `ReplayBufferError` if the algorithm cannot learn from it."""
+        super().check_fits(algorithm)
+        if isinstance(self.buffer, MixedBuffer) and isinstance(algorithm, OffPolicyAlgorithm):
+            algorithm.check_data(self.buffer.offline)
 
     @property
     def can_overlap(self) -> bool:

@@ -10,7 +10,7 @@ from rltrainer.algorithms import Algorithm, OffPolicyAlgorithm
 from rltrainer.data import MixedBuffer, ReplayBuffer
 from rltrainer.errors import SpaceError
 from rltrainer.interval import Every
-from rltrainer.spaces import describe_mismatch
+from rltrainer.spaces import spaces_mismatch
 from rltrainer.trainers.run_state import EpochRecord
 from rltrainer.trainers.trainer import Trainer
 from rltrainer.trainers.trainer_params import TrainerParams
@@ -63,11 +63,8 @@ class OfflineTrainerParams(TrainerParams):
     def check_fits(self, algorithm: Algorithm) -> None:
         """Check the data too: a `SpaceError` for other spaces than the policy's, a `NonFiniteError` for NaN."""
         super().check_fits(algorithm)
-        for name in ("observation_space", "action_space"):
-            where = f"OfflineTrainerParams.buffer.{name}"
-            expected, found = getattr(algorithm.policy, name), getattr(self.buffer, name)
-            if mismatch := describe_mismatch(where, expected, found, with_bounds=name == "action_space"):
-                raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
+        if mismatch := spaces_mismatch("OfflineTrainerParams.buffer", algorithm.policy, self.buffer):
+            raise SpaceError(f"{mismatch}. Build the policy with Policy.for_spaces(buffer.observation_space, ...).")
         algorithm.require_columns("OfflineTrainerParams.buffer", self.buffer.extra)
         self.buffer.check_finite()
 

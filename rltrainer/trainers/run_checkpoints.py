@@ -104,7 +104,7 @@ def read_run(
 def settings_of(trainer_params: TrainerParams, algorithm: Algorithm) -> State:
     """Return the settings that must not change on a resume, of the trainer and of its algorithm."""
     settings: dict[str, Any] = {}
-    for params in (trainer_params, *algorithm.all_params()):
+    for params in (trainer_params, *(each.params for each in algorithm.all_algorithms())):
         values: dict[str, Any] = params.to_plain()["fields"]
         for name in {field.name for field in dataclasses.fields(params) if field.compare} - set(MAY_DIFFER):
             value = getattr(params, name)

@@ -65,7 +65,8 @@ class RunLog:
         self._logger.begin_run(Every(1, "update_step") if is_on_policy else Every(1000, "gradient_step"), is_new=is_new)
         # The plan's runtime has a value for each "auto", which depends on the machine.
         parts = {"trainer": self._params, "algorithm": self._algorithm.params, "runtime": self._algorithm.plan.runtime}
-        parts |= dict(zip(["wrapped_algorithm"], self._algorithm.all_params()[1:], strict=False))  # of RND
+        for wrapped in self._algorithm.all_algorithms()[1:]:
+            parts["wrapped_algorithm"] = wrapped.params
         versions = {name: str(sys.modules[name].__version__) for name in PACKAGES}
         described: dict[str, Any] = {
             **{name: part.to_plain() for name, part in parts.items()},

@@ -43,6 +43,7 @@ MISTAKES: list[tuple[str, type[Exception], str, str, str]] = [
     ("rl.PPO('MlpPolicy', envs)", ParamsError, "PPO.policy", "got 'MlpPolicy' (str)", "ActorCritic.for_envs(envs)"),
     ("rl.PPO(policy, lr=3e-4)", ArgumentError, "PPO", "'lr'", "write PPOParams(lr=...)"),
     ("rl.PPO(policy, learning_rate=3e-4)", ArgumentError, "PPO", "'learning_rate'", "write PPOParams(lr=...)"),
+    ("rl.PPO(policy, trainer().params)", ParamsError, "PPO.params", "OnPolicyTrainerParams[", "Trainer params go to algorithm.run_training; write PPOParams(lr=..., ...) here"),
     ("rl.PPO(policy, rl.SACParams())", ParamsError, "PPO.params", "SACParams[", "Write PPOParams(lr=..., ...)"),
     ("rl.PPO(policy, rl.PPOParams)", ParamsError, "PPO.params", "PPOParams'> (type)", "Write PPOParams(lr=..., ...)"),
     ("rl.PPO(rl.QNetwork.for_envs(envs))", ParamsError, "PPO.policy", "QNetwork", "Build it with ActorCritic.for_envs"),

@@ -1,6 +1,7 @@
 """Cal-QL (Nakamoto et al. 2023, Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning; 2303.05479)."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class CalQL(CQL):
 
     params_class = CalQLParams
     params: CalQLParams
+    sampled_columns: ClassVar[dict[str, str]] = {"return_to_go": "returns to go"}
 
     def __init__(self, policy: SquashedActorCritic, params: CalQLParams | None = None) -> None:
         super().__init__(policy, params)
@@ -49,13 +51,6 @@ class CalQL(CQL):
         buffer.follow(self.plan.progress, self.plan.ranks)
         n, gamma = self.n_step, self.gamma
         return buffer.sample(batch_size, n_step=n, gamma=gamma, num_batches=num_batches, return_to_go=True)
-
-    def sample_noise(self, batch: Transitions) -> CQLNoise:
-        """Sample as CQL does; a `ReplayBufferError` for transitions without returns to go."""
-        if "return_to_go" not in batch.extra:
-            hint = "Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."
-            raise ReplayBufferError(f"CalQL.update.transitions: have no returns to go. {hint}")
-        return super().sample_noise(batch)
 
     def sampled_values(self, batch: Transitions, action: Tensor, noise: CQLNoise) -> Tensor:
         """Return CQL's values, but for actions of the policy no less than the return to go [E, 3 N, B] (eq. 5)."""

@@ -55,7 +55,7 @@ class FQE(OffPolicyAlgorithm):
             starts = np.broadcast_to(np.ravel(getattr(space, "start", 0)), len(choices))
             self.choices = [(int(start), n) for start, n in zip(starts, choices, strict=True)]
             space = gym.spaces.Box(0, 1, (sum(choices),), np.float32)
-        self.critic = Critic(policy.observation_space, space, net, 1).to(self.device)
+        self.critic = self._placed(Critic(policy.observation_space, space, net, 1))
         self.target_critic = TargetNetwork(self.critic, self.params.tau)
         self.optimizer = self.make_optimizer(self.params, critic=self.critic)
 

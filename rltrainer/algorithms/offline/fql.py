@@ -75,9 +75,8 @@ class FQL(OffPolicyAlgorithm):
         self.flow_optimizer = self.make_optimizer(self.params, flow=policy.flow)
         self.critic_optimizer = self.make_optimizer(self.params, critic=policy.critic)
 
-    def prepare(self, buffer: ReplayBuffer) -> None:
-        """Take statistics from the data; a `ReplayBufferError` if no trajectory is as long as a chunk."""
-        super().prepare(buffer)
+    def check_data(self, buffer: ReplayBuffer) -> None:
+        """Raise a `ReplayBufferError` if no trajectory is as long as a chunk."""
         if (longest := buffer.longest_trajectory()) < self.chunk_length:
             rule = f"must be at most {longest}, the longest trajectory of the data"
             raise ReplayBufferError.about("FQLParams", "chunk_length", rule, self.chunk_length)
@@ -98,9 +97,8 @@ class FQL(OffPolicyAlgorithm):
         """Sample noise for flow, actor and target; a `ReplayBufferError` if the actions are no chunks."""
         like = batch.action.flatten(1)
         if like.shape[1] != self.chunk_length * len(self.policy.action_low):
-            hint = "Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."
-            text = f"must have chunks of {self.chunk_length} actions; got actions {list(batch.action.shape)}"
-            raise ReplayBufferError(f"FQL.update.transitions: {text}. {hint}")
+            found = list(batch.action.shape)
+            raise self.transitions_error(f"must have chunks of {self.chunk_length} actions; got actions {found}")
         z = [torch.empty_like(like).normal_(generator=self.generator) for _ in range(3)]
         time = torch.empty_like(like[:, :1]).uniform_(generator=self.generator)
         return FQLNoise(next_z=z[0], flow_z=z[1], time=time, z=z[2])

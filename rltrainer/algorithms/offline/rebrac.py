@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Noise, TD3Params
+from rltrainer.algorithms.actor_critic.td3 import TD3, TD3Params
 from rltrainer.algorithms.recommended import offline_fields
 from rltrainer.data import ReplayBuffer
-from rltrainer.errors import ReplayBufferError
 from rltrainer.nets import DeterministicActorCritic, NetParams
 from rltrainer.types import Transitions
 from rltrainer.validation.field_rules import NonNegativeFloat
@@ -34,6 +33,7 @@ class ReBRAC(TD3):
     params_class = ReBRACParams
     params: ReBRACParams
     recommended = classmethod(offline_fields)  # type: ignore[assignment]  # another trainer's
+    sampled_columns: ClassVar[dict[str, str]] = {"next_action": "next actions of the data"}
     # The authors' code normalises after the activation, `NetParams` before it, as RLPD does.
     policy_options: ClassVar[dict[str, Any]] = {"hidden_sizes": (256,) * 3, "critic_net": NetParams(norm="layer")}
 
@@ -52,13 +52,6 @@ class ReBRAC(TD3):
         follows = (rows.weight.select(axis, n) > 0).float()  # its weight behind a trajectory's end is 0
         extra = {"next_action": rows.action.select(axis, n), "follows": follows}
         return dataclasses.replace(rows.row(0), extra=extra)
-
-    def sample_noise(self, batch: Transitions) -> TD3Noise:
-        """Sample as TD3 does; a `ReplayBufferError` for transitions without the data's next actions."""
-        if "next_action" not in batch.extra:
-            hint = "Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."
-            raise ReplayBufferError(f"ReBRAC.update.transitions: have no next actions of the data. {hint}")
-        return super().sample_noise(batch)
 
     @torch.no_grad()
     def critic_target(self, batch: Transitions, noise: Any) -> Tensor:

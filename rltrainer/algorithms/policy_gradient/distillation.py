@@ -18,7 +18,7 @@ from rltrainer.functional.losses import huber, weighted_mean
 from rltrainer.nets import Policy, RecurrentActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.nets.modes import EvalMode
-from rltrainer.spaces import describe_mismatch
+from rltrainer.spaces import spaces_mismatch
 from rltrainer.tree import map_tree
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import PositiveFloat, Scheduled
@@ -62,8 +62,7 @@ class Distillation(OnPolicyAlgorithm):
         super().__init__(cast(Policy, policy), params)
         require_stochastic(self, policy)
         self._check_teacher(teacher)
-        self.teacher = teacher.to(self.device)
-        teacher.set_weight_dtype(self.policy.weight_dtype)
+        self.teacher = self._placed(teacher)
         self._eval_mode = EvalMode(nn.ModuleList([self.policy, teacher]))
         self.columns = ("state",) if self.policy.is_recurrent else ()
         memory = {"memory": self.policy.actor_memory} if self.policy.is_recurrent else {}
@@ -76,10 +75,8 @@ class Distillation(OnPolicyAlgorithm):
         if not isinstance(teacher, Policy) or teacher is student or teacher.is_recurrent:
             hint = "Load one with rl.load_policy(path)."
             raise ParamsError.about(name, "teacher", "must be another policy, without memory", teacher, hint)
-        for kind, hint in (("action_space", ""), ("observation_space", " Each sees its own NetParams.keys of it.")):
-            spaces_of = getattr(student, kind), getattr(teacher, kind)
-            if text := describe_mismatch(f"{name}.teacher.{kind}", *spaces_of, with_bounds=kind == "action_space"):
-                raise ParamsError(f"{text}. It must be the student's.{hint}")
+        if text := spaces_mismatch(f"{name}.teacher", student, teacher):
+            raise ParamsError(f"{text}. It must be the student's. Each sees its own NetParams.keys of an observation.")
         if not isinstance(student.action_space, spaces.Box) and self.params.loss != "mse":
             self.params.raise_invalid("loss", "must be left out where actions are choices")
 

@@ -1,6 +1,7 @@
 """PPO (Schulman et al. 2017, Proximal Policy Optimization Algorithms): A2C with a clipped surrogate loss."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -102,22 +103,27 @@ class PPO(A2C):
         # In the number formats of the gradient steps: the ratio of probabilities is exactly 1 before the first of them.
         with autocast(self.device, self.plan.precision.amp):
             flat = samples.flatten()
-            acted = rollout.extra.get("log_prob")
-            if acted is None or self.params.desired_kl is not None:
-                distribution = self.policy.distribution(flat.obs, *([] if is_rounded else features))
-                samples.extra = self.with_old(samples.extra, distribution, value.shape)
-            samples.log_prob = distribution.log_prob(flat.action).view_as(value) if acted is None else acted
+            self.add_old(samples, lambda: self.policy.distribution(flat.obs, *([] if is_rounded else features)))
             if self.params.value_clip is not None and is_rounded:
                 samples.value = self.policy.value(flat.obs).view_as(value)  # the center of the clip range
         if self.params.symmetry is not None:
-            samples.extra = samples.extra | self.params.symmetry.columns(rollout.obs, self.policy.normalize)
+            mirrored = self.params.symmetry.mirrored_obs(rollout.obs, self.policy.normalize)
+            samples.extra = {**samples.extra, "mirrored_obs": mirrored}
         return samples
 
-    def with_old(self, extra: dict[str, Tensor], distribution: Distribution, shape: torch.Size) -> dict[str, Tensor]:
-        """Return columns [T, N, ...], with the parameters of a rollout's distributions [T * N] if KL is needed."""
-        if self.params.desired_kl is None:
-            return extra
-        return extra | {f"old {i}": x.view(*shape, *x.shape[1:]) for i, x in enumerate(distribution.parameters)}
+    def add_old(self, samples: OnPolicyBatch, distribute: Callable[[], Distribution]) -> None:
+        """Add the old log-probabilities [T, N], and if KL is needed, the old distributions' parameters.
+
+        `distribute` makes these distributions [T * N]; it is not called if the column `log_prob` is enough.
+        """
+        acted, needs_kl = samples.extra.get("log_prob"), self.params.desired_kl is not None
+        if acted is None or needs_kl:
+            old, shape = distribute(), samples.value.shape
+            samples.log_prob = old.log_prob(samples.action.flatten(0, 1)).view(shape)
+            if needs_kl:
+                samples.extra = {**samples.extra, "old": tuple(x.view(*shape, *x.shape[1:]) for x in old.parameters)}
+        if acted is not None:
+            samples.log_prob = acted
 
     def losses(self, batch: OnPolicyBatch, distribution: Distribution, log_prob: Tensor, value: Tensor) -> Losses:
         """Average the losses of each step [B] with its mirror image's, and add the mirror loss."""
@@ -141,8 +147,7 @@ class PPO(A2C):
         """Change the learning rate by the exact KL(old || new) of a minibatch, if the params say so."""
         if self.params.desired_kl is not None:
             # In float64: after a few steps at 1e-5, KL is as small as float32 rounds it, above 0 or below.
-            old = [batch.extra[f"old {i}"].double() for i in range(len(distribution.parameters))]
-            new = [x.double() for x in distribution.parameters]
+            old, new = ([x.double() for x in each] for each in (batch.extra["old"], distribution.parameters))
             kl = with_parameters(distribution, old).kl(with_parameters(distribution, new))
             self.optimizer.adapt(weighted_mean(kl, batch.weight), self.params.desired_kl)
 

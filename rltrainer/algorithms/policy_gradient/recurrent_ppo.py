@@ -38,13 +38,7 @@ class RecurrentPPO(PPO):
         with autocast(self.device, self.plan.precision.amp):
             obs, state, value, next_value = values_of(policy, rollout, lambda _, state: policy.value(state))
             samples = self.samples(rollout, value, next_value)
-            log_prob = rollout.extra.get("log_prob")
-            if log_prob is None or self.params.desired_kl is not None:
-                distribution = policy.distribution(state, policy.mask_of(obs))
-                samples.extra = self.with_old(samples.extra, distribution, value.shape)
-            if log_prob is None:
-                log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(value)
-        samples.log_prob = log_prob
+            self.add_old(samples, lambda: policy.distribution(state, policy.mask_of(obs)))
         return Sequences.of_samples(samples, rollout)
 
     def evaluate(self, batch: OnPolicyBatch) -> tuple[Distribution, Tensor]:

@@ -1,13 +1,13 @@
 """RND (Burda et al. 2018, Exploration by Random Network Distillation): a bonus for observations that are new."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rltrainer.algorithms.algorithm import AlgorithmParams
+from rltrainer.algorithms.algorithm import Algorithm, AlgorithmParams
 from rltrainer.algorithms.minibatches import OnPolicyBatch
 from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.policy_gradient.ppo import PPO
@@ -19,14 +19,12 @@ from rltrainer.nets.encoder import Encoder
 from rltrainer.nets.heads import ValueHead
 from rltrainer.nets.linear import Chain
 from rltrainer.nets.normalizer import ObsNormalizer, RewardScaler
-from rltrainer.nets.weight_dtype import set_weight_dtype
 from rltrainer.plan import UpdatePlan
 from rltrainer.schedules import ScheduledValue
 from rltrainer.tree import Tree, map_tree
 from rltrainer.types import Rollout, UpdateResult
 from rltrainer.validation.field_rules import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
-TModule = TypeVar("TModule", bound=nn.Module)
 LIMIT = 5.0
 """Largest deviation of a standardised observation (section 2.4)."""
 OF_THE_ALGORITHM = (
@@ -107,29 +105,18 @@ class RND(OnPolicyAlgorithm):
         self.predictor, self.target = self._made(net, params.num_outputs), self._made(net, params.num_outputs)
         self.target.requires_grad_(False)
         self._structure = self.predictor[0].structure
-        self.obs_normalizer = (
-            self._here(ObsNormalizer(policy.observation_space, LIMIT)) if params.normalize_obs else None
-        )
+        space = policy.observation_space
+        self.obs_normalizer = self._placed(ObsNormalizer(space, LIMIT)) if params.normalize_obs else None
         is_scaled = params.normalize_bonus or params.separate_value
-        self.bonus_scaler = self._here(RewardScaler()) if is_scaled else None
-        self.critic: Chain | None = None
-        trained = {"predictor": self.predictor}
-        if params.separate_value:
-            trained["critic"] = self.critic = self._made(dataclasses.replace(net, keys=None), 1)
+        self.bonus_scaler = self._placed(RewardScaler()) if is_scaled else None
+        self.critic = self._made(dataclasses.replace(net, keys=None), 1) if params.separate_value else None
+        trained = {"predictor": self.predictor} | ({} if self.critic is None else {"critic": self.critic})
         self.bonus_optimizer = self.make_optimizer(params, **trained)
         self.weight = ScheduledValue(params.weight, self.device)
 
-    def attributes(self) -> dict[str, Any]:
-        """Return the attributes of both: the state of one is the state of the other."""
-        return vars(self.algorithm) | vars(self)
-
-    def all_params(self) -> list[AlgorithmParams]:
-        """Return the hyperparameters of both."""
-        return [self.params, *self.algorithm.all_params()]
-
-    def called_methods(self) -> list[Callable[..., Any]]:
-        """Return the methods of both that an update calls."""
-        return [*super().called_methods(), *self.algorithm.called_methods()]
+    def all_algorithms(self) -> list[Algorithm]:
+        """Return itself and the wrapped algorithm."""
+        return [self, self.algorithm]
 
     def attach(self, plan: UpdatePlan) -> None:
         """Apply a trainer's plan to both."""
@@ -140,14 +127,12 @@ class RND(OnPolicyAlgorithm):
         """Let the algorithm process rewards and bonuses, or add the advantages of bonuses to its own."""
         bonus, successor = self.bonuses(rollout)
         bonus = bonus if self.bonus_scaler is None else self.bonus_scaler(bonus)
-        rollout = self.rewarded(rollout, bonus)
-        samples = self.algorithm.process(rollout)
-        own: dict[str, Any] = {"bonus": bonus, "successor": successor}
+        samples = self.algorithm.process(self.rewarded(rollout, bonus))
+        samples.extra = {**samples.extra, "bonus": bonus, "successor": successor}
         if self.critic is not None:
             value = self.critic(self.policy.normalize(rollout.all_obs())).squeeze(-1)
-            advantage, own["bonus_return"] = self.of_bonuses(rollout, bonus, value)
+            advantage, samples.extra["bonus_return"] = self.of_bonuses(rollout, bonus, value)
             samples.advantage = samples.advantage + self.weight.value * advantage
-        samples.extra = samples.extra | own
         return samples
 
     def of_bonuses(self, rollout: Rollout, bonus: Tensor, of_all_obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,12 +209,7 @@ class RND(OnPolicyAlgorithm):
         """Return a network from observations [M, ...] to [M, num_outputs]."""
         encoder = Encoder(self.policy.observation_space, net)
         layers = net.hidden_layers(encoder.out_features)
-        return self._here(Chain(encoder, layers, ValueHead(layers.out_features, num_outputs)))
-
-    def _here(self, module: TModule) -> TModule:
-        """Bring a module to the policy's device and format of weights."""
-        set_weight_dtype(module.to(self.device), self.policy.weight_dtype)
-        return module
+        return self._placed(Chain(encoder, layers, ValueHead(layers.out_features, num_outputs)))
 
     def _hand_on_plan(self) -> None:
         vars(self.algorithm).update({name: getattr(self, name) for name in OF_THE_PLAN})

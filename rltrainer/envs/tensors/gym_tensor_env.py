@@ -37,6 +37,8 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         SpaceError: `env` returns no tensors.
     """
 
+    _needs_last = False  # whether `_final` reads the observations before the step
+
     def __init__(
         self, env: Any, obs_groups: Groups = None, final_obs: FinalObs = "info", action_space: Any = None
     ) -> None:
@@ -98,7 +100,7 @@ class GymTensorVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if groups:
             is_one = isinstance(names, str) or (names is None and len(groups) == 1)
             tree = groups[wanted[0]] if is_one else {name: groups[name] for name in wanted}
-        return map_tree(torch.clone, tree) if self._takes_last else tree
+        return map_tree(torch.clone, tree) if self._takes_last or self._needs_last else tree
 
 
 def require(owner: str, env: Any, *names: str, field: str = "env") -> list[Any]:

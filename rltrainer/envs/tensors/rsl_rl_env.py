@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rltrainer.envs.tensors.gym_tensor_env import Groups, GymTensorVectorEnv, require, rows_of
 from rltrainer.errors import EnvError, ParamsError
-from rltrainer.tree import Tree, map_tree
+from rltrainer.tree import Tree
 from rltrainer.validation.field_rules import PositiveFloat, checked
 
 
@@ -34,6 +34,8 @@ class RslRlVectorEnv(GymTensorVectorEnv):
         ParamsError: `final_obs` is neither, or an argument is of another kind.
     """
 
+    _needs_last = True
+
     def __init__(
         self,
         env: Any,
@@ -52,7 +54,6 @@ class RslRlVectorEnv(GymTensorVectorEnv):
             raise ParamsError.about(name, "clip_actions", f"must have {num_actions} bounds", clip_actions)
         limits = [checked(name, "clip_actions", bound, PositiveFloat | None) or np.inf for bound in bounds]
         high = np.array(limits, np.float32)
-        self._reads_extras = final_obs == "extras"
         super().__init__(env, obs_groups, "last" if final_obs == "last" else "info", Box(-high, high))
 
     def _reset(self, seed: int | None) -> Any:
@@ -79,7 +80,3 @@ class RslRlVectorEnv(GymTensorVectorEnv):
             raise EnvError(f"{type(self).__name__}: {text}. {hint}")
         others = rows_of(terminated, last, self._obs)
         return others if final is None else rows_of(known, self._choose(final), others)
-
-    def _choose(self, obs: Any) -> Tree:
-        tree = super()._choose(obs)
-        return map_tree(torch.clone, tree) if self._reads_extras else tree

@@ -25,7 +25,7 @@ from rltrainer.errors import CheckpointError, ParamsError, SpaceError
 from rltrainer.loggers import RunFolder
 from rltrainer.nets import Policy
 from rltrainer.seeding import seed as seed_everything
-from rltrainer.spaces import describe_mismatch
+from rltrainer.spaces import spaces_mismatch
 from rltrainer.state.params import Params
 from rltrainer.tools.datasets import load as load_data
 from rltrainer.tools.recipes.algorithms import OFFLINE, algorithm_named, algorithms_for, name_of, policy_of
@@ -473,7 +473,7 @@ class Recipe(AnyRecipe):
         if self.trainer_params_class is OffPolicyTrainerParams:
             buffer = self._make_buffer(spaces, policy, earlier)
             if self.data is not None:
-                buffer = MixedBuffer(buffer, self._read_data(spaces, buffer.device), cast(float, self.offline_share))
+                buffer = MixedBuffer(buffer, self._read_data(buffer), cast(float, self.offline_share))
         fields = {"training_collector": Collector(policy, envs, buffer, info_keys=self.info_keys), **self._epochs()}
         if envs is not self.env:  # tests need envs of their own
             test_envs = self.make_envs(self.test_step_num_episodes, for_tests=True)
@@ -495,17 +495,14 @@ class Recipe(AnyRecipe):
             return cls.for_env(one, size, **options)
         return cls(size, *spaces, **options)
 
-    def _read_data(self, spaces: Any, device: torch.device) -> ReplayBuffer:
-        """Return the data on a device; a `SpaceError` if its spaces are not the env's, a `NonFiniteError` for NaN."""
-        expected = dict(zip(("observation_space", "action_space"), spaces, strict=True))
-        data = self.data if isinstance(self.data, ReplayBuffer) else load_data(cast(str, self.data), **expected)
-        found = data.observation_space, data.action_space
-        for (name, space), own in zip(expected.items(), found, strict=True):
-            where = f"{type(self).__name__}.data.{name}"
-            if mismatch := describe_mismatch(where, space, own, with_bounds=name == "action_space"):
-                raise SpaceError(f"{mismatch}. The data must be of this env.")
+    def _read_data(self, online: ReplayBuffer) -> ReplayBuffer:
+        """Return the data beside an online buffer; a `SpaceError` for other spaces, a `NonFiniteError` for NaN."""
+        spaces = {"observation_space": online.observation_space, "action_space": online.action_space}
+        data = self.data if isinstance(self.data, ReplayBuffer) else load_data(cast(str, self.data), **spaces)
+        if mismatch := spaces_mismatch(f"{type(self).__name__}.data", online, data):
+            raise SpaceError(f"{mismatch}. The data must be of this env.")
         data.check_finite()
-        return data.to(device)
+        return data.to(online.device)
 
     def _steps(self) -> tuple[int, int, str]:
         num_steps = self.trainer.get(SIZE, getattr(self.trainer_params_class, SIZE))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, ParamsError
+from rltrainer.errors import CheckpointError
 from tests.fakes import OBS_SPACE, counting_envs, tiny_actor_critic
 
 BOX = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -38,13 +38,6 @@ def test_params_of_a_subclass_and_none() -> None:
     assert rl.A2C(ACTOR_CRITIC, rl.PPOParams()).params == rl.PPOParams()
     assert rl.TD3BC(DETERMINISTIC).params == rl.TD3BCParams()
     assert type(rl.DoubleDQN(rl.QNetwork.for_envs(ENVS)).params) is rl.DQNParams
-
-
-def test_trainer_params_are_no_hyperparameters() -> None:
-    trainer_params = rl.OnPolicyTrainerParams(training_collector=rl.Collector(ACTOR_CRITIC, ENVS))
-    with pytest.raises(ParamsError, match=r"Trainer params go to algorithm.run_training; write PPOParams\(lr=...") as e:
-        rl.PPO(ACTOR_CRITIC, trainer_params)  # type: ignore[arg-type]
-    assert "id=" not in str(e.value)
 
 
 BOXED = [(rl.SAC, rl.SquashedActorCritic), (rl.TD3, rl.DeterministicActorCritic)]

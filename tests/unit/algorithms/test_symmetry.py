@@ -135,37 +135,6 @@ def test_files_name_the_functions(tmp_path: Path) -> None:
         rl.PPOParams.from_json(text, optimizer=sgd)
 
 
-def in_place(action: Tensor) -> Tensor:
-    return action.neg_()
-
-
-CHOICES = gym.spaces.Discrete(3)
-WRONG: list[tuple[Any, dict[str, Any], str]] = [
-    (BOX, {"action": lambda a: 2 * a}, r"Symmetry.action: must be its own inverse; action \[.*\] comes back as \["),
-    (BOX, {"obs": lambda o: o | {"left": o["right"]}}, r'Symmetry.obs: must be its own inverse; obs\["left"\] \['),
-    (BOX, {"obs": lambda o: {"left": o["left"]}}, "Symmetry.obs: must return .*for such a batch, not "),
-    (BOX, {"action": lambda a: a[:, 0]}, r"Symmetry.action: must return .*8, 2\)} for such a batch, not .*8\)}"),
-    (BOX, {"action": lambda a: None}, "Symmetry.action: must return .*, not .*NoneType"),
-    (BOX, {"action": in_place}, "Symmetry.action: must not change its argument; got .* Clone it first"),
-    (CHOICES, {"action": torch.neg}, r"Symmetry.action: must return choices of Discrete\(3\); it returned \[-1"),
-    (CHOICES, {"action": reverse, "loss_coef": 1.0}, "Symmetry.loss_coef: must be 0 where actions are choices"),
-    (BOX, {"augments": False}, "Symmetry.augments: must be True where loss_coef is 0"),
-    (BOX, {"action": 3}, "Symmetry.action: must be a function from a batch to its mirror image; got 3"),
-]
-
-
-@pytest.mark.parametrize(("space", "fields", "text"), WRONG)
-def test_what_is_no_symmetry(space: Any, fields: Any, text: str) -> None:
-    with pytest.raises(ParamsError, match=f"^{text}"):
-        make(space, symmetry=rl.Symmetry(**{"obs": exchanged, "action": flip, **fields}))
-
-
-def test_no_memory_is_mirrored() -> None:
-    policy = rl.RecurrentActorCritic.for_spaces(LEGS, BOX, hidden_sizes=(4,), cell_size=4)
-    with pytest.raises(ParamsError, match="^PPOParams.symmetry: must be None, as the memory of a mirrored sequence"):
-        rl.RecurrentPPO(policy, rl.PPOParams(symmetry=rl.Symmetry(obs=exchanged, action=flip)))
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(("options", "least", "most"), [
     (None, 0.03, 1.0), ({}, 0.0, 0.01), ({"loss_coef": 1.0}, 0.0, 0.01),

@@ -67,11 +67,6 @@ def test_members_start_apart_and_get_gradients_of_their_own_output_only() -> Non
         assert parameter.grad[1].abs().sum() == 0
 
 
-def test_too_many_members() -> None:
-    with pytest.raises(ParamsError, match="^EnsembleMLP.num_members: must be at most 1000; got 1001"):
-        EnsembleMLP(1001, (4, 5), nn.ReLU)
-
-
 STATEFUL = {
     "PReLU": nn.PReLU,
     "LayerNorm": lambda: nn.LayerNorm(6),

@@ -15,17 +15,22 @@ from tests.unit.collect.test_collector import BOX
 from tests.unit.nets.test_q_network import OBS
 
 
-def make(**params: Any) -> Any:
-    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,))
-    return rl.CQL(policy, rl.CQLParams(num_sampled_actions=2, **params))
+def make(cls: Any = rl.CQL, normalize_obs: bool = False, **params: Any) -> Any:
+    policy = rl.SquashedActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(8,), normalize_obs=normalize_obs)
+    return cls(policy, cls.params_class(num_sampled_actions=2, **params))
+
+
+def of_numbers(cls: Any = rl.CQL) -> tuple[Any, rl.Transitions]:
+    """Return an algorithm that samples two actions of each kind, and a transition of weight .5."""
+    algorithm, data = make(cls, conservative_coef=5.0), batch([0.0], [0.9], weight=[0.5], num_actions=2)
+    log_probs = iter([[[-1.0], [-0.5]], [[-1.0], [-2.0]]])  # of two actions at obs, of two at next_obs [N, B]
+    algorithm.policy.distribution = lambda obs: FixedDistribution(next(log_probs))
+    algorithm.critic = FixedCritic([[1.5], [1.5]], [[[1.0], [2.0], [0.0], [1.0], [3.0], [0.0]]] * 2)
+    return algorithm, data
 
 
 def test_the_conservative_term() -> None:
-    algorithm, data = make(conservative_coef=5.0), batch([0.0], [0.9], weight=[0.5], num_actions=2)
-    log_probs = iter([[[-1.0], [-0.5]], [[-1.0], [-2.0]]])  # of two actions at obs, of two at next_obs [N, B]
-    algorithm.policy.distribution = lambda obs: FixedDistribution(next(log_probs))
-    of_samples = [[[1.0], [2.0], [0.0], [1.0], [3.0], [0.0]]] * 2
-    algorithm.critic = FixedCritic([[1.5], [1.5]], of_samples)
+    algorithm, data = of_numbers()
     loss, td_error = algorithm.critic_loss(data, torch.tensor([2.5]), algorithm.sample_noise(data))
     # log sum exp(q - log density) of q = [1, 2, 0, 1, 3, 0] and [-1, -0.5, -1, -2, 2 ln 0.5, 2 ln 0.5] is 4.841960:
     # 3.341960 above the data's 1.5. Two critics, of TD error 1 each, at half the weight.

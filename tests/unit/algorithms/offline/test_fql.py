@@ -1,5 +1,6 @@
 """FQL: each loss by hand, chunks of the data and their ends, and a bandit with two modes."""
 
+import contextlib
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import rltrainer as rl
 from rltrainer.algorithms.offline.fql import FQLNoise
 from rltrainer.errors import ParamsError, ReplayBufferError
 from tests import batches
-from tests.fakes import OBS_SPACE
+from tests.fakes import OBS_SPACE, counting_envs
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
 
 
@@ -107,11 +108,16 @@ def test_chunks_longer_than_all_trajectories_are_refused() -> None:
     obs, no = np.zeros((1, 2), np.float32), np.zeros(1, bool)
     for row in range(6):
         buffer.add(obs, np.zeros((1, 1), np.float32), [0.0], obs, no, np.array([row % 2 == 1]))
-    with pytest.raises(ReplayBufferError, match=r"FQLParams.chunk_length: must be at most 2, the longest trajectory"):
+    refused = r"FQLParams.chunk_length: must be at most 2, the longest trajectory"
+    with pytest.raises(ReplayBufferError, match=refused):
         algorithm.prepare(buffer)
     make(chunk_length=2).prepare(buffer)
-    with pytest.raises(ReplayBufferError, match=r"FQL.update.transitions: must have chunks of 3 actions; got actions"):
-        algorithm.update(batch([1.0], [0.9]))
+    envs = counting_envs(1, action_space=algorithm.policy.action_space)
+    mixed = rl.MixedBuffer(rl.ReplayBuffer(10, OBS_SPACE, algorithm.policy.action_space), buffer)
+    for each in (algorithm, make(chunk_length=2)):
+        params = rl.OffPolicyTrainerParams(training_collector=rl.Collector(each.policy, envs, mixed))
+        with pytest.raises(ReplayBufferError, match=refused) if each is algorithm else contextlib.nullcontext():
+            params.create_trainer(each)
 
 
 def test_a_recipe_gives_policy_and_params_the_same_chunks() -> None:

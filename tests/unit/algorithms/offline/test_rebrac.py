@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import rltrainer as rl
-from rltrainer.errors import ReplayBufferError
 from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
 from tests.unit.collect.test_collector import BOX
@@ -72,8 +71,3 @@ def test_the_next_actions_are_those_of_the_data(n_step: int, is_mixed: bool) -> 
         assert torch.equal(each.extra["follows"], follows.float())
         assert torch.equal(after[follows], row[follows] + n_step)
     assert algorithm.update_from(source, 8, 2).metrics
-
-
-def test_transitions_without_next_actions_are_refused() -> None:
-    with pytest.raises(ReplayBufferError, match=r"ReBRAC.update.transitions: have no next actions .* algorithm.sample"):
-        make().update(batch([1.0], [0.9]))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from rltrainer.types import DenseRollout
 from tests import batches
+from tests.batches import processed
 from tests.fakes import counting_envs
 
 BOX, DISCRETE = gym.spaces.Box(-9.0, 9.0, (1,), np.float32), gym.spaces.Discrete(2)
@@ -45,9 +45,14 @@ def rollout(next_obs: list[float], end: int | None = None, **fields: Any) -> rl.
     return batches.rollout(obs, zeros.long(), zeros, last_obs=successors[-1], **fields)
 
 
-@torch.no_grad()
-def processed(rnd: rl.RND, data: rl.Rollout) -> rl.OnPolicyBatch:
-    return rnd.process(data)
+def trainer_of(algorithm: Any, params: Any = None, rnd_params: Any = None, size: int | None = None) -> Any:
+    """Return a trainer of RND around an algorithm, over two collections from two envs."""
+    envs = counting_envs(2, truncates=True, action_space=DISCRETE)
+    policy = algorithm.policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True)
+    return rl.OnPolicyTrainerParams(
+        training_collector=rl.Collector(policy, envs), max_epochs=1, epoch_num_steps=32, batch_size=size,
+        collection_step_num_env_steps=16, verbose=False, show_progress=False, seed=1,
+    ).create_trainer(rl.RND(algorithm(policy, params), rnd_params))  # fmt: skip
 
 
 def test_the_bonus_of_a_step_is_its_successors_and_joins_the_reward() -> None:
@@ -133,24 +138,18 @@ def test_keys_choose_what_may_be_new() -> None:
     [(rl.A2C, None), (rl.IMPALA, None), (rl.TRPO, 4), (rl.REINFORCE, None), (rl.PQN, 4), (rl.RecurrentPPO, 8)],
 )
 def test_it_wraps_every_algorithm_on_policy(algorithm: Any, size: int | None, tmp_path: Path) -> None:
-    envs = counting_envs(2, truncates=True, action_space=DISCRETE)
-    policy = algorithm.policy_class.for_envs(envs, hidden_sizes=(8,), normalize_obs=True)
-    rnd = rl.RND(algorithm(policy), rl.RNDParams(lr=1e-2))
+    trainer = trainer_of(algorithm, None, rl.RNDParams(lr=1e-2), size)
+    rnd = trainer.algorithm
     before = rnd.predictor[-1].weight.clone()
-    result = rnd.run_training(rl.OnPolicyTrainerParams(
-        training_collector=rl.Collector(policy, envs), max_epochs=1, epoch_num_steps=32, batch_size=size,
-        collection_step_num_env_steps=16, verbose=False, show_progress=False, seed=1,
-    ))  # fmt: skip
-    assert result.epochs[0].update.floats()["bonus"] > 0
+    assert trainer.run().epochs[0].update.floats()["bonus"] > 0
     assert not torch.equal(before, rnd.predictor[-1].weight)
-    assert rnd.obs_normalizer is not None
     assert float(rnd.obs_normalizer.moments["0"].count) > 32  # random actions came first
     rnd.save(tmp_path / "rnd.safetensors")
     loaded: Any = rl.load(tmp_path / "rnd.safetensors")
     assert (type(loaded), type(loaded.algorithm), loaded.params) == (rl.RND, algorithm, rnd.params)
     for name, value in rnd.predictor.state_dict().items():
         assert torch.equal(loaded.predictor.state_dict()[name], value)
-    again, weights = rl.load_policy(tmp_path / "rnd.safetensors").state_dict(), policy.state_dict()
+    again, weights = rl.load_policy(tmp_path / "rnd.safetensors").state_dict(), rnd.policy.state_dict()
     assert all(torch.equal(again[name], value) for name, value in weights.items() if isinstance(value, torch.Tensor))
 
 
@@ -172,27 +171,9 @@ def test_envs_of_tensors_give_the_same_samples() -> None:
     torch.testing.assert_close(one.extra["bonus_return"], other.extra["bonus_return"])
 
 
-@pytest.mark.parametrize("fields", [{"lr": 1e-2}, {"weight": 0.5}])
-def test_a_resumed_run_must_have_the_same_params(fields: dict[str, Any], tmp_path: Path) -> None:
-    def trainer(of_ppo: dict[str, Any], of_rnd: dict[str, Any]) -> Any:
-        envs = counting_envs(2, truncates=True, action_space=DISCRETE)
-        policy = rl.ActorCritic.for_envs(envs, hidden_sizes=(8,))
-        rnd = rl.RND(rl.PPO(policy, rl.PPOParams(**of_ppo)), rl.RNDParams(**of_rnd))
-        return rl.OnPolicyTrainerParams(
-            training_collector=rl.Collector(policy, envs), max_epochs=1, epoch_num_steps=16, batch_size=8,
-            collection_step_num_env_steps=16, verbose=False, show_progress=False, seed=1,
-        ).create_trainer(rnd)  # fmt: skip
-
-    trainer({}, {}).save(tmp_path / "checkpoint")
-    of_ppo = fields if "lr" in fields else {}
-    owner = "PPOParams.lr" if of_ppo else "RNDParams.weight"
-    with pytest.raises(rl.errors.CheckpointError, match=owner):
-        trainer(of_ppo, {} if of_ppo else fields).restore(tmp_path / "checkpoint")
-
-
-def test_wrong_use_is_named() -> None:
-    policy = rl.ActorCritic.for_spaces(BOX, DISCRETE)
-    with pytest.raises(ParamsError, match=r"RND.algorithm: must be PPO with separate_value=True"):
-        rl.RND(rl.A2C(policy), rl.RNDParams(separate_value=True))
-    with pytest.raises(ParamsError, match=r"RND.algorithm: must be another on-policy algorithm"):
-        rl.RND(rl.RND(rl.PPO(policy)))  # type: ignore[arg-type]
+def test_a_resumed_run_must_have_the_same_params(tmp_path: Path) -> None:
+    trainer_of(rl.PPO).save(tmp_path / "checkpoint")
+    others = {"PPOParams": (rl.PPOParams(lr=1e-2),), "RNDParams": (None, rl.RNDParams(lr=1e-2))}
+    for owner, params in others.items():
+        with pytest.raises(rl.errors.CheckpointError, match=f"{owner}.lr"):
+            trainer_of(rl.PPO, *params).restore(tmp_path / "checkpoint")

@@ -9,6 +9,7 @@ import torch
 
 import rltrainer as rl
 from tests import batches
+from tests.batches import processed
 from tests.contract import test_masks as masks
 from tests.fakes import counting_envs
 from tests.unit.algorithms.q_learning.test_dqn import network
@@ -30,12 +31,6 @@ def rollout(first_obs: float = 7.0, end: str | None = None, reward: float = 0.0)
     return batches.rollout(
         obs, torch.tensor([[0], [1], [1]]), rewards, last_obs=torch.full((1, 1), 3.0), **ends, **final
     )
-
-
-def processed(algorithm: rl.PQN, data: rl.Rollout) -> rl.OnPolicyBatch:
-    """Return what an update makes of a rollout."""
-    with torch.no_grad():
-        return algorithm.process(data)
 
 
 RETURNS = {

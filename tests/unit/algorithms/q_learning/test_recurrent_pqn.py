@@ -9,7 +9,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms.sequences import Sequences
-from rltrainer.errors import ParamsError, SpaceError
 from tests import batches
 from tests.unit.algorithms.q_learning.test_pqn import RETURNS, rollout
 
@@ -92,12 +91,3 @@ def test_it_acts_by_the_best_value_and_explores() -> None:
         assert torch.equal(action, policy.q_values(after).argmax(1) + 3)
     explored, _ = policy.act(obs, state, explore=True, generator=torch.Generator().manual_seed(1))
     assert 0.4 < float((explored != action).float().mean()) < 0.6  # epsilon is 1 at the start
-
-
-def test_wrong_use_is_named() -> None:
-    with pytest.raises(SpaceError, match=r"RecurrentQNetwork.action_space: must be Discrete"):
-        rl.RecurrentQNetwork(BOX, BOX)
-    with pytest.raises(ParamsError, match=r"PQN.policy: must be of class QNetwork; got RecurrentQNetwork"):
-        rl.PQN(make().policy)  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match=r"RecurrentPQN.batch_size: must be a multiple of 6"):
-        make().check_batch_size(10, 6, 3)

@@ -10,7 +10,7 @@ import rltrainer as rl
 from rltrainer.errors import CheckpointError, RLTrainerError
 from rltrainer.tools.cli.train_command import _recipe_of
 from tests.unit.tools.recipes.any_recipes import logged
-from tests.unit.tools.refusals import error_text, refuses
+from tests.unit.tools.refusals import refuses
 
 SHORT: dict[str, Any] = {
     "num_gradient_steps": 20, "max_epochs": 2, "test_step_num_episodes": 2, "batch_size": 8, "show_progress": False,
@@ -74,20 +74,6 @@ def test_a_recipe_of_a_buffer_needs_it_again(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"recipe.json: OfflineRecipe.data: .* pass data=\.\.\."):
         rl.recipes.recipe_of(found.folder)
     assert rl.recipes.recipe_of(found.folder, data=log) == found.recipe
-
-
-@pytest.mark.parametrize(("fields", "text"), [
-    ({"algorithm": "ppo", "data": "x.npz"}, "OfflineRecipe.algorithm: must be one that learns from data; got"),
-    ({"algorithm": "iql", "env": "Pendulum-v1"}, "Recipe.algorithm: must be one that trains in an env; got 'iql'"),
-    ({"algorithm": "iql", "data": 3}, "train.data: must be a file or folder of data, the name of a Minari data"),
-    ({"algorithm": "iql"}, "train.env: must be a gymnasium id, a factory of envs, or a vector env; got None"),
-    ({"algorithm": "iql", "data": "nowhere.npz"}, "from_npz: nowhere.npz: there is no such file"),
-    ({"algorithm": "iql", "data": "x.npz", "num_envs": 3}, "Recipe iql/x: has no field 'num_envs'."),
-    ({"algorithm": "iql", "data": "x.npz", "num_gradient_steps": 0}, "OfflineRecipe.num_gradient_steps: must be a"),
-])  # fmt: skip
-def test_what_is_wrong_is_named_before_anything_is_made(fields: Any, text: str, tmp_path: Path) -> None:
-    assert error_text(RLTrainerError, rl.train, folder=tmp_path, **fields).startswith(text)
-    assert list(tmp_path.iterdir()) == []
 
 
 ONLINE: dict[str, Any] = {name: value for name, value in SHORT.items() if name != "num_gradient_steps"} | {

@@ -5,17 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 
 import rltrainer as rl
-from rltrainer.errors import CheckpointError, RLTrainerError
+from rltrainer.errors import CheckpointError
 from rltrainer.tools.cli.train_command import _recipe_of
 from rltrainer.tools.recipes.training import choose_recipe
 from tests.unit.tools.recipes.any_recipes import logged
-from tests.unit.tools.refusals import error_text
 
 ONLINE: dict[str, Any] = {
     "max_epochs": 2, "test_step_num_episodes": 2, "batch_size": 8, "show_progress": False, "verbose": False,
@@ -110,30 +107,3 @@ def test_a_command_names_both(tmp_path: Path) -> None:
         assert (recipe.algorithm, recipe.data) == (name, "x.npz")
         assert words
     assert isinstance(_recipe_of(["redq", *both[:4]])[0], rl.OfflineRecipe)
-
-
-def pendulum_of(limit: float) -> rl.ReplayBuffer:
-    spaces = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Box(-limit, limit, (1,), np.float32)
-    buffer = rl.ReplayBuffer(4, *spaces)
-    obs, no = np.zeros((1, 3), np.float32), np.zeros(1, bool)
-    buffer.add(obs, np.zeros((1, 1), np.float32), [0.0], obs, no, no)
-    return buffer
-
-
-@pytest.mark.parametrize(("fields", "text"), [
-    ({"offline_share": 0.5}, "Recipe.data: must be given with offline_share; got None"),
-    ({"data": "x.npz", "offline_share": 1.0}, "Recipe.offline_share: must be a number between 0 and 1 or None; got"),
-    ({"data": "x.npz", "offline_share": 0}, "Recipe.offline_share: must be a number between 0 and 1 or None; got 0"),
-    ({"data": "x.npz", "offline_share": 0.5, "algorithm": "ppo"}, "Recipe.data: must be None on policy; got 'x.npz'"),
-    ({"data": "x.npz", "offline_share": 0.5, "algorithm": "bc"}, "Recipe.algorithm: must be one that trains in an env"),
-    ({"data": "x.npz", "offline_share": 0.5, "env": None}, "train.env: must be a gymnasium id"),
-    ({"data": "x.npz", "offline_share": 0.5}, "from_npz: x.npz: there is no such file"),
-    ({"data": logged("CartPole-v1"), "offline_share": 0.5}, "Recipe.data.observation_space: expected Box"),
-    ({"data": pendulum_of(1.0), "offline_share": 0.5}, "Recipe.data.action_space: expected Box"),
-])  # fmt: skip
-def test_what_is_wrong_is_named(fields: Any, text: str, tmp_path: Path) -> None:
-    given = {"env": "Pendulum-v1", "algorithm": "redq", "num_env_steps": 40, "verbose": False} | fields
-    assert error_text(RLTrainerError, rl.train, folder=tmp_path, **given).startswith(text)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RLTrainerError, match="Recipe.offline_share: must be given with data; got None"):
-        rl.recipes.get("sac/Pendulum-v1").with_fields(data="x.npz")

@@ -188,6 +188,10 @@ def test_ctrl_c_says_what_resumes_the_run(env: Any, tmp_path: Path, capsys: pyte
     refuses(CheckpointError, "its checkpoints are gone", rl.resume, folder, **given)
 
 
+BOTH, HALF = ("Pendulum-v1", "redq"), {"data": "x.npz", "offline_share": 0.5}
+PENDULUM = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Box(-1, 1, (1,), np.float32)
+
+
 @pytest.mark.parametrize(("args", "fields", "text"), [
     *((("CartPole-v1",), {"env_kwargs": {name: 1}},
        f"Recipe.env_kwargs: must be arguments of the env, and have no {name!r}; got {{{name!r}: 1}} (dict). "
@@ -199,9 +203,28 @@ def test_ctrl_c_says_what_resumes_the_run(env: Any, tmp_path: Path, capsys: pyte
     ((3,), {}, "train.env: must be a gymnasium id, a factory of envs, or a vector env; got 3 (int)"),
     (("CartPole-v3",), {}, "make_vec.env: "),
     (("CartPole-v1",), {"folder": 3}, "train.folder: must be a path; got 3 (int)"),
+    # from data
+    ((None, "ppo"), {"data": "x.npz"}, "OfflineRecipe.algorithm: must be one that learns from data; got"),
+    (("Pendulum-v1", "iql"), {}, "Recipe.algorithm: must be one that trains in an env; got 'iql'"),
+    ((None, "iql"), {"data": 3}, "train.data: must be a file or folder of data, the name of a Minari data"),
+    ((None, "iql"), {}, "train.env: must be a gymnasium id, a factory of envs, or a vector env; got None"),
+    ((None, "iql"), {"data": "nowhere.npz"}, "from_npz: nowhere.npz: there is no such file"),
+    ((None, "iql"), {"data": "x.npz", "num_envs": 3}, "Recipe iql/x: has no field 'num_envs'."),
+    ((None, "iql"), {"data": "x.npz", "num_gradient_steps": 0}, "OfflineRecipe.num_gradient_steps: must be a"),
+    # in an env and from data
+    (BOTH, {"offline_share": 0.5}, "Recipe.data: must be given with offline_share; got None"),
+    *((BOTH, HALF | {"offline_share": share}, "Recipe.offline_share: must be a number between 0 and 1 or None; got")
+      for share in (1.0, 0)),
+    (("Pendulum-v1", "ppo"), HALF, "Recipe.data: must be None on policy; got 'x.npz'"),
+    (("Pendulum-v1", "bc"), HALF, "Recipe.algorithm: must be one that trains in an env"),
+    ((None, "redq"), HALF, "train.env: must be a gymnasium id"),
+    (BOTH, HALF, "from_npz: x.npz: there is no such file"),
+    (BOTH, HALF | {"data": rl.ReplayBuffer(4, *PENDULUM[::-1])}, "Recipe.data.observation_space: expected Box"),
+    (BOTH, HALF | {"data": rl.ReplayBuffer(4, *PENDULUM)}, "Recipe.data.action_space: expected Box"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_before_anything_is_made(args: Any, fields: Any, text: str, tmp_path: Path) -> None:
-    assert error_text(RLTrainerError, rl.train, *args, **{"folder": tmp_path} | fields).startswith(text)
+    given = {"folder": tmp_path, "verbose": False} | fields
+    assert error_text(RLTrainerError, rl.train, *args, **given).startswith(text)
     assert list(tmp_path.iterdir()) == []
 
 
