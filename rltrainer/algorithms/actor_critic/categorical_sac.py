@@ -33,13 +33,8 @@ class CategoricalSAC(SAC):
     policy_class = CategoricalActorCritic
     params_class = CategoricalSACParams
     policy: CategoricalActorCritic
-    critic_norm: ClassVar[str]
-    """The `norm` that critics take from their `NetParams`."""
     critic_part: ClassVar[type[nn.Module]] = nn.Module
-    """A class of module that such critics hold."""
-
-    def __init__(self, policy: CategoricalActorCritic, params: CategoricalSACParams | None = None) -> None:
-        super().__init__(policy, params)
+    """A class of module that critics hold with the norm of `policy_options`."""
 
     @classmethod
     def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
@@ -51,7 +46,8 @@ class CategoricalSAC(SAC):
     def check_critics(self, policy: Any) -> None:
         """Raise a `ParamsError` if the critics are built of other parts than the algorithm's."""
         if not any(isinstance(part, self.critic_part) for part in policy.critic.modules()):
-            rule = f"must have norm={self.critic_norm!r}. Give it to net, and to critic_net."
+            norm = self.policy_options["critic_net"].norm
+            rule = f"must have norm={norm!r}. Give it to net, and to critic_net."
             raise ParamsError(f"{type(self).__name__}.policy: NetParams of its critics {rule}")
 
     def default_target_entropy(self) -> float:

@@ -54,7 +54,7 @@ class FlashSAC(CategoricalSAC):
         "critic_net": NetParams(norm="unit_residual", hidden_sizes=(256, 256)),
         "smooth_log_std": True, "noise_repeat": 16, "normalize_reward": True,
     }  # fmt: skip
-    critic_norm, critic_part = "unit_residual", ResidualBlock
+    critic_part = ResidualBlock
 
     def __init__(self, policy: CategoricalActorCritic, params: FlashSACParams | None = None) -> None:
         super().__init__(policy, params)
