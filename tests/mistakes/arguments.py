@@ -85,8 +85,8 @@ ARGUMENTS: list[Row] = [
     ("rl.RecurrentActorCritic(SPACE, gym.spaces.Box(-1.0, 1.0, (2, 2)))", SpaceError, "RecurrentActorCritic.action_space: must be ~ of one axis; got "),
     *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis; got ~. Flatten it in a wrapper of the env.")
       for cls in ("Actor", "ActorCritic") for space in ("PARTS", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(-1, 1, ())", "gym.spaces.MultiBinary((2, 3))", "gym.spaces.MultiDiscrete(np.array([[2, 2], [2, 2]]))")),
-    *((f"rl.QNetwork.for_spaces(SPACE, {space})", SpaceError, "QNetwork.action_space: must be Discrete; got ~. ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box.")
-      for space in ("PARTS", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.MultiBinary(3)", "BOX")),
+    *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be Discrete; got ~. ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box.")
+      for cls in ("QNetwork", "RecurrentQNetwork") for space in ("PARTS", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.MultiBinary(3)", "BOX")),
     *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be a bounded Box of one axis with low < high; got ~. Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.")
       for cls in ("DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic") for space in (
         "PARTS", "DISCRETE", "gym.spaces.MultiBinary(3)", "gym.spaces.Box(-np.inf, np.inf, (2,))", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(np.array([-1, 3]), np.array([1, 3]), dtype=np.float32)",
@@ -178,7 +178,13 @@ ARGUMENTS: list[Row] = [
     ("rl.NetParams(norm='unit_lerp', hidden_sizes=(64, 32))", ParamsError, "NetParams.hidden_sizes: must be one width, once for each block, with norm='unit_lerp'; got (64, 32) (tuple)"),
     ("rl.CrossQParams(tau=0.1)", ParamsError, "CrossQParams.tau: must be left out; got 0.1 (float). CrossQ has no target network."),
     ("rl.CalQL(rl.SquashedActorCritic(SPACE, BOX, normalize_reward=True))", ParamsError, "CalQL.policy.normalize_reward: must be False: returns of the data are in the rewards' own scale; got True (bool)"),
+    ("rl.FlowActorCritic(SPACE, BOX, chunk_length=2).act(torch.zeros(1, 3))", ParamsError, "FlowActorCritic.act: must be given a state; got None (NoneType). Begin each episode with policy.initial_state(num_envs)."),
     ("rl.FlowActorCritic(SPACE, BOX, chunk_length=0)", ParamsError, f"FlowActorCritic.chunk_length: {COUNT}; got 0 (int)"),
+    ("rl.PQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", ParamsError, "PQN.policy: must be of class QNetwork; got RecurrentQNetwork. Build it with QNetwork.for_envs(envs)."),
+    ("rl.RecurrentPQN(rl.RecurrentQNetwork(SPACE, DISCRETE)).check_batch_size(10, 6, 3)", ParamsError, "RecurrentPQN.batch_size: must be a multiple of 6, the steps of each env in a rollout, as a minibatch is whole envs; got 10 (int). None takes all envs."),
+    ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=3), rl.FQLParams(chunk_length=3)).prepare(rl.ReplayBuffer.from_arrays(**arrays | {'truncations': [0, 1, 0, 0]}))", ReplayBufferError, "FQLParams.chunk_length: must be at most 2, the longest trajectory of the data; got 3 (int)"),
+    ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=2), rl.FQLParams(chunk_length=2)).update(filled(action_space=BOX).sample(3))", ReplayBufferError, "FQL.update.transitions: must have chunks of 2 actions; got actions [3, 1]. Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."),
+    ("rl.OfflineRecipe(algorithm='fql', data=filled(action_space=BOX), params=rl.FQLParams(), policy={'chunk_length': 2})", ParamsError, "OfflineRecipe.policy: has no option 'chunk_length'"),
     ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=2))", ParamsError, "FQLParams.chunk_length: must be 2, as in the policy; got 1 (int). Write FlowActorCritic(..., chunk_length=1)."),
     ("rl.FQLParams(chunk_length=4, n_step=3)", ParamsError, "FQLParams.n_step: must be left out; got 3 (int). With chunks, targets look chunk_length steps ahead."),
     ("rl.PPOParams(adam_betas=(0.9, 1.0))", ParamsError, "PPOParams.adam_betas: must be two numbers in [0, 1); got (0.9, 1.0) (tuple)"),

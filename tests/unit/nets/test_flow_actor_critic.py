@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from tests.batches import generator
 from tests.fakes import OBS_SPACE, counting_envs, replay_of
 
@@ -81,5 +80,3 @@ def test_the_memory_is_there_with_chunks_only() -> None:
     second, state = chunks.predict([5.0, 9.0], state)
     assert (first.shape, second.shape, state.tolist()[0]) == ((1,), (1,), 0.0)
     assert chunks.predict([5.0, 9.0], state)[0] == chunks.predict([5.0, 9.0])[0]
-    with pytest.raises(ParamsError, match=r"FlowActorCritic.act: must be given a state"):
-        chunks.act(torch.zeros(N, 2))

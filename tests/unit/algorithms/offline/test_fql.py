@@ -9,7 +9,6 @@ import torch
 
 import rltrainer as rl
 from rltrainer.algorithms.offline.fql import FQLNoise
-from rltrainer.errors import ParamsError, ReplayBufferError
 from tests import batches
 from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
@@ -79,6 +78,7 @@ def test_a_chunk_ends_with_its_trajectory(
             buffer.end_trajectory()
     online = rl.ReplayBuffer(5, OBS_SPACE, algorithm.policy.action_space)
     source = rl.MixedBuffer(online, buffer) if is_mixed else buffer
+    algorithm.prepare(source)  # which has a trajectory of three steps at least
     for drawn in (algorithm.sample(source, 60), algorithm.sample(source, 60, 2)[1]):
         assert (drawn.action.shape, drawn.extra["is_data"].shape) == ((60, 3, 1), (60, 3, 1))
         first = drawn[drawn.obs[:, 0] == 0]
@@ -101,25 +101,10 @@ def test_the_flow_learns_no_action_behind_an_end() -> None:
     assert float(algorithm.flow_loss(data, noise([0.0, 0.0]))) == 5.0
 
 
-def test_chunks_longer_than_all_trajectories_are_refused() -> None:
-    algorithm = make(chunk_length=3)
-    buffer = rl.ReplayBuffer(10, OBS_SPACE, algorithm.policy.action_space)
-    obs, no = np.zeros((1, 2), np.float32), np.zeros(1, bool)
-    for row in range(6):
-        buffer.add(obs, np.zeros((1, 1), np.float32), [0.0], obs, no, np.array([row % 2 == 1]))
-    with pytest.raises(ReplayBufferError, match=r"FQLParams.chunk_length: must be at most 2, the longest trajectory"):
-        algorithm.prepare(buffer)
-    make(chunk_length=2).prepare(buffer)
-    with pytest.raises(ReplayBufferError, match=r"FQL.update.transitions: must have chunks of 3 actions; got actions"):
-        algorithm.update(batch([1.0], [0.9]))
-
-
 def test_a_recipe_gives_policy_and_params_the_same_chunks() -> None:
     recipe = rl.OfflineRecipe(algorithm="fql", data=bandit(), params=rl.FQLParams(chunk_length=2))
     recipe = recipe.with_fields(hidden_sizes=(8,), chunk_length=1, device="cpu")
     assert recipe.make_trainer().algorithm.policy.chunk_length == 1
-    with pytest.raises(ParamsError, match=r"OfflineRecipe.policy: has no option 'chunk_length'"):
-        rl.OfflineRecipe(algorithm="fql", data=bandit(), params=rl.FQLParams(), policy={"chunk_length": 2})
 
 
 def bandit() -> rl.ReplayBuffer:
