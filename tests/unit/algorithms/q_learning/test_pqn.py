@@ -66,6 +66,8 @@ def test_loss_by_hand_and_of_the_action_taken() -> None:
     algorithm = make(lr=0.1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), max_grad_norm=None)
     batch = processed(algorithm, rollout(4.0)).flatten()
     batch.weight = torch.tensor([1.0, 1.0, 0.0])
+    algorithm.policy.start = 5  # the first choice of a space may be any number
+    batch.action += 5
     # Q(4, 0) = 4 and Q(2, 1) = 1: errors -.5772675 and 2.0645, squares .33323777 and 4.26216.
     found = algorithm.gradient_step(batch).floats()
     assert found == pytest.approx({"loss": (0.33323777 + 4.26216025) / 2, "q": 2.5})
