@@ -31,6 +31,9 @@ class OffPolicyAlgorithm(Algorithm):
     params: OffPolicyParams
     methods_of_update = ("sample", "sample_noise", "update")
     learns_from_rewards: ClassVar[bool] = True
+    recommended_steps_per_sample: ClassVar[float] = 1.0
+    recommended_num_warmup_steps: ClassVar[int] = 1000
+    """What `recommended` names for training in envs, unless an algorithm has its own rule."""
 
     def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
         super().__init__(policy, params)

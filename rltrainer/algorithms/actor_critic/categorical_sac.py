@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams, joined_obs
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.functional.losses import project
 from rltrainer.nets import CategoricalActorCritic
@@ -33,15 +32,9 @@ class CategoricalSAC(SAC):
     policy_class = CategoricalActorCritic
     params_class = CategoricalSACParams
     policy: CategoricalActorCritic
+    recommended_steps_per_sample, recommended_num_warmup_steps = 2.0, 5000  # both papers
     critic_part: ClassVar[type[nn.Module]] = nn.Module
     """A class of module that critics hold with the norm of `policy_options`."""
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.XQC.recommended(envs)`."""
-        # Two gradient steps of 256 transitions per sample, after 5,000 random samples (both papers).
-        fields = super().recommended(envs)
-        return {**fields, "update_step_num_gradient_steps_per_sample": 2.0, "warmup_num_env_steps": 5000}
 
     def check_critics(self, policy: Any) -> None:
         """Raise a `ParamsError` if the critics are built of other parts than the algorithm's."""
