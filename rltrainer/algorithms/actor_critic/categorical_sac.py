@@ -32,6 +32,7 @@ class CategoricalSAC(SAC):
     policy_class = CategoricalActorCritic
     params_class = CategoricalSACParams
     policy: CategoricalActorCritic
+    target_entropy_per_dimension = -0.5
     recommended_steps_per_sample, recommended_num_warmup_steps = 2.0, 5000  # both papers
     critic_part: ClassVar[type[nn.Module]] = nn.Module
     """A class of module that critics hold with the norm of `policy_options`."""
@@ -42,10 +43,6 @@ class CategoricalSAC(SAC):
             norm = self.policy_options["critic_net"].norm
             rule = f"must have norm={norm!r}. Give it to net, and to critic_net."
             raise ParamsError(f"{type(self).__name__}.policy: NetParams of its critics {rule}")
-
-    def default_target_entropy(self) -> float:
-        """Return half of minus the number of action dimensions."""
-        return super().default_target_entropy() / 2
 
     def critic_step(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return the cross-entropies of target and prediction, summed over critics, and their mean [B]."""
