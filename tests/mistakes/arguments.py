@@ -178,7 +178,14 @@ ARGUMENTS: list[Row] = [
     ("rl.NetParams(norm='unit_lerp', hidden_sizes=(64, 32))", ParamsError, "NetParams.hidden_sizes: must be one width, once for each block, with norm='unit_lerp'; got (64, 32) (tuple)"),
     ("rl.CrossQParams(tau=0.1)", ParamsError, "CrossQParams.tau: must be left out; got 0.1 (float). CrossQ has no target network."),
     ("rl.CalQL(rl.SquashedActorCritic(SPACE, BOX, normalize_reward=True))", ParamsError, "CalQL.policy.normalize_reward: must be False: returns of the data are in the rewards' own scale; got True (bool)"),
-    ("rl.FlowActorCritic(SPACE, BOX, chunk_length=2).act(torch.zeros(1, 3))", ParamsError, "FlowActorCritic.act: must be given a state; got None (NoneType). Begin each episode with policy.initial_state(num_envs)."),
+    *((f"rl.{policy}.act(torch.zeros(1, 3))", ParamsError, f"{policy.partition('(')[0]}.act: must be given a state; got None (NoneType). Begin each episode with policy.initial_state(num_envs).")
+      for policy in ("FlowActorCritic(SPACE, BOX, chunk_length=2)", "RecurrentActorCritic(SPACE, BOX)")),
+    *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, BOX))", ParamsError, f"{name}.policy: must be of class ~; got RecurrentActorCritic") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "SAC")),
+    ("rl.BC(rl.RecurrentActorCritic(SPACE, BOX))", ParamsError, "BC.policy: must have no memory, as BC updates from single steps; got RecurrentActorCritic. RecurrentPPO trains policies with memory."),
+    *((f"r = rl.RecurrentPPO(rl.RecurrentActorCritic.for_envs(envs)); rl.OnPolicyTrainer(r, rl.OnPolicyTrainerParams(training_collector=rl.Collector(r.policy, envs), **fields{more}))", ParamsError, f"RecurrentPPO{text}") for more, text in (
+        ("", ".batch_size: must be a multiple of 10, the steps of each env in a rollout, as a minibatch is whole envs; got 64 (int). None takes all envs."),
+        (" | {'collection_step_num_env_steps': None, 'collection_step_num_episodes': 4}", ": rollouts must be of one length for batch_size=64. Collect env steps, not episodes, and with a Collector; or let batch_size=None take all envs."),
+    )),
     ("rl.FlowActorCritic(SPACE, BOX, chunk_length=0)", ParamsError, f"FlowActorCritic.chunk_length: {COUNT}; got 0 (int)"),
     ("rl.PQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", ParamsError, "PQN.policy: must be of class QNetwork; got RecurrentQNetwork. Build it with QNetwork.for_envs(envs)."),
     ("rl.RecurrentPQN(rl.RecurrentQNetwork(SPACE, DISCRETE)).check_batch_size(10, 6, 3)", ParamsError, "RecurrentPQN.batch_size: must be a multiple of 6, the steps of each env in a rollout, as a minibatch is whole envs; got 10 (int). None takes all envs."),

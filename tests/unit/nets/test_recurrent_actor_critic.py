@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import rltrainer as rl
-from rltrainer.errors import ParamsError
 from rltrainer.nets.recurrent import GRU, LSTM
 
 L, B, F, H = 7, 3, 4, 5
@@ -182,11 +181,3 @@ def test_a_saved_policy_continues_with_the_same_memory(tmp_path: Path) -> None:
     state = policy.initial_state(N) + 0.25
     for one, other in zip(policy.act(rows[0], state), again.act(rows[0], state), strict=True):
         assert torch.equal(one, other)
-    with pytest.raises(ParamsError, match="RecurrentActorCritic.act: must be given a state; got None"):
-        policy.act(rows[0])
-
-
-@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C, rl.IMPALA, rl.TRPO, rl.REINFORCE, rl.DQN, rl.SAC, rl.BC])
-def test_algorithms_without_memory_refuse_it(algorithm: Any) -> None:
-    with pytest.raises(ParamsError, match=rf"^{algorithm.__name__}.policy: must .*; got RecurrentActorCritic"):
-        algorithm(make())
