@@ -45,9 +45,7 @@ def test_batch_and_running_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     # A hundredth of the way from 0 and 1; the unbiased variance would be 1.056667.
     assert (float(norm.running_mean), float(norm.running_var)) == pytest.approx((0.04, 1.04))
     assert norm.num_passes == 1
-    before = {name: value.clone() for name, value in norm.state_dict().items()}
     assert norm(torch.tensor([[0.04], [1.04]])).flatten().tolist() == pytest.approx([0.0, 1 / 1.04**0.5])
-    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())  # acting changes nothing
 
 
 @pytest.mark.parametrize(
