@@ -17,6 +17,7 @@ from rltrainer.algorithms.minibatches import Minibatches, OnPolicyBatch, Split, 
 from rltrainer.algorithms.sequences import Sequences
 from rltrainer.errors import ParamsError
 from rltrainer.execution.execution import IndexedSteps
+from rltrainer.functional.returns import gae
 from rltrainer.nets.modes import EvalMode
 from rltrainer.nets.policy import Policy
 from rltrainer.types import DenseRollout, Rollout, UpdateResult
@@ -57,6 +58,14 @@ class OnPolicyAlgorithm(Algorithm):
     @abstractmethod
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one gradient step on a minibatch; every mean over it is weighted by `batch.weight`."""
+
+    def with_advantages(self, rollout: Rollout, value: Tensor, next_value: Tensor, lambda_: float) -> OnPolicyBatch:
+        """Return a batch by generalised advantage estimation, given V(obs) and V(next_obs) [T, N]."""
+        obs, reward = self.policy.normalize(rollout.obs), self.policy.scale_reward(rollout.reward)
+        steps = reward, value, next_value, rollout.terminated, rollout.ends
+        advantage, return_ = gae(*steps, self.params.gamma, lambda_)
+        weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
+        return OnPolicyBatch(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
 
     def columns_read(self, has_stale_data: bool = False) -> tuple[str, ...]:
         """Return the names of the columns that the updates read."""

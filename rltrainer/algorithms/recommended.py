@@ -36,12 +36,13 @@ class OfflineFields(TypedDict):
 
 def a_step_per_sample(algorithm: type[Any], envs: VectorEnv) -> OffPolicyFields:
     """Return fields of `OffPolicyTrainerParams` that train well: `**rl.SAC.recommended(envs)`."""
-    # A gradient step of 256 transitions per sample, after 1,000 random samples: SAC's table 1, with the warm-up of its
-    # authors' code; TD3's appendix C, which has batches of 100 (256 are its authors' later code and Stable-Baselines3).
-    # HalfCheetah and its like need 10,000 random samples (TD3's appendix C; RL Zoo).
+    # A gradient step of 256 transitions per sample, after 1,000 random samples, if the algorithm says no other numbers:
+    # SAC's table 1, with the warm-up of its authors' code; TD3's appendix C, which has batches of 100 (256 are its
+    # authors' later code and Stable-Baselines3). HalfCheetah and its like need 10,000 (TD3's appendix C; RL Zoo).
     return OffPolicyFields(
         collection_step_num_env_steps=look_at(envs, algorithm)[0], batch_size=256,
-        update_step_num_gradient_steps_per_sample=1.0, warmup_num_env_steps=1000,
+        update_step_num_gradient_steps_per_sample=algorithm.recommended_steps_per_sample,
+        warmup_num_env_steps=algorithm.recommended_num_warmup_steps,
     )  # fmt: skip
 
 

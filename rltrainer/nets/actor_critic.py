@@ -1,6 +1,5 @@
 """Policies with an actor: stochastic ones in the env's own scale, and actors in (-1, 1)^A for off-policy methods."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, TypeGuard, Unpack, cast
@@ -262,9 +261,9 @@ class ContinuousActorCritic(Policy):
         layers = net.hidden_layers(encoder.out_features)
         return Chain(encoder, layers, make_head(layers.out_features, len(self.action_low)))
 
-    @abstractmethod
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
-        """Return the last module of the actor."""
+        """Return the last module of the actor that `_make_networks` builds."""
+        raise NotImplementedError
 
     def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
         """Return the text of an error if a saved state has other bounds of actions, else None."""

@@ -62,31 +62,30 @@ class BatchNorm(HasBatchStats):
         """Map [B, F], or [E, B, F], to the same; without `batch_stats`, x may be of the first members."""
         x = full_precision(x)
         if not batch_stats:
-            weight, bias, mean, var = _first(x, self.weight, self.bias, self.running_mean, self.running_var)
+            weight, bias = _first(x, self.weight), _first(x, self.bias)
+            mean, var = _first(x, self.running_mean), _first(x, self.running_var)
             return (x - mean) * (weight / (var + self.EPS).sqrt()) + bias
         mean = x.mean(-2, keepdim=True)
         centred = x - mean
         var = centred.square().mean(-2, keepdim=True)
         std = (var + self.EPS).sqrt()
         weight, bias = self.weight, self.bias
-        with torch.no_grad():
-            correction = self._correction(mean.view_as(weight), std.view_as(weight))
-            self._follow(mean.view_as(weight), var.view_as(weight), x.shape[-2])
-        if correction is not None:
-            factor, shift = correction
+        if self.renorm_after is not None:
+            is_warm = self.num_passes >= self.renorm_after
+            factor, shift = self._correction(mean.view_as(bias), std.view_as(bias), is_warm)
             weight, bias = weight * factor, weight * shift + bias
+        self._follow(mean.view_as(bias), var.view_as(bias), x.shape[-2])
         return centred * (weight / std) + bias
 
-    def _correction(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return r and d of a batch's mean and standard deviation (Ioffe 2017, algorithm 1); 1 and 0 at first."""
-        if self.renorm_after is None:
-            return None
+    @torch.no_grad()
+    def _correction(self, mean: Tensor, std: Tensor, is_warm: Tensor) -> tuple[Tensor, Tensor]:
+        """Return r and d of a batch's mean and standard deviation (Ioffe 2017, algorithm 1); 1 and 0 before."""
         running_std = (self.running_var + self.EPS).sqrt()
         factor = (std / running_std).clamp(1 / self.MAX_FACTOR, self.MAX_FACTOR)
         shift = ((mean - self.running_mean) / running_std).clamp(-self.MAX_SHIFT, self.MAX_SHIFT)
-        is_warm = self.num_passes >= self.renorm_after
         return torch.where(is_warm, factor, 1.0), torch.where(is_warm, shift, 0.0)
 
+    @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor, num_rows: int) -> None:
         """Move the running statistics towards a batch's; what is not finite there would stay for good."""
         is_finite = torch.isfinite(var)
@@ -103,6 +102,7 @@ class UnitBatchNorm(BatchNorm):
 
     EPS = 1e-5
 
+    @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor, num_rows: int) -> None:
         super()._follow(mean, var * (num_rows / max(num_rows - 1, 1)), num_rows)
 
@@ -135,12 +135,12 @@ class UnitLinear(nn.Module):
         """Map [B, in_features] to [B, out_features], or [E, B, in_features] of the first E members alike."""
         if self.weight.dim() == 2:
             return linear(x, self.weight, self.bias)
-        (weight,) = _first(x, self.weight)
+        weight = _first(x, self.weight)
         if is_large(x[0], weight.shape[1]):
             product = torch.stack([linear(*member, None) for member in zip(x, weight, strict=True)])
         else:
             product = x @ weight.mT
-        return product if self.bias is None else product + _first(x, self.bias)[0]
+        return product if self.bias is None else product + _first(x, self.bias)
 
     @torch.no_grad()
     def project_(self) -> None:
@@ -161,7 +161,7 @@ class Scaler(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale [B, F], or [E, B, F]."""
-        return x * (_first(x, self.weight)[0] * self.ratio)
+        return x * (_first(x, self.weight) * self.ratio)
 
 
 class Unit(nn.Module):
@@ -209,30 +209,12 @@ class UnitRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, F], or [E, B, F], to the same."""
         x = full_precision(x)
-        return x * (x.square().mean(-1, keepdim=True) + self.EPS).rsqrt() * _first(x, self.weight)[0]
+        return x * (x.square().mean(-1, keepdim=True) + self.EPS).rsqrt() * _first(x, self.weight)
 
     @torch.no_grad()
     def project_(self) -> None:
         """Bring the weight back to its length."""
         self.weight.copy_(unit(self.weight) * math.sqrt(self.weight.shape[-1]))
-
-
-class ResidualBlock(HasBatchStats):
-    """Adds to x a perceptron's output, which has a batch norm before each activation: FlashSAC."""
-
-    # x <- x + relu(BN(U relu(BN(U x)))), with U of unit rows (Kim et al. 2026).
-    def __init__(self, size: int, activation: Activation, num_members: int | None, expansion: int = 4) -> None:
-        super().__init__()
-        sizes = (size, expansion * size, size)
-        layers: list[nn.Module] = []
-        for size_in, size_out in itertools.pairwise(sizes):
-            layers += [UnitLinear(size_in, size_out, num_members), UnitBatchNorm(size_out, num_members)]
-            layers.append(make_activation(activation, size_out, "NetParams", num_members))
-        self.layers = Chain(*layers)
-
-    def forward(self, x: Tensor, batch_stats: bool = False) -> Tensor:
-        """Map [B, size], or [E, B, size], to the same."""
-        return x + self.layers(x, batch_stats)  # type: ignore[no-any-return]  # of norms
 
 
 class HiddenLayers(HasBatchStats):
@@ -247,6 +229,23 @@ class HiddenLayers(HasBatchStats):
         return self.layers(x, batch_stats)  # type: ignore[no-any-return]  # of what the layers make
 
 
+class ResidualBlock(HiddenLayers):
+    """Adds to x a perceptron's output, which has a batch norm before each activation: FlashSAC."""
+
+    # x <- x + relu(BN(U relu(BN(U x)))), with U of unit rows (Kim et al. 2026).
+    def __init__(self, size: int, activation: Activation, num_members: int | None, expansion: int = 4) -> None:
+        def layers() -> Iterator[nn.Module]:
+            for size_in, size_out in itertools.pairwise((size, expansion * size, size)):
+                yield from (UnitLinear(size_in, size_out, num_members), UnitBatchNorm(size_out, num_members))
+                yield make_activation(activation, size_out, "NetParams", num_members)
+
+        super().__init__(layers(), size)
+
+    def forward(self, x: Tensor, batch_stats: bool = False) -> Tensor:
+        """Map [B, size], or [E, B, size], to the same."""
+        return x + super().forward(x, batch_stats)
+
+
 class SideBySide(nn.ModuleList):
     """Modules of the same input, with their outputs one after the other."""
 
@@ -259,8 +258,19 @@ def make_layers(
     norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None = None
 ) -> Iterator[nn.Module]:  # fmt: skip
     """Yield the hidden layers of a `norm` of `NetParams`; `sizes` are the features of the input and of each layer."""
-    make = {"unit_lerp": _lerp_layers, "unit_residual": _residual_layers}.get(norm, _normed_layers)
-    return make(norm, sizes, activation, num_members)
+    size_in, *widths = sizes
+    if norm == "unit_lerp":
+        size = widths[0]
+        scale = math.sqrt(2 / size)
+        yield from (Unit(SHIFT), UnitLinear(size_in + 1, size, num_members), Scaler(size, scale, scale, num_members))
+        yield Unit()
+        yield from (LerpBlock(size, len(widths), activation, num_members) for size in widths)
+    elif norm == "unit_residual":
+        yield from (UnitBatchNorm(size_in, num_members), UnitLinear(size_in, widths[0], num_members))
+        yield from (ResidualBlock(size, activation, num_members) for size in widths)
+        yield UnitRMSNorm(widths[-1], num_members)
+    else:
+        yield from _normed_layers(norm, sizes, activation, num_members)
 
 
 def make_output(norm: str, in_features: int, num_outputs: int, num_members: int | None = None) -> nn.Module:
@@ -290,25 +300,6 @@ def _normed_layers(
         yield from reversed(after) if is_before else after
 
 
-def _lerp_layers(
-    norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None
-) -> Iterator[nn.Module]:  # fmt: skip
-    size, num_blocks = sizes[1], len(sizes) - 1
-    scale = math.sqrt(2 / size)
-    yield from (Unit(SHIFT), UnitLinear(sizes[0] + 1, size, num_members), Scaler(size, scale, scale, num_members))
-    yield Unit()
-    yield from (LerpBlock(size, num_blocks, activation, num_members) for _ in range(num_blocks))
-
-
-def _residual_layers(
-    norm: str, sizes: Sequence[int], activation: Activation, num_members: int | None
-) -> Iterator[nn.Module]:  # fmt: skip
-    size = sizes[1]
-    yield from (UnitBatchNorm(sizes[0], num_members), UnitLinear(sizes[0], size, num_members))
-    yield from (ResidualBlock(size, activation, num_members) for _ in sizes[1:])
-    yield UnitRMSNorm(size, num_members)
-
-
 def has_unit_rows(norm: str | None) -> TypeGuard[str]:
     """Return whether the weights of each unit have length 1, with this `norm` of `NetParams`."""
     return norm is not None and norm.startswith("unit")
@@ -328,8 +319,6 @@ def _shape(num_features: int, num_members: int | None) -> tuple[int, ...]:
     return (num_features,) if num_members is None else (num_members, 1, num_features)
 
 
-def _first(x: Tensor, *tensors: Tensor) -> Sequence[Tensor]:
-    """Return tensors of the members that x has, if they are of several: [E, ...] of the first E."""
-    if tensors[0].dim() == 3 and len(x) < len(tensors[0]):
-        return [tensor[: len(x)] for tensor in tensors]
-    return tensors
+def _first(x: Tensor, tensor: Tensor) -> Tensor:
+    """Return a layer's tensor for x: of the first E members, if x [E, B, F] has fewer than the layer."""
+    return tensor[: len(x)] if tensor.dim() == 3 and len(x) < len(tensor) else tensor

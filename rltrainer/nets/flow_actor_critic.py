@@ -43,17 +43,9 @@ class FlowActorCritic(ContinuousActorCritic):
 
     def _make_networks(self, net: NetParams, critic_net: NetParams) -> None:
         size = self.chunk_length * len(self.action_low)
-        self.actor, self.flow = self._make_field(net, size), self._make_field(net, size + 1)
+        self.actor, self.flow = (VectorField(self.observation_space, net, n, size) for n in (size, size + 1))
         chunks = spaces.Box(-1.0, 1.0, (size,))
         self.critic = Critic(self.observation_space, chunks, critic_net, self.num_critics, self.num_outputs)
-
-    def _make_field(self, net: NetParams, num_inputs: int) -> "VectorField":
-        encoder = Encoder(self.observation_space, net)
-        layers = net.hidden_layers(encoder.out_features + num_inputs)
-        return VectorField(encoder, layers, self._make_head(layers.out_features, len(self.action_low)))
-
-    def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
-        return Linear(in_features, self.chunk_length * num_actions)
 
     def flow_chunk(self, obs: Tree, z: Tensor, num_steps: int) -> Tensor:
         """Return chunks [B, H A] from noise, by Euler steps along the flow: x += flow(obs, x, t) / num_steps."""
@@ -87,14 +79,16 @@ class FlowActorCritic(ContinuousActorCritic):
 
 
 class VectorField(nn.Module):
-    """A vector for each observation and further numbers, such as noise and time."""
+    """A vector [B, size] for each observation and `num_inputs` further numbers, such as noise and time."""
 
-    def __init__(self, encoder: Encoder, layers: nn.Module, head: nn.Module) -> None:
+    def __init__(self, observation_space: Space, net: NetParams, num_inputs: int, size: int) -> None:
         super().__init__()
-        self.encoder, self.layers, self.head = encoder, layers, head
+        self.encoder = Encoder(observation_space, net)
+        self.layers = net.hidden_layers(self.encoder.out_features + num_inputs)
+        self.head = Linear(self.layers.out_features, size)
 
     def forward(self, obs: Tree, *numbers: Tensor) -> Tensor:
-        """Return vectors [B, F] for normalised observations [B, ...] and numbers [B, ...]."""
+        """Return vectors [B, size] for normalised observations [B, ...] and numbers [B, ...]."""
         return self.velocity(self.encoder(obs), *numbers)
 
     def velocity(self, features: Tensor, *numbers: Tensor) -> Tensor:

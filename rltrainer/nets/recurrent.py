@@ -224,21 +224,18 @@ class RecurrentPolicy(Policy):
         encoder = Encoder(self.observation_space, net)
         return RecurrentEncoder(encoder, make_cell, checked(name, "cell_size", cell_size, PositiveInt))
 
-    def state_before(self, obs: Tree, state: Tensor | None) -> Tensor:
-        """Return the memory before observations, a tree [N, ...]: the given one, or the one at an episode's start."""
-        return self.initial_state(len(leaves(obs)[0])) if state is None else state
-
     def initial_state(self, num_envs: int) -> Tensor:
         """Return zeros [num_envs, S]."""
         size = sum(part.cell.memory_size for part in self.memories())
         return torch.zeros(num_envs, size, device=self.device)
 
-    def next_state(self, obs: Tree, state: Tensor, begins: Tensor | None = None) -> Tensor:
+    def next_state(self, obs: Tree, state: Tensor | None, begins: Tensor | None = None) -> Tensor:
         """Return the memory after each observation [L * N, S], given the memory before the first row [N, S].
 
         The normalised observations, a tree [L * N, ...], are L of each of N envs, time first. `begins` [L, N] bool
-        marks the starts of episodes; None is one row without a start.
+        marks the starts of episodes; None is one row without a start. A `state` of None starts an episode.
         """
+        state = self.initial_state(len(leaves(obs)[0])) if state is None else state
         if begins is None:
             begins = torch.zeros(1, len(state), dtype=torch.bool, device=state.device)
         memories, state = self.memories(), state.to(self.weight_dtype)

@@ -69,7 +69,7 @@ class RecurrentActorCritic(RecurrentPolicy):
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Advance the memory [N, S], and sample actions [N, ...] or take the likeliest ones."""
-        state = self.next_state(obs, self.state_before(obs, state))
+        state = self.next_state(obs, state)
         distribution = self.distribution(state, mask)
         action = distribution.sample(generator) if explore else distribution.mode()
         return Decision(action, state, {"log_prob": partial(distribution.log_prob, action)})

@@ -52,7 +52,7 @@ class RecurrentQNetwork(RecurrentPolicy):
         self, obs: Tree, state: Tensor | None, mask: Tensor | None, explore: bool, generator: Generator | None
     ) -> Decision:
         """Advance the memory [N, S], and take the choice of the highest value [N]."""
-        state = self.next_state(obs, self.state_before(obs, state))
+        state = self.next_state(obs, state)
         return Decision(best_choice(self.q_values(state, mask)) + self.start, state)
 
     def unscale(self, action: Tensor) -> Tensor:

@@ -96,8 +96,8 @@ ARGUMENTS: list[Row] = [
     ("rl.RecurrentActorCritic(SPACE, gym.spaces.Box(-1.0, 1.0, (2, 2)))", SpaceError, "RecurrentActorCritic.action_space: must be ~ of one axis; got "),
     *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be Discrete, or MultiDiscrete, MultiBinary or Box of one axis; got ~. Flatten it in a wrapper of the env.")
       for cls in ("Actor", "ActorCritic") for space in ("PARTS", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(-1, 1, ())", "gym.spaces.MultiBinary((2, 3))", "gym.spaces.MultiDiscrete(np.array([[2, 2], [2, 2]]))")),
-    *((f"rl.QNetwork.for_spaces(SPACE, {space})", SpaceError, "QNetwork.action_space: must be Discrete; got ~. ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box.")
-      for space in ("PARTS", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.MultiBinary(3)", "BOX")),
+    *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be Discrete; got ~. ActorCritic takes several choices at once, DeterministicActorCritic and SquashedActorCritic a Box.")
+      for cls in ("QNetwork", "RecurrentQNetwork") for space in ("PARTS", "gym.spaces.MultiDiscrete([2, 3])", "gym.spaces.MultiBinary(3)", "BOX")),
     *((f"rl.{cls}.for_spaces(SPACE, {space})", SpaceError, f"{cls}.action_space: must be a bounded Box of one axis with low < high; got ~. Give the env such a Box with gymnasium.wrappers.TransformAction, or use another policy.")
       for cls in ("DeterministicActorCritic", "SquashedActorCritic", "GaussianActorCritic", "FlowActorCritic") for space in (
         "PARTS", "DISCRETE", "gym.spaces.MultiBinary(3)", "gym.spaces.Box(-np.inf, np.inf, (2,))", "gym.spaces.Box(-1, 1, (2, 2))", "gym.spaces.Box(np.array([-1, 3]), np.array([1, 3]), dtype=np.float32)",
@@ -190,8 +190,6 @@ ARGUMENTS: list[Row] = [
     )),
     *((f"rl.BC(rl.{cls}(SPACE, {space}))", ParamsError, f"BC.policy: must be a policy with a `distribution` and an `actor`; got {cls}. Build it with Actor.for_envs")
       for cls, space in (("QNetwork", "DISCRETE"), ("DeterministicActorCritic", "BOX"))),
-    *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, {space}))", ParamsError, f"{name}.policy: must ~; got RecurrentActorCritic")
-      for name, space in (*((name, "DISCRETE") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "BC")), ("SAC", "BOX"))),
     *((f"rl.{name}({policy}, rl.{wrong}())", ParamsError, f"{name}.params: must be of class {own}Params; got {wrong}[gam~({wrong}). Write {own}Params(lr=..., ...).$") for name, own, policy, wrong in (
         *(("PPO", "PPO", "policy", wrong) for wrong in ("A2CParams", "AlgorithmParams")), ("TD3BC", "TD3BC", "rl.DeterministicActorCritic(SPACE, BOX)", "TD3Params"),
         ("TD3", "TD3", "rl.DeterministicActorCritic(SPACE, BOX)", "SACParams"), ("DoubleDQN", "DQN", "rl.QNetwork(SPACE, DISCRETE)", "OffPolicyParams"),
@@ -247,8 +245,20 @@ ARGUMENTS: list[Row] = [
     ("rl.CalQL(rl.SquashedActorCritic(SPACE, BOX, normalize_reward=True))", ParamsError, "CalQL.policy.normalize_reward: must be False: returns of the data are in the rewards' own scale; got True (bool)"),
     *((f"rl.{name}(rl.{name}.policy_class(SPACE, BOX)).update(rl.ReplayBuffer.from_arrays(**arrays).sample(2))", ReplayBufferError, f"{name}.update.transitions: have no {what}. Draw transitions by algorithm.sample(buffer, batch_size), or call update_from.")
       for name, what in (("CalQL", "returns to go"), ("ReBRAC", "next actions of the data"))),
-    ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=3), rl.FQLParams(chunk_length=3)).update(rl.ReplayBuffer.from_arrays(**arrays).sample(2))", ReplayBufferError, "FQL.update.transitions: must have chunks of 3 actions; got actions [2, 1]. Draw transitions by"),
+    *((f"rl.{policy}.act(torch.zeros(1, 3))", ParamsError, f"{policy.partition('(')[0]}.act: must be given a state; got None (NoneType). Begin each episode with policy.initial_state(num_envs).")
+      for policy in ("FlowActorCritic(SPACE, BOX, chunk_length=2)", "RecurrentActorCritic(SPACE, BOX)")),
+    *((f"rl.{name}(rl.RecurrentActorCritic(SPACE, BOX))", ParamsError, f"{name}.policy: must be of class ~; got RecurrentActorCritic") for name in ("PPO", "A2C", "IMPALA", "TRPO", "REINFORCE", "DQN", "SAC")),
+    ("rl.BC(rl.RecurrentActorCritic(SPACE, BOX))", ParamsError, "BC.policy: must have no memory, as BC updates from single steps; got RecurrentActorCritic. RecurrentPPO trains policies with memory."),
+    *((f"r = rl.RecurrentPPO(rl.RecurrentActorCritic.for_envs(envs)); rl.OnPolicyTrainer(r, rl.OnPolicyTrainerParams(training_collector=rl.Collector(r.policy, envs), **fields{more}))", ParamsError, f"RecurrentPPO{text}") for more, text in (
+        ("", ".batch_size: must be a multiple of 10, the steps of each env in a rollout, as a minibatch is whole envs; got 64 (int). None takes all envs."),
+        (" | {'collection_step_num_env_steps': None, 'collection_step_num_episodes': 4}", ": rollouts must be of one length for batch_size=64. Collect env steps, not episodes, and with a Collector; or let batch_size=None take all envs."),
+    )),
     ("rl.FlowActorCritic(SPACE, BOX, chunk_length=0)", ParamsError, f"FlowActorCritic.chunk_length: {COUNT}; got 0 (int)"),
+    ("rl.PQN(rl.RecurrentQNetwork(SPACE, DISCRETE))", ParamsError, "PQN.policy: must be of class QNetwork; got RecurrentQNetwork. Build it with QNetwork.for_envs(envs)."),
+    ("rl.RecurrentPQN(rl.RecurrentQNetwork(SPACE, DISCRETE)).check_batch_size(10, 6, 3)", ParamsError, "RecurrentPQN.batch_size: must be a multiple of 6, the steps of each env in a rollout, as a minibatch is whole envs; got 10 (int). None takes all envs."),
+    ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=3), rl.FQLParams(chunk_length=3)).prepare(rl.ReplayBuffer.from_arrays(**arrays | {'truncations': [0, 1, 0, 0]}))", ReplayBufferError, "FQLParams.chunk_length: must be at most 2, the longest trajectory of the data; got 3 (int)"),
+    ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=2), rl.FQLParams(chunk_length=2)).update(filled(action_space=BOX).sample(3))", ReplayBufferError, "FQL.update.transitions: must have chunks of 2 actions; got actions [3, 1]. Draw transitions by algorithm.sample(buffer, batch_size), or call update_from."),
+    ("rl.OfflineRecipe(algorithm='fql', data=filled(action_space=BOX), params=rl.FQLParams(), policy={'chunk_length': 2})", ParamsError, "OfflineRecipe.policy: has no option 'chunk_length'"),
     ("rl.FQL(rl.FlowActorCritic(SPACE, BOX, chunk_length=2))", ParamsError, "FQLParams.chunk_length: must be 2, as in the policy; got 1 (int). Write FlowActorCritic(..., chunk_length=1)."),
     ("rl.FQLParams(chunk_length=4, n_step=3)", ParamsError, "FQLParams.n_step: must be left out; got 3 (int). With chunks, targets look chunk_length steps ahead."),
     ("rl.RND(rl.RND(ppo))", ParamsError, "RND.algorithm: must be another on-policy algorithm; got "),

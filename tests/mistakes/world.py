@@ -107,10 +107,10 @@ def replay(cls: Any = rl.ReplayBuffer, **given: Any) -> Any:
     return cls(**{"capacity": 10, "observation_space": SPACE, "action_space": DISCRETE} | given)
 
 
-def filled() -> Any:
+def filled(action_space: Any = DISCRETE) -> Any:
     """Return a buffer with a step."""
-    obs, no, buffer = np.zeros((1, 3), np.float32), np.zeros(1, bool), replay()
-    buffer.add(obs, np.zeros(1, int), np.ones(1), obs, no, no)
+    obs, no, buffer = np.zeros((1, 3), np.float32), np.zeros(1, bool), replay(action_space=action_space)
+    buffer.add(obs, np.zeros((1, *action_space.shape), action_space.dtype), np.ones(1), obs, no, no)
     return buffer
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams, joined_obs
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.functional.losses import project
 from rltrainer.nets import CategoricalActorCritic
@@ -33,30 +32,17 @@ class CategoricalSAC(SAC):
     policy_class = CategoricalActorCritic
     params_class = CategoricalSACParams
     policy: CategoricalActorCritic
-    critic_norm: ClassVar[str]
-    """The `norm` that critics take from their `NetParams`."""
+    target_entropy_per_dimension = -0.5
+    recommended_steps_per_sample, recommended_num_warmup_steps = 2.0, 5000  # both papers
     critic_part: ClassVar[type[nn.Module]] = nn.Module
-    """A class of module that such critics hold."""
-
-    def __init__(self, policy: CategoricalActorCritic, params: CategoricalSACParams | None = None) -> None:
-        super().__init__(policy, params)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.XQC.recommended(envs)`."""
-        # Two gradient steps of 256 transitions per sample, after 5,000 random samples (both papers).
-        fields = super().recommended(envs)
-        return {**fields, "update_step_num_gradient_steps_per_sample": 2.0, "warmup_num_env_steps": 5000}
+    """A class of module that critics hold with the norm of `policy_options`."""
 
     def check_critics(self, policy: Any) -> None:
         """Raise a `ParamsError` if the critics are built of other parts than the algorithm's."""
         if not any(isinstance(part, self.critic_part) for part in policy.critic.modules()):
-            rule = f"must have norm={self.critic_norm!r}. Give it to net, and to critic_net."
+            norm = self.policy_options["critic_net"].norm
+            rule = f"must have norm={norm!r}. Give it to net, and to critic_net."
             raise ParamsError(f"{type(self).__name__}.policy: NetParams of its critics {rule}")
-
-    def default_target_entropy(self) -> float:
-        """Return half of minus the number of action dimensions."""
-        return super().default_target_entropy() / 2
 
     def critic_step(self, batch: Transitions, noise: SACNoise) -> tuple[Tensor, Tensor]:
         """Return the cross-entropies of target and prediction, summed over critics, and their mean [B]."""

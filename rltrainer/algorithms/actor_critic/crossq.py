@@ -8,7 +8,6 @@ from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams, joined_obs
 from rltrainer.algorithms.algorithm import Betas
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.nets import NetParams, SquashedActorCritic
 from rltrainer.nets.blocks import has_batch_norm
@@ -44,15 +43,10 @@ class CrossQ(SAC):
     }
     has_target = False
     uses_batch_stats = True
+    recommended_num_warmup_steps = 5000  # the authors' train.py
 
     def __init__(self, policy: SquashedActorCritic, params: CrossQParams | None = None) -> None:
         super().__init__(policy, params)
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.CrossQ.recommended(envs)`."""
-        # A gradient step of 256 transitions per sample, after 5,000 random samples (the authors' train.py).
-        return {**super().recommended(envs), "warmup_num_env_steps": 5000}
 
     def check_critics(self, policy: SquashedActorCritic) -> None:
         """Raise a `ParamsError` if the critics have several outputs, or no batch norm."""

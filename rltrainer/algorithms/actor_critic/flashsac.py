@@ -13,7 +13,6 @@ from rltrainer.nets import CategoricalActorCritic, NetParams
 from rltrainer.nets.blocks import ResidualBlock
 from rltrainer.nets.distributions import SquashedGaussian
 from rltrainer.schedules import CosineSchedule
-from rltrainer.spaces import leaf_shape
 from rltrainer.types import Transitions, UpdateResult
 from rltrainer.validation.field_rules import PositiveFloat, PositiveInt, Scheduled, UnitFloat
 
@@ -49,12 +48,13 @@ class FlashSAC(CategoricalSAC):
     params_class = FlashSACParams
     params: FlashSACParams
     uses_batch_stats = True
+    target_entropy_per_dimension = 0.5 * math.log(2 * math.pi * math.e * 0.15**2)
     policy_options: ClassVar[dict[str, Any]] = {
         "net": NetParams(norm="unit_residual", hidden_sizes=(128, 128)),
         "critic_net": NetParams(norm="unit_residual", hidden_sizes=(256, 256)),
         "smooth_log_std": True, "noise_repeat": 16, "normalize_reward": True,
     }  # fmt: skip
-    critic_norm, critic_part = "unit_residual", ResidualBlock
+    critic_part = ResidualBlock
 
     def __init__(self, policy: CategoricalActorCritic, params: FlashSACParams | None = None) -> None:
         super().__init__(policy, params)
@@ -69,10 +69,6 @@ class FlashSAC(CategoricalSAC):
             collection_step_num_env_steps=num_envs, batch_size=batch_size,
             update_step_num_gradient_steps_per_sample=rate, warmup_num_env_steps=warmup,
         )  # fmt: skip
-
-    def default_target_entropy(self) -> float:
-        """Return A log(2 pi e 0.15^2) / 2, of A action dimensions."""
-        return 0.5 * leaf_shape(self.policy.action_space)[0] * math.log(2 * math.pi * math.e * 0.15**2)
 
     def gradient_step(self, batch: Transitions, noise: SACNoise) -> UpdateResult:
         """Train actor and temperature if it is their turn, then the critics by the new actor."""

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from rltrainer.algorithms.actor_critic.sac import SAC, SACNoise, SACParams
-from rltrainer.algorithms.recommended import OffPolicyFields, VectorEnv
 from rltrainer.errors import ParamsError
 from rltrainer.nets import SquashedActorCritic
 from rltrainer.types import Transitions
@@ -40,6 +39,7 @@ class REDQ(SAC):
 
     params_class = REDQParams
     params: REDQParams
+    recommended_steps_per_sample, recommended_num_warmup_steps = 20.0, 5000  # the paper's appendix A
 
     def __init__(self, policy: SquashedActorCritic, params: REDQParams | None = None) -> None:
         super().__init__(policy, params)
@@ -47,13 +47,6 @@ class REDQ(SAC):
             rule = f"must be at least num_target_critics ({self.params.num_target_critics})"
             raise ParamsError.about("REDQ.policy", "num_critics", rule, policy.num_critics)
         self.num_critic_steps = torch.zeros((), dtype=torch.int64)  # in its files whatever the interval
-
-    @classmethod
-    def recommended(cls, envs: VectorEnv) -> OffPolicyFields:
-        """Return fields of `OffPolicyTrainerParams` that train well: `**rl.REDQ.recommended(envs)`."""
-        # 20 gradient steps of 256 transitions per sample, after 5,000 random samples (the paper's appendix A).
-        fields = super().recommended(envs)
-        return {**fields, "update_step_num_gradient_steps_per_sample": 20.0, "warmup_num_env_steps": 5000}
 
     def sample_noise(self, batch: Transitions) -> REDQNoise:
         """Sample the noise of the actions and the members of the target."""

@@ -82,6 +82,8 @@ class SAC(OffPolicyAlgorithm):
     occasional_metrics = ("actor_loss", "entropy", "temperature")  # if the actor takes fewer steps
     has_target: ClassVar[bool] = True
     """False if targets come from the critics themselves."""
+    target_entropy_per_dimension: ClassVar[float] = -1.0
+    """The default of `target_entropy`, for each number of an action (appendix D)."""
 
     def __init__(self, policy: SquashedActorCritic, params: SACParams | None = None) -> None:
         super().__init__(policy, params)
@@ -106,8 +108,8 @@ class SAC(OffPolicyAlgorithm):
             raise ParamsError.about(f"{type(self).__name__}.policy", "num_outputs", "must be 1", policy.num_outputs)
 
     def default_target_entropy(self) -> float:
-        """Return minus the number of action dimensions (appendix D)."""
-        return -float(leaf_shape(self.policy.action_space)[0])
+        """Return the target entropy that params leave to the algorithm."""
+        return leaf_shape(self.policy.action_space)[0] * self.target_entropy_per_dimension
 
     def sample_noise(self, batch: Transitions) -> SACNoise:
         """Sample the noise of the current and the next action."""

@@ -33,7 +33,7 @@ class SimbaV2(CategoricalSAC):
         "critic_net": NetParams(norm="unit_lerp", hidden_sizes=(512, 512)),
         "smooth_log_std": True, "normalize_obs": True, "normalize_reward": True,
     }  # fmt: skip
-    critic_norm, critic_part = "unit_lerp", LerpBlock
+    critic_part = LerpBlock
 
     def __init__(self, policy: CategoricalActorCritic, params: SimbaV2Params | None = None) -> None:
         super().__init__(policy, params)

@@ -36,7 +36,7 @@ class XQC(CategoricalSAC):
         "normalize_reward": True, "limit_returns": False,
     }  # fmt: skip
     uses_batch_stats = True
-    critic_norm, critic_part = "unit_batch", BatchNorm
+    critic_part = BatchNorm
 
     def __init__(self, policy: CategoricalActorCritic, params: XQCParams | None = None) -> None:
         super().__init__(policy, params)

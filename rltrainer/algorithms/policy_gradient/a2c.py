@@ -15,7 +15,6 @@ from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import explained_variance, standardize, weighted_mean
 from rltrainer.functional.moments import standardized
-from rltrainer.functional.returns import gae
 from rltrainer.nets import ActorCritic
 from rltrainer.nets.distributions import Distribution
 from rltrainer.schedules import ScheduledValue
@@ -83,12 +82,7 @@ class A2C(OnPolicyAlgorithm):
 
     def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> OnPolicyBatch:
         """Return a batch with advantages and returns, given V(obs) and V(next_obs) [T, N]."""
-        obs = self.policy.normalize(rollout.obs)
-        reward = self.policy.scale_reward(rollout.reward)
-        gamma, lambda_ = self.params.gamma, self.params.gae_lambda
-        advantage, return_ = gae(reward, value, next_value, rollout.terminated, rollout.ends, gamma, lambda_)
-        weight, log_prob = rollout.valid.to(value.dtype), torch.zeros_like(value)
-        return OnPolicyBatch(obs, rollout.action, advantage, return_, value, log_prob, weight, rollout.extra)
+        return self.with_advantages(rollout, value, next_value, self.params.gae_lambda)
 
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on policy loss + value_coef * value loss - entropy_coef * entropy."""

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from rltrainer.algorithms.algorithm import AlgorithmParams
@@ -12,7 +11,6 @@ from rltrainer.algorithms.on_policy_algorithm import OnPolicyAlgorithm
 from rltrainer.algorithms.q_learning.dqn import chosen
 from rltrainer.algorithms.recommended import OnPolicyFields, VectorEnv, look_at
 from rltrainer.functional.losses import weighted_mean
-from rltrainer.functional.returns import gae
 from rltrainer.nets import EpsilonGreedy, NetParams, QNetwork
 from rltrainer.schedules import LinearSchedule
 from rltrainer.types import Rollout, UpdateResult
@@ -76,12 +74,7 @@ class PQN(OnPolicyAlgorithm):
 
     def samples(self, rollout: Rollout, value: Tensor, next_value: Tensor) -> OnPolicyBatch:
         """Return a batch with returns, given max_a Q(obs, a) and max_a Q(next_obs, a) [T, N]."""
-        policy, params = self.policy, self.params
-        reward, weight = policy.scale_reward(rollout.reward), rollout.valid.to(value.dtype)
-        steps = reward, value, next_value, rollout.terminated, rollout.ends
-        advantage, return_ = gae(*steps, params.gamma, params.td_lambda)
-        obs, nothing = policy.normalize(rollout.obs), torch.zeros_like(value)
-        return OnPolicyBatch(obs, rollout.action, advantage, return_, value, nothing, weight, rollout.extra)
+        return self.with_advantages(rollout, value, next_value, self.params.td_lambda)
 
     def gradient_step(self, batch: OnPolicyBatch) -> UpdateResult:
         """Take one step on (G - Q(obs, action))^2 (algorithm 1)."""

@@ -10,14 +10,15 @@ from tests import batches
 
 
 class FixedCritic(nn.Module):
-    """Says the same of every observation and action."""
+    """Says the same of every observation and action; remembers what it was asked, and with which statistics."""
 
     def __init__(self, q: Any, of_samples: Any = None) -> None:
         super().__init__()
         self.q, self.of_samples = torch.as_tensor(q, dtype=torch.float32), torch.as_tensor(of_samples or [])
-        self.encoder = nn.Identity()
+        self.encoder, self.asked = nn.Identity(), list[Any]()
 
-    def forward(self, obs: Tensor, action: Tensor, num_members: int | None = None) -> Tensor:
+    def forward(self, obs: Tensor, action: Tensor, num_members: int | None = None, batch_stats: bool = False) -> Tensor:
+        self.asked.append((obs, action, batch_stats))
         return self.q[:num_members]
 
     def values(self, features: Tensor, action: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Categorical critics: targets, losses and the batch of both observations."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -11,9 +11,9 @@ from torch import Tensor
 
 import rltrainer as rl
 from rltrainer.algorithms.actor_critic.categorical_sac import CategoricalSAC, CategoricalSACParams
+from rltrainer.nets.normalizer import RewardScaler
 from tests.fakes import OBS_SPACE
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, FixedDistribution, batch
-from tests.unit.algorithms.actor_critic.test_crossq import Recorder
 from tests.unit.collect.test_collector import BOX
 
 # Of the atoms -1, 0, 1, with means .2 and -.1.
@@ -33,8 +33,7 @@ def make(cls: Any = CategoricalSAC, **params: Any) -> Any:
 def test_the_target_is_the_distribution_of_the_lower_mean_with_the_entropy() -> None:
     algorithm, data = make(), batch([0.5, 0.5], [0.9, 0.0])
     logits = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]).unsqueeze(1).repeat(1, 2, 1).requires_grad_()
-    algorithm.critic = FixedCritic(0)
-    algorithm.critic.q = logits
+    algorithm.critic = FixedCritic(logits)
     noise = algorithm.sample_noise(data)
     target = algorithm.target(data, algorithm.target_critic(None, None), torch.full((2,), -1.0), noise)
     # The atoms -.22, .68 and 1.58, which is clipped to 1, have .3, .5 and .2; where the episode ended all are at .5.
@@ -61,39 +60,32 @@ def test_both_networks_see_both_observations_in_one_batch() -> None:
     class Joint(CategoricalSAC):
         uses_batch_stats = True
 
-        def check_critics(self, policy: Any) -> None:
-            pass
-
     algorithm, data = make(Joint), batch([0.5, 0.5], [0.9, 0.0])
     logits = torch.zeros(2, 4, 3)  # of [s; s'], of two critics
     logits[:, 2:] = PROBABILITY.log().unsqueeze(1)
-    algorithm.critic, algorithm.target_critic = Recorder(logits), Recorder(logits)
+    algorithm.critic, algorithm.target_critic = FixedCritic(logits), FixedCritic(logits)
     loss, error = algorithm.critic_step(data, algorithm.sample_noise(data))
     assert float(loss) == pytest.approx(2 * 1.098612)
     assert error.tolist() == pytest.approx([1.098612] * 2)
-    asked: list[tuple[Any, ...]] = [((4, 2), (4, 1), True)]
-    assert (algorithm.critic.asked, algorithm.target_critic.asked) == (asked, asked)
+    for obs, action, batch_stats in algorithm.critic.asked + algorithm.target_critic.asked:
+        assert (obs.shape, action.shape, batch_stats) == ((4, 2), (4, 1), True)
 
 
 def test_the_standard_deviation_has_smooth_limits() -> None:
-    options: dict[str, Any] = {"hidden_sizes": (), "smooth_log_std": True}
-    policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, **options)
-    assert isinstance(policy.actor[2].linear.weight, Tensor)
-    found = []
+    policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, hidden_sizes=(), smooth_log_std=True)
+    found, bias = list[float](), cast(Tensor, policy.actor[2].linear.bias)
     for raw in (0.0, 1.0, -1.0):
-        torch.nn.init.constant_(policy.actor[2].linear.bias, raw)
+        torch.nn.init.constant_(bias, raw)
         found.append(float(policy.distribution(torch.zeros(1, 2)).log_std.detach()))
     assert found == pytest.approx([-4.0, 0.569565, -8.569565], abs=1e-6)
 
 
 def test_rewards_are_scaled_so_that_returns_lie_within_the_atoms() -> None:
-    for options, expected in (({}, 1.0), ({"limit_returns": False}, 4.0)):
-        policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, normalize_reward=True, **options)
-        assert policy.reward_normalizer is not None
-        policy.reward_normalizer.moments.var.fill_(0.25)
-        if policy.reward_normalizer.limit is not None:
-            policy.reward_normalizer.largest.fill_(10.0)
-        assert float(policy.scale_reward(torch.tensor(2.0))) == pytest.approx(expected)
+    limits: dict[bool, float | None] = {True: 7.0, False: None}
+    for limit_returns, expected in limits.items():
+        options: Any = {"normalize_reward": True, "limit_returns": limit_returns, "v_min": -7.0}
+        policy = rl.CategoricalActorCritic.for_spaces(OBS_SPACE, BOX, **options)
+        assert cast(RewardScaler, policy.reward_normalizer).limit == expected
 
 
 def test_the_networks_of_xqc_are_as_large_as_the_papers() -> None:

@@ -1,6 +1,5 @@
 """FQE: the values of fixed policies in a chain that can be solved by hand, and what it leaves alone."""
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,16 +8,16 @@ import pytest
 import torch
 
 import rltrainer as rl
-from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
+from tests.unit.algorithms.actor_critic.by_hand import batch
 
 OBS = gym.spaces.Box(0, 9, (1,), np.float32)
 CHOICES, BOX = gym.spaces.Discrete(2, start=1), gym.spaces.Box(-2, 2, (1,), np.float32)
 
 
-def always(action: Any) -> Any:
+def always(action: Any, **options: Any) -> Any:
     """Return a policy that takes one action: a choice, or a number of the Box."""
     policy: Any = (rl.QNetwork if isinstance(action, int) else rl.DeterministicActorCritic).for_spaces(
-        OBS, CHOICES if isinstance(action, int) else BOX, hidden_sizes=()
+        OBS, CHOICES if isinstance(action, int) else BOX, hidden_sizes=(), **options
     )
     last = policy.critic[2] if isinstance(action, int) else policy.actor[2][0]
     with torch.no_grad():
@@ -40,7 +39,7 @@ def chain(action_space: Any) -> rl.ReplayBuffer:
 
 
 @pytest.mark.parametrize(("good", "bad"), [(2, 1), (1.0, -1.0)])
-def test_values_of_a_chain(good: Any, bad: Any, tmp_path: Path) -> None:
+def test_values_of_a_chain(good: Any, bad: Any) -> None:
     for action, expected in ((good, 1.5), (bad, 0.0)):  # 1 + .5 * 1
         rl.seed(0)
         policy = always(action)
@@ -52,42 +51,32 @@ def test_values_of_a_chain(good: Any, bad: Any, tmp_path: Path) -> None:
         assert fqe.initial_value(data) == pytest.approx(expected, abs=0.1)
         assert fqe.value(np.ones((1, 1), np.float32)).tolist() == pytest.approx([min(expected, 1.0)], abs=0.1)
         assert all(torch.equal(before[name], value) for name, value in policy.named_parameters())
-    fqe.save(tmp_path / "fqe.safetensors")
-    loaded: Any = rl.load(tmp_path / "fqe.safetensors")
-    assert loaded.initial_value(data) == fqe.initial_value(data)
 
 
-def test_the_target_by_hand() -> None:
-    policy = rl.ActorCritic.for_spaces(OBS, CHOICES, hidden_sizes=(8,), normalize_obs=True, normalize_reward=True)
+class OfChoices(torch.nn.Module):
+    """Values of the two choices, whatever is seen."""
+
+    def __init__(self, *q: float) -> None:
+        super().__init__()
+        self.q = torch.tensor(q)
+
+    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        return (action @ self.q).unsqueeze(0)
+
+
+def test_the_target_by_hand_has_the_policys_next_action_and_unscaled_rewards() -> None:
+    policy = always(2, normalize_obs=True, normalize_reward=True)
     fqe: Any = rl.FQE(policy)
-    fqe.critic, fqe.target_critic = FixedCritic([[1.0]]), FixedCritic([[3.0]])
+    fqe.critic, fqe.target_critic = OfChoices(1.0, 5.0), OfChoices(7.0, 3.0)
     fqe.optimizer.step = fqe.target_critic.update = lambda _: None
     data = batch([10.0], [0.5])
     data.obs, data.next_obs, data.action = torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([1])
     result = fqe._step(data, None)
-    # 10 + .5 * 3 - 1: rewards are in their own scale, although the training of the policy scales them.
+    # 10 + .5 * 3 - 1, although the training of the policy scales rewards.
     assert (result.td_error.tolist(), float(result.metrics["loss"])) == ([10.5], 110.25)
     before = policy.state_dict()
     fqe.prepare(chain(CHOICES))
     assert all(torch.equal(value, policy.state_dict()[name]) for name, value in before.items() if value is not None)
-
-
-class OfChoices(torch.nn.Module):
-    """Values 1 and 3 of the two choices, whatever is seen."""
-
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        return (action @ torch.tensor([1.0, 3.0])).unsqueeze(0)
-
-    def update(self, online: torch.nn.Module) -> None:
-        pass
-
-
-def test_the_next_action_is_the_policys() -> None:
-    fqe: Any = rl.FQE(always(2))
-    fqe.critic, fqe.target_critic, fqe.optimizer.step = OfChoices(), OfChoices(), lambda _: None
-    data = batch([10.0], [0.5])
-    data.obs, data.next_obs, data.action = torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([1])
-    assert fqe._step(data, None).td_error.tolist() == [10.5]  # 10 + .5 * 3 - 1
 
 
 def test_initial_observations() -> None:

@@ -10,7 +10,6 @@ import rltrainer as rl
 from rltrainer.algorithms import OnPolicyBatch
 from rltrainer.algorithms.sequences import Sequences
 from rltrainer.envs.tensors.classic_control import MountainCar
-from rltrainer.errors import ParamsError
 from rltrainer.types import DenseRollout
 from tests.fakes import counting_envs
 from tests.unit.envs.scripted import SEED, ScriptedVectorEnv
@@ -167,19 +166,3 @@ def test_envs_in_which_nothing_happened_are_left_out(batch_size: int, num_steps:
     assert sorted(counted) == [1, 3]
     rollout.valid[:] = False
     assert algorithm.update(rollout, 8, 3).num_gradient_steps == 0
-
-
-def params(collector: rl.Collector, **options: Any) -> rl.OnPolicyTrainerParams:
-    return rl.OnPolicyTrainerParams(training_collector=collector, max_epochs=1, epoch_num_steps=40, **options)
-
-
-def test_a_batch_size_that_splits_an_env_is_refused_before_training() -> None:
-    algorithm, rollout = collected()
-    text = r"^Recorder.batch_size: must be a multiple of 8, the steps of each env in a rollout, .*; got 12 \(int\)"
-    with pytest.raises(ParamsError, match=text):
-        algorithm.update(rollout, 12, 1)
-    envs = counting_envs(4)
-    collector = rl.Collector(algorithm.policy, envs)
-    with pytest.raises(ParamsError, match=r"must be a multiple of 10, .*; got 64 \(int\). None takes all envs."):
-        params(collector, collection_step_num_env_steps=40).create_trainer(algorithm)
-    params(collector, collection_step_num_env_steps=40, batch_size=20).create_trainer(algorithm)
