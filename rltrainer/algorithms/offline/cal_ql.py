@@ -37,14 +37,13 @@ class CalQL(CQL):
             rule = "must be False: returns of the data are in the rewards' own scale"
             raise ParamsError.about("CalQL.policy", "normalize_reward", rule, True)
 
-    def prepare(self, buffer: ReplayBuffer) -> None:
-        """Prepare as other algorithms do; a `ReplayBufferError` for data without ends of trajectories."""
-        super().prepare(buffer)
+    def check_data(self, buffer: ReplayBuffer) -> None:
+        """Raise a `ReplayBufferError` if the data has no ends of trajectories."""
         found = buffer.describe()
         # Without ends the data is one long trajectory of each env, or, in another order, as many as transitions.
         if not found.num_episodes and not buffer.num_envs < found.num_unfinished < found.num_transitions:
             hint = "Mark the ends of episodes as terminated or truncated, or take CQL."
-            raise ReplayBufferError(f"CalQL.prepare.buffer: has no ends of episodes, so no returns are known. {hint}")
+            raise ReplayBufferError(f"CalQL.buffer: has no ends of episodes, so no returns are known. {hint}")
 
     def sample(self, buffer: ReplayBuffer, batch_size: int, num_batches: int | None = None) -> Transitions:
         """Return transitions for `update`: [B] or [K, B], with their returns to go in `extra`."""

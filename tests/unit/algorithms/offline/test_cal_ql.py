@@ -6,7 +6,7 @@ import torch
 
 import rltrainer as rl
 from rltrainer.errors import ReplayBufferError
-from tests.fakes import OBS_SPACE
+from tests.fakes import OBS_SPACE, counting_envs
 from tests.unit.algorithms.actor_critic.by_hand import FixedCritic, batch
 from tests.unit.algorithms.offline.test_cql import make, of_numbers
 from tests.unit.collect.test_collector import BOX
@@ -56,5 +56,10 @@ def test_data_without_ends_is_refused(ends: list[int], follows: bool) -> None:
         assert algorithm.sample(data, 8, 3).extra["return_to_go"].shape == (3, 8)
         assert algorithm.update_from(data, 8, 2).metrics
     else:
-        with pytest.raises(ReplayBufferError, match=r"CalQL.prepare.buffer: has no ends of episodes.* or take CQL"):
+        refused = r"CalQL.buffer: has no ends of episodes.* or take CQL"
+        with pytest.raises(ReplayBufferError, match=refused):
             algorithm.prepare(data)
+        mixed = rl.MixedBuffer(rl.ReplayBuffer(10, OBS_SPACE, BOX), data)
+        collector = rl.Collector(algorithm.policy, counting_envs(1, action_space=BOX), mixed)
+        with pytest.raises(ReplayBufferError, match=refused):
+            rl.OffPolicyTrainerParams(training_collector=collector).create_trainer(algorithm)
