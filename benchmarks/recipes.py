@@ -163,31 +163,41 @@ def table() -> str:
         row_cells = [f"`{name}`{mark}", f"{recipe.num_env_steps:,}", recipe.source, published, *cells]
         lines.append(f"| {' | '.join(row_cells)} |")
     lines += ["", *NOTES, "", "## Recipes of one env side by side", ""]
-    lines += ["Mean scores of the runs' test steps, where the shortest run of the env ends.", ""]
+    lines += [
+        "Mean scores of the runs' test steps where one of the recipes ends; others that ended before keep their last.",
+        "",
+    ]
     return "\n".join(lines) + "\n" + side_by_side()
 
 
 def side_by_side() -> str:
     """Compare the measured recipes of each env at equal env steps and at equal seconds; one alone has no row."""
-    lines = ["| env | at env steps | score by recipe | at seconds | score by recipe |", "|---|---|---|---|---|"]
-    by_env: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    lines = ["| env | at | mean scores by recipe |", "|---|---|---|"]
+    by_env: dict[str, dict[str, list[dict[str, list[float]]]]] = {}
     for name in rl.recipes.names():
         if found := runs_of(name):
             algorithm, _, env = name.partition("/")
-            by_env.setdefault(env, {})[algorithm] = list(found.values())
+            by_env.setdefault(env, {})[algorithm] = [run["curve"] for run in found.values()]
     for env, of_env in sorted(by_env.items()):
         if len(of_env) < 2:
             continue
-        cells = [env]
-        for axis in ("env_step", "processor_seconds"):
-            # The shortest run's: all have come so far.
-            limit = min(each["curve"][axis][-1] for runs in of_env.values() for each in runs)
-            scores = {name: np.mean([score_at(each["curve"], axis, limit) for each in runs])
-                      for name, runs in of_env.items()}  # fmt: skip
-            best = sorted(scores, key=lambda name: -scores[name])
-            cells += [f"{limit:,.0f}", ", ".join(f"{name} {scores[name]:.1f}" for name in best)]
-        lines.append(f"| {' | '.join(cells)} |")
+        for axis, unit in (("env_step", "env steps"), ("processor_seconds", "s")):
+            for limit in apart(min(curve[axis][-1] for curve in curves) for curves in of_env.values()):
+                scores = {name: np.mean([score_at(curve, axis, limit) for curve in curves])
+                          for name, curves in of_env.items()}  # fmt: skip
+                best = sorted(scores, key=lambda name: -scores[name])
+                cells = ", ".join(f"{name} {scores[name]:.1f}" for name in best)
+                lines.append(f"| {env} | {limit:,.0f} {unit} | {cells} |")
     return "\n".join(lines) + "\n"
+
+
+def apart(limits: Iterable[float]) -> list[float]:
+    """Return limits in order, without those that are less than a quarter above the one before."""
+    kept: list[float] = []
+    for limit in sorted(limits):
+        if not kept or limit > 1.25 * kept[-1]:
+            kept.append(limit)
+    return kept
 
 
 def score_at(curve: dict[str, list[float]], axis: str, limit: float) -> float:

@@ -49,11 +49,16 @@ def test_a_row_has_measured_and_published_scores(files: Path) -> None:
     assert recipes.missing([name], 5) == [(name, 4), (name, 5)]
 
 
-def test_recipes_of_an_env_are_compared_where_the_shortest_ends(files: Path) -> None:
+def test_recipes_of_an_env_are_compared_where_one_ends(files: Path) -> None:
     write("dqn/CartPole-v1", 1, 0.0, [10.0, 20.0, 500.0], 30.0)
     write("ppo/CartPole-v1", 1, 0.0, [50.0, 60.0], 10.0)
-    expected = "| CartPole-v1 | 2,000 | ppo 60.0, dqn 20.0 | 10 | ppo 60.0, dqn 10.0 |"
-    assert recipes.side_by_side().splitlines()[-1] == expected
+    assert recipes.side_by_side().splitlines()[2:] == [
+        "| CartPole-v1 | 2,000 env steps | ppo 60.0, dqn 20.0 |",
+        "| CartPole-v1 | 3,000 env steps | dqn 500.0, ppo 60.0 |",
+        "| CartPole-v1 | 10 s | ppo 60.0, dqn 10.0 |",
+        "| CartPole-v1 | 30 s | dqn 500.0, ppo 60.0 |",
+    ]
+    assert recipes.apart([30.0, 10.0, 12.0, 36.0, 40.0]) == [10.0, 30.0, 40.0]
 
 
 def test_a_run_writes_its_file(files: Path) -> None:
