@@ -340,7 +340,7 @@ def test_envs_are_listed_with_the_algorithms_of_their_recipes(capsys: Capture) -
     first, *rows = capsys.readouterr().out.splitlines()
     assert "envs that recipes are for" in first
     cartpole = next(row for row in rows if "CartPole" in row)
-    assert re.fullmatch(r"  CartPole-v1 +a2c, dqn, ppo, pqn, qrdqn, trpo", cartpole)
+    assert re.fullmatch(r"  CartPole-v1 +a2c, dqn, ppo, pqn, qrdqn, recurrent_pqn, trpo", cartpole)
     assert sum(row.count(",") + 1 for row in rows) == len(rl.recipes.names())
 
 
