@@ -33,7 +33,7 @@ BEFORE = HERE / "recipes.json"
 WEIGHTS = HERE.parent / "tests" / "compile" / "same_weights.json"
 SEEDS = range(1, 11)
 PACKED, LEAST = FILE, 3
-"""What the package holds of the runs, and how many a recipe must have."""
+"""What the package holds of the runs, and how many a recipe must have there and to be compared with others."""
 REPORT = HERE.parent / "docs/measurements/recipes.md"
 PAGE, CHOICES = HERE.parent / "docs" / "guides" / "recipes.md", "<!-- python -m benchmarks.recipes --write -->"
 """Where the docs show what `rl.train` picks: the table after this line."""
@@ -175,7 +175,7 @@ def side_by_side() -> str:
     lines = ["| env | at | mean scores by recipe |", "|---|---|---|"]
     by_env: dict[str, dict[str, list[dict[str, list[float]]]]] = {}
     for name in rl.recipes.names():
-        if found := runs_of(name):
+        if len(found := runs_of(name)) >= LEAST:
             algorithm, _, env = name.partition("/")
             by_env.setdefault(env, {})[algorithm] = [run["curve"] for run in found.values()]
     for env, of_env in sorted(by_env.items()):

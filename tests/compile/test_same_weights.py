@@ -48,6 +48,8 @@ NUM_UPDATES = 50
 
 TOLERANCE = 1e-5
 """Of a projection, after 50 to 400 steps of Adam."""
+TOLERANCES = {"trpo": 4e-5}
+"""Of others: conjugate gradients amplify what machines of other kinds round otherwise (AMD beside Intel: 2.2e-5)."""
 OF_COMPILED = {"compiled": 1e-4, "compiled, 2 ranks": 1e-9}
 """How far a projection may be from the one of uncompiled steps, by the number format."""
 
@@ -227,8 +229,9 @@ def test_the_weights_after_fifty_updates_are_the_recorded_ones(row: str) -> None
         assert found.distance(uncompiled) < OF_COMPILED[way]
     if recorded()["kind of machine"] == kind_of_machine():
         assert found.bits == expected.bits, "no bit may change"
-    assert found.distance(expected) < TOLERANCE
-    assert before.distance(expected) > 2 * TOLERANCE, "a missing update must be more than rounding"
+    tolerance = TOLERANCES.get(name, TOLERANCE)
+    assert found.distance(expected) < tolerance
+    assert before.distance(expected) > 2 * tolerance, "a missing update must be more than rounding"
 
 
 if __name__ == "__main__":

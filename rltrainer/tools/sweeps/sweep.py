@@ -236,9 +236,12 @@ _ACTOR_CRITIC: dict[str, Range] = {**_OFF_POLICY, "tau": [0.001, 0.005, 0.01, 0.
 _TD3: dict[str, Range] = {**_ACTOR_CRITIC, "exploration_noise": Uniform(0.05, 0.5)}
 _CROSSQ: dict[str, Range] = {**_OFF_POLICY, "critic_lr": LogUniform(1e-5, 2e-3)}
 _SAC: dict[str, Range] = {**_ACTOR_CRITIC, **_CROSSQ}
+_LAMBDA_RETURNS: dict[str, Range] = {
+    "lr": LogUniform(1e-5, 2e-3), **_GAMMA, "td_lambda": [0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 0.95], **_NET
+}  # fmt: skip
 _PQN: dict[str, Range] = {
-    "lr": LogUniform(1e-5, 2e-3), **_GAMMA, "td_lambda": [0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 0.95],
-    "collection_step_num_env_steps": [256, 512, 1024, 2048, 4096], "batch_size": [32, 64, 128, 256, 512], **_NET,
+    **_LAMBDA_RETURNS, "collection_step_num_env_steps": [256, 512, 1024, 2048, 4096],
+    "batch_size": [32, 64, 128, 256, 512],
 }  # fmt: skip
 _Q_LEARNING: dict[str, Range] = {**_OFF_POLICY, "target_update_interval": [1, 100, 500, 1000, 5000]}
 _A2C: dict[str, Range] = {
@@ -255,6 +258,7 @@ DEFAULT_RANGES: dict[str, dict[str, Range]] = {
     | {"batch_size": [32, 64, 128, 256, 512], "update_step_num_repetitions": [1, 5, 10, 20], "clip": [0.1, 0.2, 0.3]},
     "pqn": _PQN,
     "qrdqn": _Q_LEARNING,
+    "recurrent_pqn": {**_LAMBDA_RETURNS, "cell_size": [64, 128, 256]},
     "sac": _SAC,
     "simbav2": {**_CROSSQ, **_ACTOR_CRITIC, "hidden_sizes": [(64,), (128,), (256,)]},
     "td3": _TD3,

@@ -94,7 +94,7 @@ def draw_in_runs(folder: Path) -> list[Any]:
     """Return what each rank draws in a run, in one that is cut, and in the rest of that; each time also afterwards."""
     ranks, found = process_ranks(), list[Any]()
     for name, cut_at in (("whole", None), ("cut", 4), ("cut", None)):
-        drawn, cut = list[Any](), ends(cut_at, None)
+        drawn, cut = list[Any](), ends(cut_at)
 
         def act(epoch: int, env_step: int, drawn: Any = drawn, cut: Any = cut) -> None:
             cut(epoch, env_step)
