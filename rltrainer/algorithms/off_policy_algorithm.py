@@ -35,7 +35,7 @@ class OffPolicyAlgorithm(Algorithm):
     """Names and meanings of the columns in `extra` that its `sample` adds and its updates read."""
     recommended_steps_per_sample: ClassVar[float] = 1.0
     recommended_num_warmup_steps: ClassVar[int] = 1000
-    """What `recommended` names for training in envs, unless an algorithm has its own rule."""
+    """Numbers that `recommended` returns for training in envs, unless an algorithm has its own rule."""
 
     def __init__(self, policy: Policy, params: OffPolicyParams | None = None) -> None:
         super().__init__(policy, params)

@@ -263,7 +263,7 @@ class ContinuousActorCritic(Policy):
 
     def _make_head(self, in_features: int, num_actions: int) -> nn.Module:
         """Return the last module of the actor that `_make_networks` builds."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must override _make_head")
 
     def other_bounds(self, state: Mapping[str, Any], prefix: str = "") -> str | None:
         """Return the text of an error if a saved state has other bounds of actions, else None."""

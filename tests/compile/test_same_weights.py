@@ -48,8 +48,8 @@ NUM_UPDATES = 50
 
 TOLERANCE = 1e-5
 """Of a projection, after 50 to 400 steps of Adam."""
-TOLERANCES = {"trpo": 4e-5}
-"""Of others: conjugate gradients amplify what machines of other kinds round otherwise (AMD beside Intel: 2.2e-5)."""
+OTHERS = "other kinds of machine"
+"""The key of records of machines that round some rows otherwise by more: TRPO's conjugate gradients amplify it."""
 OF_COMPILED = {"compiled": 1e-4, "compiled, 2 ranks": 1e-9}
 """How far a projection may be from the one of uncompiled steps, by the number format."""
 
@@ -180,11 +180,24 @@ def recorded() -> dict[str, Any]:
     return json.loads(RECORD.read_text())  # type: ignore[no-any-return]
 
 
+def expected_of(row: str) -> tuple[Weights, bool]:
+    """Return the recorded weights, and whether a machine of this kind has recorded them."""
+    for each in (recorded(), *recorded().get(OTHERS, [])):
+        if each["kind of machine"] == kind_of_machine() and row in each:
+            return Weights(**each[row]), True
+    return Weights(**recorded()[row]), False
+
+
 def record(rows: Sequence[str]) -> None:
     """Write the record of this machine, or only the rows with one of these texts in their names."""
     torch.set_num_threads(1)
-    found = recorded() if rows else {}
-    found["kind of machine"] = kind_of_machine()
+    found = recorded() if rows else {"kind of machine": kind_of_machine()}
+    record_here = found
+    if found["kind of machine"] != kind_of_machine():
+        others = found.setdefault(OTHERS, [])
+        of_this_kind = [each for each in others if each["kind of machine"] == kind_of_machine()]
+        record_here = of_this_kind[0] if of_this_kind else {"kind of machine": kind_of_machine()}
+        others += [] if of_this_kind else [record_here]
     for name, way in itertools.product(MAKERS, WAYS):
         if way == "compiled, 2 ranks" and name not in COMPILED_RANKS:
             continue
@@ -193,7 +206,7 @@ def record(rows: Sequence[str]) -> None:
             continue
         if not rows or any(each in row for each in rows):
             torch._dynamo.reset()
-            found[row] = dataclasses.asdict(weights_of(name, way)[1])
+            record_here[row] = dataclasses.asdict(weights_of(name, way)[1])
             lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items()]
             RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -203,8 +216,8 @@ FULL_COMPILED = [
     f"{name}, compiled" for name in ("ppo", "a2c", "recurrent_ppo", "trpo", "dqn", "c51", "td3", "sac", "bc")
 ]
 """One of each kind of step. Compiling the others takes minutes, so these are slow tests: `test_update_params` traces
-the steps of every algorithm and compares their numbers, and `test_ranks` those of compiled ranks."""
-ROWS = [row for row in recorded() if row != "kind of machine"]
+the steps of every algorithm and compares their numbers, and `test_ranks` compares compiled ranks."""
+ROWS = [row for row in recorded() if row not in ("kind of machine", OTHERS)]
 
 
 def mark(row: str) -> Any:
@@ -219,7 +232,7 @@ def test_the_weights_after_fifty_updates_are_the_recorded_ones(row: str) -> None
         pytest.skip("needs a C++ compiler")
     torch._dynamo.reset()
     counters.clear()
-    expected = Weights(**recorded()[row])
+    expected, is_of_this_kind = expected_of(row)
     before, found = weights_of(name, way)
     if way in OF_COMPILED:
         assert not counters["graph_break"]
@@ -227,11 +240,10 @@ def test_the_weights_after_fifty_updates_are_the_recorded_ones(row: str) -> None
         assert counters["stats"]["unique_graphs"] == num_ranks * (1 + (name in DELAYED_ACTORS))
         uncompiled = weights_of(name, f"un{way}", alternates=False)[1]
         assert found.distance(uncompiled) < OF_COMPILED[way]
-    if recorded()["kind of machine"] == kind_of_machine():
+    if is_of_this_kind:
         assert found.bits == expected.bits, "no bit may change"
-    tolerance = TOLERANCES.get(name, TOLERANCE)
-    assert found.distance(expected) < tolerance
-    assert before.distance(expected) > 2 * tolerance, "a missing update must be more than rounding"
+    assert found.distance(expected) < TOLERANCE
+    assert before.distance(expected) > 2 * TOLERANCE, "a missing update must be more than rounding"
 
 
 if __name__ == "__main__":
