@@ -10,16 +10,14 @@ from torch._dynamo.utils import counters
 
 import rltrainer as rl
 from tests.compile.test_compiled_updates import _fresh_compiler
-from tests.compile.traced import as_traced
+from tests.compile.traced import _traced_only
 from tests.resume.steered import steered_envs
 
 pytestmark = pytest.mark.full  # every test compiles
 
-__all__ = ["_fresh_compiler"]  # a fixture: every test here starts with nothing compiled
+__all__ = ["_fresh_compiler", "_traced_only"]  # fixtures: every test here starts with nothing compiled
 
 NOISY = {"use_sde": True, "log_std_init": -1.0}
-IN_CPP = ("masked ppo", "noisy sac")
-"""The others are only traced."""
 CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "masked ppo": (rl.PPO, rl.ActorCritic, "masked", {"share_encoder": True}),
     "masked dqn": (rl.DQN, rl.QNetwork, "masked", {}),
@@ -29,9 +27,8 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_compiled_steps_are_the_eager_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name not in IN_CPP:
-        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", as_traced)
+@pytest.mark.usefixtures("_traced_only")
+def test_compiled_steps_are_the_eager_ones(name: str) -> None:
     algorithm_class, policy_class, kind, options = CASES[name]
     made = []
     for is_compiled in (False, True):

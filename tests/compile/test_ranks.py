@@ -18,10 +18,11 @@ from tests.compile.traced import _traced_only as _traced_only
 from tests.contract.test_all_algorithms import WITHOUT_RANKS, flat_state
 from tests.fakes import run_in_threads
 
-FAST = ("ppo", "sac")
+IN_CPP = ("ppo", "bc")
+"""A loop, and a graph."""
 TRACED = (
-    "a2c", "impala", "recurrent_ppo", "trpo", "reinforce", "distillation", "pqn", "rnd", "dqn", "td3", "redq",
-    "simbav2", "iql", "bc", "fql",
+    "sac", "a2c", "impala", "recurrent_ppo", "trpo", "reinforce", "distillation", "pqn", "rnd", "dqn", "td3", "redq",
+    "simbav2", "iql", "fql",
 )  # fmt: skip
 """One of each kind of step. The others are slow tests: they differ from one of these by a loss that exchanges nothing,
 and `tests/contract/test_ranks.py` trains all of them as two uncompiled ranks."""
@@ -52,9 +53,9 @@ def of_two(
     return first  # type: ignore[no-any-return]
 
 
-def assert_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
-    _, expected, metrics = of_two(name, False)
-    algorithm, found, metrics_found = of_two(name, True)
+def assert_compiled_ranks_train_as_uncompiled_ones(name: str, **changes: Any) -> None:
+    _, expected, metrics = of_two(name, False, **changes)
+    algorithm, found, metrics_found = of_two(name, True, **changes)
     assert algorithm.is_compiled
     if name not in ("trpo", "reinforce"):  # which wait for a number of the device
         assert not counters["graph_break"]
@@ -66,19 +67,19 @@ def assert_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
         assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", IN_CPP)
 def test_compiled_ranks_train_as_uncompiled_ones(name: str) -> None:
     assert_compiled_ranks_train_as_uncompiled_ones(name)
 
 
 @pytest.mark.parametrize("name", [
     name if name in TRACED else pytest.param(name, marks=pytest.mark.slow)
-    for name in MAKERS if name not in FAST and name not in WITHOUT_RANKS
+    for name in MAKERS if name not in IN_CPP and name not in WITHOUT_RANKS
 ])  # fmt: skip
 @pytest.mark.usefixtures("_traced_only")
 def test_traced_ranks_train_as_uncompiled_ones(name: str) -> None:
     """By a compiler that is quick: what it would do else is seen of one algorithm of each kind."""
-    assert_compiled_ranks_train_as_uncompiled_ones(name)
+    assert_compiled_ranks_train_as_uncompiled_ones(name, hidden_sizes=(16,))
 
 
 @pytest.mark.parametrize("options", [

@@ -27,7 +27,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def both(name: str, update_params: rl.UpdateParams, **changes: Any) -> tuple[Any, Any]:
-    """Return an algorithm that runs uncompiled, and one that runs compiled."""
+    """Return an algorithm that runs uncompiled, and one that runs compiled; the changes are those of `make`."""
     plain, compiled = make(name, **changes), make(name, **changes)
     plain.attach(rl.UpdatePlan(update=update_params))
     compiled.attach(dataclasses.replace(COMPILED, update=update_params))
@@ -75,7 +75,7 @@ def test_every_algorithm_is_traced_without_a_break(name: str, monkeypatch: pytes
     compile_ = torch.compile
     monkeypatch.setattr("torch.compile", lambda step, options: compile_(step, backend="eager"))
     params, changes = params_of(name)
-    plain, compiled = both(name, params, **changes)
+    plain, compiled = both(name, params, hidden_sizes=(16,), **changes)
     assert_equal_updates(plain, compiled, num_updates=8)
     assert not counters["graph_break"]
     # Steps that gather, and steps that apply, without and with the delayed actor.
