@@ -84,7 +84,7 @@ def shortened(params: Any) -> Any:
         return params
     few = {
         "max_epochs": 3, "epoch_num_steps": 20, "warmup_num_env_steps": 20, "collection_step_num_env_steps": 1024,
-        "update_step_num_repetitions": 1, "update_step_num_gradient_steps_per_sample": 0.05,
+        "update_step_num_repetitions": 1, "update_step_num_gradient_steps_per_sample": 0.25,
         "test_step_num_episodes": 2,
     }  # fmt: skip
     if not isinstance(params, rl.OnPolicyTrainerParams):  # a smaller batch is more gradient steps there
