@@ -162,14 +162,14 @@ def run(algorithm: Any, envs: Any) -> None:
     options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
     if isinstance(algorithm, rl.OnPolicyAlgorithm):
         params: Any = rl.OnPolicyTrainerParams(
-            training_collector=rl.Collector(algorithm.policy, envs), epoch_num_steps=8192,
+            training_collector=rl.Collector(algorithm.policy, envs), epoch_num_steps=5120,
             collection_step_num_env_steps=128, batch_size=64, update_step_num_repetitions=2, **options,
         )  # fmt: skip
     else:
         spaces = (envs.single_observation_space, envs.single_action_space)
         buffer = rl.ReplayBuffer(2000, *spaces, num_envs=8)
         params = rl.OffPolicyTrainerParams(
-            training_collector=rl.Collector(algorithm.policy, envs, buffer), epoch_num_steps=3000,
+            training_collector=rl.Collector(algorithm.policy, envs, buffer), epoch_num_steps=2500,
             collection_step_num_env_steps=8, update_step_num_gradient_steps_per_sample=0.25,
             warmup_num_env_steps=400, **options,
         )  # fmt: skip
@@ -185,7 +185,7 @@ def train_offline(name: str, env: type[ProbeEnv]) -> Any:
     buffer = rl.ReplayBuffer(2000, envs.single_observation_space, envs.single_action_space, num_envs=8)
     rl.Collector(algorithm.policy, envs, buffer).collect(num_steps=2000, random=True)
     options: dict[str, Any] = {"max_epochs": 1, "show_progress": False, "verbose": False, "seed": 1}
-    params = rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=800, **options)
+    params = rl.OfflineTrainerParams(buffer=buffer, epoch_num_steps=500, **options)
     rl.OfflineTrainer(algorithm, params).run()
     return algorithm
 
