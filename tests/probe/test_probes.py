@@ -169,7 +169,7 @@ def run(algorithm: Any, envs: Any) -> None:
         spaces = (envs.single_observation_space, envs.single_action_space)
         buffer = rl.ReplayBuffer(2000, *spaces, num_envs=8)
         params = rl.OffPolicyTrainerParams(
-            training_collector=rl.Collector(algorithm.policy, envs, buffer), epoch_num_steps=2500,
+            training_collector=rl.Collector(algorithm.policy, envs, buffer), epoch_num_steps=3000,
             collection_step_num_env_steps=8, update_step_num_gradient_steps_per_sample=0.25,
             warmup_num_env_steps=400, **options,
         )  # fmt: skip
