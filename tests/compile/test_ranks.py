@@ -18,6 +18,8 @@ from tests.compile.traced import _traced_only as _traced_only
 from tests.contract.test_all_algorithms import WITHOUT_RANKS, flat_state
 from tests.fakes import run_in_threads
 
+pytestmark = pytest.mark.timeout(600)  # a loop takes a compiler half a minute, beside others more
+
 IN_CPP = ("ppo", "bc")
 """A loop, and a graph."""
 TRACED = (
