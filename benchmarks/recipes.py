@@ -44,9 +44,9 @@ NOTES = [
     "Stable-Baselines3 2.9.2 with the settings of `a2c/LunarLander-v3` on that version of the env comes to -16.8,",
     "41.5, 14.9 (`benchmarks/peers/sb3_lunar_lander.py`, the last policy of each run): 155.8 was a run of another.",
     "",
-    "`ppo/Hopper-v5` had RL Zoo's settings before, with a published score of 2410.4 on Hopper-v3: three seeds came to 963,",
-    "1,060 and 1,056 here, and to 988 to 1,005 in Stable-Baselines3. CleanRL's settings were chosen on seeds 11 and 12,",
-    "which came to 3,270 and 3,304.",
+    "`ppo/Hopper-v5` had RL Zoo's settings before, whose published score is 2410.4 on Hopper-v3: three seeds came to",
+    "963, 1,060 and 1,056 here, and to 988 to 1,005 in Stable-Baselines3. CleanRL's settings were chosen on seeds 11 and",
+    "12, which came to 3,270 and 3,304.",
 ]
 """What is known of scores far from the published ones."""
 
