@@ -45,7 +45,7 @@ NOTES = [
     "41.5, 14.9 (`benchmarks/peers/sb3_lunar_lander.py`, the last policy of each run): 155.8 was a run of another.",
     "",
     "`ppo/Hopper-v5` had RL Zoo's settings before, whose published score is 2410.4 on Hopper-v3: three seeds came to",
-    "963, 1,060 and 1,056 here, and to 988 to 1,005 in Stable-Baselines3. CleanRL's settings were chosen on seeds 11 and",
+    "963, 1,060 and 1,056 here, and to 988 to 1,005 in Stable-Baselines3. CleanRL's were chosen on seeds 11 and",
     "12, which came to 3,270 and 3,304.",
 ]
 """What is known of scores far from the published ones."""
