@@ -242,12 +242,12 @@ def choices() -> str:
     envs: dict[str, list[str]] = {}
     for name in rl.recipes.names():
         envs.setdefault(name.partition("/")[2], []).append(name)
-    lines = ["| env | seconds | the best measured recipe | others |", "|---|---|---|---|"]
+    lines = ["| env | the recipe that is taken | others |", "|---|---|---|"]
     for env, names in sorted(envs.items()):
-        seconds, scores = ranked(names)
-        cells = [f"`{name.partition('/')[0]}` {score:.4g}" for name, score in scores.items() if np.isfinite(score)]
+        found = ranked(names).items()
+        cells = [f"`{name.partition('/')[0]}` {score:.4g} in {seconds:.0f} s" for name, (score, seconds) in found]
         if cells:
-            lines.append(f"| `{env}` | {seconds:.0f} | {cells[0]} | {', '.join(cells[1:])} |")
+            lines.append(f"| `{env}` | {cells[0]} | {', '.join(cells[1:])} |")
     return "\n".join(lines)
 
 

@@ -54,11 +54,10 @@ def get(algorithm: str, env: str | None = None) -> Recipe:
 
 
 def find(env: str, algorithm: str | None = None) -> tuple[Recipe, str] | None:
-    """Return the recipe for an env or another version of it, and words on the choice, which is the best measured one.
+    """Return the recipe for an env or another version of it, and words on the choice.
 
-    The best has the highest mean test score after the seconds in which the quickest recipe of that env ends. Without a
-    measured recipe it is a guess. All Atari games train with the same settings, so a game without a recipe gets another
-    game's.
+    It is the quickest measured recipe within 5 % of the best one, and without a measured recipe a guess. All Atari
+    games train with the same settings, so a game without a recipe gets another game's.
     """
     order = [algorithm] if algorithm else ["sac", "ppo", *ALGORITHMS]  # SAC has no recipes for discrete actions
     for is_meant in (
@@ -70,13 +69,14 @@ def find(env: str, algorithm: str | None = None) -> tuple[Recipe, str] | None:
         names = list(dict.fromkeys(f"{each}/{found}" for each, found in zip(order, envs, strict=True) if found))
         if not names:
             continue
-        seconds, scores = ranked(names)
-        recipe = get(next(iter(scores), names[0]))
+        found = ranked(names)
+        recipe = get(next(iter(found), names[0]))
         words = f"recipe {recipe.name} ({recipe.source})"
-        if len(scores) > 1:
-            words += f", the best of {len(scores)} that were measured, at {seconds:.0f} s"
+        if len(found) > 1:
+            _, seconds = found[recipe.name]
+            words += f", of {len(found)} measured ones the quickest within 5 % of the best: {seconds:.0f} s"
         elif len(names) > 1:
-            words += ", the only one that was measured" if scores else ", a guess, as none was measured"
+            words += ", the only one that was measured" if found else ", a guess, as none was measured"
         return recipe, words
     return None
 

@@ -12,6 +12,8 @@ from rltrainer.files.regular_file import open_regular
 from rltrainer.functional.scores import Array
 
 FILE = Path(__file__).with_name("measured.json")
+CLOSE = 0.05
+"""How far from the best score a quicker recipe may be, as a share of what the best one has gained."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,19 @@ def measured() -> dict[str, Measured]:
     return {name: Measured(**{key: np.array(each) for key, each in table.items()}) for name, table in tables.items()}
 
 
-def ranked(names: Iterable[str]) -> tuple[float, dict[str, float]]:
-    """Return the seconds of the quickest measured recipe, and each one's mean test score by then.
+def ranked(names: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Return the mean score of each measured recipe in its last test step, and its seconds.
 
-    The best goes first, equal ones by their seconds; a recipe without a test by then goes last, at minus infinity.
+    The recipe to take goes first: the quickest whose score is within 5 % of the best one. Per cent are those of the way
+    from the lowest mean test step of all to the best score. The others follow by their scores.
     """
     found = {name: measured()[name] for name in names if name in measured()}
-    seconds = min((float(each.seconds[-1]) for each in found.values()), default=0.0)
-    scores = dict.fromkeys(sorted(found, key=lambda name: found[name].seconds[-1]), -np.inf)
-    for name in scores:
-        if num_tests := int((found[name].seconds <= seconds).sum()):
-            scores[name] = float(found[name].curves[:, num_tests - 1].mean())
-    return seconds, dict(sorted(scores.items(), key=lambda item: -item[1]))
+    means = {name: each.curves.mean(0) for name, each in found.items()}
+    ends = {name: (float(means[name][-1]), float(each.seconds[-1])) for name, each in found.items()}
+    if not ends:
+        return {}
+    order = sorted(ends, key=lambda name: -ends[name][0])
+    best, lowest = ends[order[0]][0], min(float(mean.min()) for mean in means.values())
+    close = [name for name in order if ends[name][0] >= best - CLOSE * (best - lowest)]
+    first = min(close, key=lambda name: ends[name][1])
+    return {name: ends[name] for name in [first, *(name for name in order if name != first)]}
