@@ -159,16 +159,18 @@ def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None
         torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "net"), [
-    ("sac", {"activation": torch.nn.PReLU}),
-    ("a2c", {"activation": torch.nn.BatchNorm1d}),
+@pytest.mark.parametrize(("name", "net", "in_cpp"), [
+    ("sac", {"activation": torch.nn.PReLU}, False),
+    ("a2c", {"activation": torch.nn.BatchNorm1d}, False),
     # The same units are dropped, which is the compiler's own arithmetic. A second layer of it takes half a minute.
-    ("bc", {"norm": "layer", "dropout": 0.2}),
+    ("bc", {"norm": "layer", "dropout": 0.2}, True),
+    pytest.param("sac", {"activation": torch.nn.PReLU}, True, marks=pytest.mark.slow),
+    pytest.param("a2c", {"activation": torch.nn.BatchNorm1d}, True, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_layers_with_weights_statistics_or_masks_compile(
-    name: str, net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    name: str, net: dict[str, Any], in_cpp: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "dropout" not in net:
+    if not in_cpp:
         monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", as_traced)
     algorithm, policy, action_space, params = MAKERS[name]
     made = []
@@ -359,7 +361,6 @@ def test_what_counts_in_python_takes_its_steps_one_by_one(of: str, monkeypatch: 
         assert _COUNTED["calls"] == before + 1 + 4  # once to value the rollout
 
 
-@pytest.mark.usefixtures("_traced_only")
 def test_a_compiled_run_is_resumed_bit_for_bit(tmp_path: Path) -> None:
     def compiled() -> Any:
         trainer = build("ppo")

@@ -28,7 +28,17 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("_traced_only")
-def test_compiled_steps_are_the_eager_ones(name: str) -> None:
+def test_traced_steps_are_the_eager_ones(name: str) -> None:
+    assert_compiled_steps_are_the_eager_ones(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked ppo", "noisy sac"])
+def test_steps_in_cpp_are_the_eager_ones(name: str) -> None:
+    assert_compiled_steps_are_the_eager_ones(name)
+
+
+def assert_compiled_steps_are_the_eager_ones(name: str) -> None:
     algorithm_class, policy_class, kind, options = CASES[name]
     made = []
     for is_compiled in (False, True):

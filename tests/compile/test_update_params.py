@@ -27,7 +27,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def both(name: str, update_params: rl.UpdateParams, **changes: Any) -> tuple[Any, Any]:
-    """Return an algorithm that runs uncompiled, and one that runs compiled; the changes are those of `make`."""
+    """Return an algorithm that runs uncompiled, and one that runs compiled; `make` takes the changes."""
     plain, compiled = make(name, **changes), make(name, **changes)
     plain.attach(rl.UpdatePlan(update=update_params))
     compiled.attach(dataclasses.replace(COMPILED, update=update_params))

@@ -31,10 +31,13 @@ def test_an_off_policy_update_waits_for_nothing(name: str) -> None:
 
 GRAPHED = ("dqn", "td3", "sac", "redq", "crossq", "cql", "iql")
 """One of each kind of off-policy step: `tests/compile/test_same_weights.py` has the graphs of all."""
-UPDATED = ("ppo", "recurrent_ppo", "sac", "redq", "crossq", "cql", "iql")
+UPDATED = [
+    name if name in ("dqn", "td3") else pytest.param(name, marks=pytest.mark.full)
+    for name in (*GRAPHED, "ppo", "recurrent_ppo")
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["dqn", "td3", *(pytest.param(name, marks=pytest.mark.full) for name in UPDATED)])
+@pytest.mark.parametrize("name", UPDATED)
 def test_updates_as_graphs(name: str) -> None:
     gpu.test_updates_are_the_eager_ones(name, "eager, graph")
 

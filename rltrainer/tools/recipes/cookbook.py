@@ -74,7 +74,7 @@ def find(env: str, algorithm: str | None = None) -> tuple[Recipe, str] | None:
         words = f"recipe {recipe.name} ({recipe.source})"
         if len(found) > 1:
             _, seconds = found[recipe.name]
-            words += f", of {len(found)} measured ones the quickest within 5 % of the best: {seconds:.0f} s"
+            words += f", the quickest within 5 % of the best, out of {len(found)} measured ones: {seconds:.0f} s"
         elif len(names) > 1:
             words += ", the only one that was measured" if found else ", a guess, as none was measured"
         return recipe, words

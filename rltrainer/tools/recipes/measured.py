@@ -13,7 +13,7 @@ from rltrainer.functional.scores import Array
 
 FILE = Path(__file__).with_name("measured.json")
 CLOSE = 0.05
-"""How far from the best score a quicker recipe may be, as a share of what the best one has gained."""
+"""Largest distance of a quicker recipe from the best score, as a share of what the best one has gained."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def measured() -> dict[str, Measured]:
 def ranked(names: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Return the mean score of each measured recipe in its last test step, and its seconds.
 
-    The recipe to take goes first: the quickest whose score is within 5 % of the best one. Per cent are those of the way
-    from the lowest mean test step of all to the best score. The others follow by their scores.
+    The recipe to take goes first: the quickest whose score is within 5 % of the best one. The lowest mean test step of
+    all is 0 %, and the best score is 100 %. The others follow by their scores.
     """
     found = {name: measured()[name] for name in names if name in measured()}
     means = {name: each.curves.mean(0) for name, each in found.items()}

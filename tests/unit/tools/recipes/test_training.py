@@ -34,7 +34,7 @@ def test_three_lines_train_and_say_what_they_do(
     measured_as({"ppo/CartPole-v1": [[500.0]], "dqn/CartPole-v1": [[9.0]]}, 12.0)
     result = rl.train("CartPole-v1", folder=tmp_path, **SHORT)
     first, second = capsys.readouterr().out.splitlines()[:2]
-    why = "of 2 measured ones the quickest within 5 % of the best: 12 s"
+    why = "the quickest within 5 % of the best, out of 2 measured ones: 12 s"
     text = f"rl.train: recipe ppo/CartPole-v1 (RL Zoo), {why}; 1,024 env steps, to {tmp_path / 'ppo_CartPole-v1'}"
     assert first == text
     assert second.startswith("networks on cpu, as ")
