@@ -15,11 +15,12 @@ TORCH ?= $(or $(INSTALLED_TORCH),torch==2.13.0)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadgroup
+EXAMPLES := $(wildcard examples/*.py)
 
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz mutants examples docs dist pictures bench format install clean FORCE
+.PHONY: help train test test-full test-all tests costs lint types resume learning chaos fuzz mutants examples docs dist pictures bench format install clean FORCE $(EXAMPLES)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -62,11 +63,10 @@ fuzz: $(STAMP) ## damage the files that are read, 100,000 times for each reader:
 mutants: $(STAMP) ## plant mistakes, one at a time, and see that the fast tier finds each; some minutes: ARGS="--only fsync"
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-examples: $(STAMP) ## every example in its short form
-	@set -e; for example in examples/*.py; do \
-		[ -e "$$example" ] || continue; \
-		echo "== $$example"; $(BIN)/python "$$example" --short; \
-	done
+examples: $(EXAMPLES) ## every example in its short form: --jobs=2 for two at a time
+
+$(EXAMPLES): $(STAMP)
+	$(BIN)/python $@ --short
 
 # No --quiet: it would hide the warnings from --strict too.
 docs: $(STAMP) ## the documentation into site/, warnings are errors

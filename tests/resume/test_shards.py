@@ -17,14 +17,11 @@ from tests.resume.test_rows import rows
 
 PROGRAM = Path(__file__).with_name("sharded.py")
 SHARDED = [name for name in RUNS if name.removesuffix("_midway") not in WITHOUT_RANKS]
-IN_PROCESSES = {
-    "on policy": ["ppo with known envs", "ppo", "recurrent_ppo", "trpo", "reinforce_episodes", "ppo_midway",
-        "ppo_adaptive"],
-    "off policy": [
-        "sac_prioritized with known envs", "dqn", "td3", "redq", "sac_float64", "offline_iql",
-        "offline_sac_prioritized",
-    ],
-}  # fmt: skip
+IN_PROCESSES = [
+    "ppo with known envs", "ppo", "recurrent_ppo", "trpo", "reinforce_episodes", "ppo_midway", "ppo_adaptive",
+    "sac_prioritized with known envs", "dqn", "td3", "redq", "sac_float64", "offline_iql", "offline_sac_prioritized",
+]  # fmt: skip
+NOT_EXACT = ["ppo with known envs", "sac_prioritized with known envs"]
 
 
 def in_processes(folder: Path, runs: list[dict[str, Any]], num: int = 2) -> list[list[Any]]:
@@ -49,34 +46,30 @@ def joined(*parts: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", IN_PROCESSES)
-def test_two_processes_give_the_bits_of_one(kind: str, tmp_path: Path) -> None:
+def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
     """Without `exact`, too: a sum of two numbers is the same in any order."""
-    runs = [{"name": name, "folder": name} for name in IN_PROCESSES[kind]] + [
-        {"name": IN_PROCESSES[kind][0], "exact": False}
-    ]
-    found = in_processes(tmp_path / "two", runs)
-    for name, *parts in zip(IN_PROCESSES[kind], *found, strict=False):
+    runs = [{"name": name, "folder": name} for name in IN_PROCESSES]
+    found = in_processes(tmp_path / "two", runs + [{"name": name, "exact": False} for name in NOT_EXACT])
+    for name, *parts in zip(IN_PROCESSES, *found, strict=False):
         expected = in_one(name, 2, tmp_path / "one" / name)
         assert joined(*parts) == expected["digests"], name
         logs = [tmp_path / place / name / "log.jsonl" for place in ("one", "two")]
         assert rows(logs[0]) == rows(logs[1])
         assert sorted(path.name for path in logs[0].parent.iterdir()) == ["checkpoints", "log.jsonl"]
-    last = [each[-1] for each in found]
-    assert joined(*last) == in_one(IN_PROCESSES[kind][0], 2, exact=False)["digests"]
+    for name, *parts in zip(NOT_EXACT, *(each[len(IN_PROCESSES) :] for each in found), strict=True):
+        assert joined(*parts) == in_one(name, 2, exact=False)["digests"], name
 
 
 @pytest.mark.full
-def test_four_shards_in_one_two_and_four_processes(tmp_path: Path) -> None:
+def test_four_processes_give_the_bits_of_one(tmp_path: Path) -> None:
     names = ["ppo", "dqn_prioritized"]
-    expected = {name: in_one(name, 4) for name in names}
-    for num in (2, 4):
-        runs = [{"name": name, "num_shards": 4, "exact": exact} for name in names for exact in (True, False)]
-        found = in_processes(tmp_path / str(num), runs, num)
-        for k, name in enumerate(names):
-            assert joined(*(each[2 * k] for each in found)) == expected[name]["digests"], (name, num)
-            for each in found:  # without `exact`, sums may be rounded otherwise
-                assert each[2 * k + 1]["weights"] == pytest.approx(expected[name]["weights"], rel=1e-5)
+    expected = [in_one(name, 4) for name in names]
+    runs = [{"name": name, "num_shards": 4, "exact": exact} for exact in (True, False) for name in names]
+    found = in_processes(tmp_path, runs, 4)
+    for k, one in enumerate(expected):
+        assert joined(*(each[k] for each in found)) == one["digests"], names[k]
+        for each in found:  # without `exact`, sums may be rounded otherwise
+            assert each[2 + k]["weights"] == pytest.approx(one["weights"], rel=1e-5)
 
 
 @pytest.mark.full
