@@ -79,11 +79,11 @@ PYTHON = {name: [b for b in blocks(path.read_text()) if b.language == "python"] 
 
 
 def shortened(params: Any) -> Any:
-    """Return trainer params with at most 3 epochs of 20 steps: a small collection online, 20 gradient steps offline."""
+    """Return trainer params with at most 3 epochs of 10 steps: a small collection online, 10 gradient steps offline."""
     if not isinstance(params, rl.TrainerParams):
         return params
     few = {
-        "max_epochs": 3, "epoch_num_steps": 20, "warmup_num_env_steps": 20, "collection_step_num_env_steps": 1024,
+        "max_epochs": 3, "epoch_num_steps": 10, "warmup_num_env_steps": 20, "collection_step_num_env_steps": 1024,
         "update_step_num_repetitions": 1, "update_step_num_gradient_steps_per_sample": 0.25,
         "test_step_num_episodes": 2,
     }  # fmt: skip
