@@ -17,7 +17,7 @@ SITE = "site"
 
 KEPT = {
     # One of each kind (on policy, with memory, continuous off policy, drawn by priority) stands for all algorithms.
-    r"tests/compile/.*::test_a_hundred_compiled_gradient_steps_.*\[(ppo|recurrent_ppo|sac|dqn)\]",
+    r"tests/compile/.*::test_a_hundred_compiled_gradient_steps_.*\[(ppo|sac|dqn)\]",
     r"tests/probe/.*[-\[](ppo|recurrent_ppo|sac|dqn)[-\]]",
     r"tests/resume/test_(resume|mid_episode|rows)\.py::.*[-\[](ppo|recurrent_ppo|sac|dqn_prioritized)[-\]]",
     # Whole trainings as CUDA graphs, and the mistake that only they find.

@@ -60,7 +60,7 @@ def test_two_processes_give_the_bits_of_one(tmp_path: Path) -> None:
         assert joined(*parts) == in_one(name, 2, exact=False)["digests"], name
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_four_processes_give_the_bits_of_one(tmp_path: Path) -> None:
     names = ["ppo", "dqn_prioritized"]
     expected = [in_one(name, 4) for name in names]
