@@ -10,7 +10,7 @@ import pytest
 
 import rltrainer as rl
 from tests.unit.collect.async_parts import pendulums
-from tests.unit.collect.test_ray_cluster import MEMORY, OPTIONS, QUIET
+from tests.unit.collect.test_ray_cluster import ENVIRONMENT, MEMORY, OPTIONS, QUIET
 
 ray: Any = pytest.importorskip("ray")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
@@ -21,7 +21,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a cluster, for now of a node without the resource `env`."""
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if os.path.isdir("/tmp") else None)
     os.mkdir(os.path.join(folder, "ray"))
     monkeypatch.setenv("RAY_TMPDIR", folder)

@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(300), pytest.mark.xdist_grou
 QUIET: dict[str, Any] = {"verbose": False, "show_progress": False}
 OPTIONS: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
 MEMORY = 100 * 2**20
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
+"""Ray replaces the built-in `print` when it first shows what a worker printed: later tests would find the other one."""
 
 
 def descendants() -> set[int]:
@@ -49,7 +51,8 @@ def folder() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def cluster(folder: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
         before = descendants()
         ray.init(num_cpus=2, object_store_memory=MEMORY, _temp_dir=folder, **OPTIONS)
         yield
