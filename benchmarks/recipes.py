@@ -47,6 +47,10 @@ NOTES = [
     "`ppo/Hopper-v5` had RL Zoo's settings before, whose published score is 2410.4 on Hopper-v3: three seeds came to",
     "963, 1,060 and 1,056 here, and to 988 to 1,005 in Stable-Baselines3. CleanRL's were chosen on seeds 11 and",
     "12, which came to 3,270 and 3,304.",
+    "",
+    "Some runs of TRPO stay in a poor optimum, which makes these intervals wide: of `trpo/HalfCheetah-v5` four of ten",
+    "come to 1,788 to 1,995, as RL Zoo's one run did, and of `trpo/Swimmer-v5` three to 136 to 154. Of an earlier",
+    "version, three seeds of each recipe came to 4,365 to 5,360 and to 359 to 362.",
 ]
 """What is known of scores far from the published ones."""
 
