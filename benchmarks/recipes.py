@@ -48,9 +48,9 @@ NOTES = [
     "963, 1,060 and 1,056 here, and to 988 to 1,005 in Stable-Baselines3. CleanRL's were chosen on seeds 11 and",
     "12, which came to 3,270 and 3,304.",
     "",
-    "Some runs of TRPO stay in a poor optimum, which makes these intervals wide: of `trpo/HalfCheetah-v5` four of ten",
-    "come to 1,788 to 1,995, as RL Zoo's one run did, and of `trpo/Swimmer-v5` three to 136 to 154. Of an earlier",
-    "version, three seeds of each recipe came to 4,365 to 5,360 and to 359 to 362.",
+    "Some runs of TRPO stay in a poor optimum, which makes these intervals wide: four of ten of `trpo/HalfCheetah-v5`",
+    "come to 1,788 to 1,995, near RL Zoo's one run, and three of ten of `trpo/Swimmer-v5` to 136 to 154. An earlier",
+    "version had no such run in three seeds of each.",
 ]
 """What is known of scores far from the published ones."""
 

@@ -60,6 +60,7 @@ def cluster(folder: str) -> Iterator[None]:
         ray.shutdown()
         psutil.wait_procs(filter(is_of_ray, started), timeout=20)
         assert not [process for process in started if is_of_ray(process)]
+        assert print.__module__ == "builtins"
 
 
 @pytest.fixture
