@@ -18,6 +18,8 @@ DQN, SAC = "tests/probe/test_x.py::test_step[double_dqn]", "tests/resume/test_ro
     ("tests/unit/x/test_x.py::test_step[sac]", 20.0, "full"), ("tests/probe/test_x.py::test_value[dqn]", 1.0, "fast"),
     ("tests/compile/test_x.py::test_step[sac]", 1.0, "full"),
     ("tests/resume/test_x.py::test_step[crossq]", 0.0, "full"),
+    ("tests/resume/test_resume.py::test_resume_in_process[1-sac]", 0.0, "fast"),
+    ("tests/resume/test_resume.py::test_resume_in_process[1-td3]", 0.0, "full"),
 ])  # fmt: skip
 def test_a_test_above_the_limit_is_full_but_for_one_algorithm_of_each_kind(
     test: str, cost: float, expected: str

@@ -1,7 +1,7 @@
 """The tiers of the tests: `make test` runs the fast one, `make test-full` the full one, and neither the slow tests.
 
-A test is `full` if it is marked so, if `MOVED` names it, or if it took more than `LIMIT` CPU seconds when `make costs`
-measured it and `KEPT` does not name it.
+A test that is marked `full` is in that tier, and one that `KEPT` names is in the fast one. All others are `full` if
+`MOVED` names them, or if they took more than `LIMIT` CPU seconds when `make costs` measured them.
 """
 
 import functools
@@ -15,11 +15,13 @@ LIMIT, RECORDED = 0.3, 0.2
 SITE = "site"
 """The xdist group of the tests that look at the pages of the docs: one process builds them."""
 
+ONE_OF_EACH_KIND = r"[-\[](ppo|recurrent_ppo|sac|dqn_prioritized)[-\]]"
 KEPT = {
     # One of each kind (on policy, with memory, continuous off policy, drawn by priority) stands for all algorithms.
     r"tests/compile/.*::test_a_hundred_compiled_gradient_steps_.*\[(ppo|sac|dqn)\]",
     r"tests/probe/.*[-\[](ppo|recurrent_ppo|sac|dqn)[-\]]",
-    r"tests/resume/test_(resume|mid_episode|rows)\.py::.*[-\[](ppo|recurrent_ppo|sac|dqn_prioritized)[-\]]",
+    rf"tests/resume/test_(resume|mid_episode|rows)\.py::.*{ONE_OF_EACH_KIND}",
+    rf"tests/unit/(hooks/test_points|algorithms/test_copies)\.py::.*{ONE_OF_EACH_KIND}",
     # Whole trainings as CUDA graphs, and the mistake that only they find.
     r"tests/devices/test_runs\.py::test_a_run_of_graphs_gives_the_same_bits\[(ppo|sac)\]",
     r"tests/devices/test_second_device\.py::test_a_scheduled_value_in_a_graph_is_found\[a number\]",
@@ -36,6 +38,12 @@ MOVED = {
     rf"tests/(devices|resume|security|unit/(algorithms/test_|hooks|updates)|contract/(?!test_all)).*[-\[]({NEWCOMERS})[-\]]",
     r"tests/(compile|probe)/.*[-\[]distillation\w*[-\],]",
     r"tests/contract/.*[-\[](recurrent_distillation|distillation_box)[-\]]",
+    # Whole runs of every algorithm: the ones of `KEPT` stand for them.
+    r"tests/resume/test_resume\.py::test_(resume_in_process|a_run_saved_before_its_first_step\w*)\[",
+    r"tests/unit/hooks/test_points\.py::test_hooks_that_only_read_change_no_bit\[",
+    r"tests/unit/algorithms/test_copies\.py::test_a_copy_is_equal_and_trains_on_equally\[",
+    # In float64, too.
+    r"tests/unit/algorithms/test_load_file\.py::test_an_algorithm_goes_on_bit_for_bit\[.*float64\]",
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
 
@@ -54,8 +62,7 @@ def tier(test: str, measured: dict[str, float]) -> str:
         measured: CPU seconds by node id; a test that is not in it is fast.
     """
     test = test.removesuffix(f"@{SITE}")
-    if any(re.match(pattern, test) for pattern in MOVED):
-        return "full"
-    if measured.get(test, 0.0) <= LIMIT or any(re.match(pattern, test) for pattern in KEPT):
+    if any(re.match(pattern, test) for pattern in KEPT):
         return "fast"
-    return "full"
+    moved = any(re.match(pattern, test) for pattern in MOVED)
+    return "full" if moved or measured.get(test, 0.0) > LIMIT else "fast"
