@@ -96,7 +96,7 @@ def test_the_figures_are_measured_ones(page: str) -> None:
     before = {name for name in json.loads(recipes.BEFORE.read_text()) if files[name] < 10}
     some = before | {name for name, number in files.items() if 3 <= number < 10}
     ten, more = list(files.values()).count(10), len(some)
-    assert f"Of the recipes, {ten} have ten measured runs, and {more} more have three or four." in text
+    assert f"Of the recipes, {ten} have ten measured runs, and {more} more have three to nine." in text
 
 
 def test_the_curves_are_of_whole_runs() -> None:
