@@ -42,7 +42,7 @@ MOVED = {
     r"tests/resume/test_resume\.py::test_(resume_in_process|a_run_saved_before_its_first_step\w*)\[",
     r"tests/unit/hooks/test_points\.py::test_hooks_that_only_read_change_no_bit\[",
     r"tests/unit/algorithms/test_copies\.py::test_a_copy_is_equal_and_trains_on_equally\[",
-    # In float64, too.
+    # The same in float64: the tests of float32 stand for it.
     r"tests/unit/algorithms/test_load_file\.py::test_an_algorithm_goes_on_bit_for_bit\[.*float64\]",
 }
 """Tests that are in the full tier however little they cost, as regular expressions of node ids."""
