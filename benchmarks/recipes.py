@@ -28,8 +28,6 @@ from rltrainer.tools.verification import NUM_EPISODES, measure_run, versions
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
-BEFORE = HERE / "recipes.json"
-"""Three seeds of an earlier version, without curves, for recipes that have no file yet."""
 WEIGHTS = HERE.parent / "tests" / "compile" / "same_weights.json"
 SEEDS = range(1, 11)
 PACKED, LEAST = FILE, 3
@@ -121,10 +119,8 @@ def missing(names: Iterable[str], num_seeds: int) -> list[tuple[str, int]]:
 
 def seconds_of(name: str) -> float:
     """Return the known seconds of one seed; infinite for a recipe that never ran."""
-    if found := runs_of(name):
-        return float(np.median([each["processor_seconds"] for each in found.values()]))
-    before = json.loads(BEFORE.read_text())
-    return float(before[name]["seconds"]) if name in before else float("inf")
+    found = runs_of(name)
+    return float(np.median([each["processor_seconds"] for each in found.values()])) if found else float("inf")
 
 
 def interval(scores: list[float]) -> tuple[float, float, float]:
@@ -143,14 +139,12 @@ def table() -> str:
         f"{NUM_EPISODES} fresh, greedy episodes. The score is the interquartile mean of the runs, with its 95 %",
         "interval by stratified bootstrap; a failed run counts with its lowest test. Published scores are those of the",
         "sources, under the conditions named. Seconds are the processor's, of one run on one thread. The files of",
-        "`measured/` have the learning curve, commit, versions, machine and load of each run. A recipe with a * has",
-        "three runs of an earlier version, without files, and their mean for a score. A recipe with a † has changed",
-        "since it ran, or its algorithm has.",
+        "`measured/` have the learning curve, commit, versions, machine and load of each run. A recipe with a † has",
+        "changed since it ran, or its algorithm has.",
         "",
         "| recipe | env steps | source | published | score | interval | by seed | seconds | date |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    before = json.loads(BEFORE.read_text())
     for name in rl.recipes.names():
         recipe, found = rl.recipes.get(name), runs_of(name)
         published = "" if recipe.published_score is None else f"{recipe.published_score:g} ({recipe.published_as})"
@@ -164,10 +158,6 @@ def table() -> str:
             span = f"{low:.1f} to {high:.1f}" if len(found) > 1 else ""
             cells = [f"{iqm:.1f}", span, by_seed, f"{seconds:.0f}", max(each["date"] for each in found.values())]
             mark = "" if all(each["settings"] == settings(name) for each in found.values()) else " †"
-        elif name in before:
-            row, mark = before[name], " *"
-            by_seed = ", ".join(f"{score:.1f}" for score in row["scores"])
-            cells = [f"{np.mean(row['scores']):.1f}", "", by_seed, str(row["seconds"]), ""]
         row_cells = [f"`{name}`{mark}", f"{recipe.num_env_steps:,}", recipe.source, published, *cells]
         lines.append(f"| {' | '.join(row_cells)} |")
     lines += ["", *NOTES, "", "## Recipes of one env side by side", ""]

@@ -92,11 +92,9 @@ def test_the_figures_are_measured_ones(page: str) -> None:
     runs, recipe = recipes.runs_of(name), rl.recipes.get(name)
     assert numbers == [f"{value:.1f}" for value in recipes.interval([run["score"] for run in runs.values()])]
     assert (float(score), "one run of 100k steps") == (recipe.published_score, recipe.published_as)
-    files = {name: len(recipes.runs_of(name)) for name in rl.recipes.names()}
-    before = {name for name in json.loads(recipes.BEFORE.read_text()) if files[name] < 10}
-    some = before | {name for name, number in files.items() if 3 <= number < 10}
-    ten, more = list(files.values()).count(10), len(some)
-    assert f"Of the recipes, {ten} have ten measured runs, and {more} more have three to nine." in text
+    files = [len(recipes.runs_of(name)) for name in rl.recipes.names()]
+    assert {*files} == {0, 10}
+    assert f"Of the recipes, {files.count(10)} have ten measured runs." in text
 
 
 def test_the_curves_are_of_whole_runs() -> None:
