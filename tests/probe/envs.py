@@ -40,25 +40,17 @@ class ProbeEnv(gym.Env[Any, Any]):
         return np.array([self.sign], np.float32)
 
 
-class ValueFromObs(ProbeEnv):
-    """The reward is what is observed: the value is the observation."""
+class Discounting(ProbeEnv):
+    """Two steps, the reward is the sign and comes with the second: the first observation is worth gamma times it."""
 
+    length = 2
     sees_sign = True
 
     def reward(self, action: float) -> float:
-        return self.sign
-
-
-class Discounting(ProbeEnv):
-    """Two steps, the reward comes with the second: the first observation is worth gamma."""
-
-    length = 2
-
-    def reward(self, action: float) -> float:
-        return float(self.num_steps == 1)
+        return self.sign * self.num_steps
 
     def _obs(self) -> Any:
-        return np.array([float(self.num_steps)], np.float32)
+        return np.array([self.sign * (1 + self.num_steps) / 2], np.float32)
 
 
 class FlagsFromObs(ProbeEnv):

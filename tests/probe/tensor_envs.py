@@ -37,15 +37,16 @@ class TensorProbe(rl.TensorEnv):
 
 
 class Discounting(TensorProbe):
-    """Two steps, the reward comes with the second: the first observation is worth gamma."""
+    """Two steps, the reward is the sign and comes with the second: the first observation is worth gamma times it."""
 
     length = 2
+    sees_sign = True
 
     def observe(self, state: Tensor) -> Tensor:
-        return state[:, 1:]
+        return state[:, :1] * (1.0 + state[:, 1:]) / 2.0
 
     def reward(self, sign: Tensor, num_steps: Tensor, action: Tensor) -> Tensor:
-        return num_steps
+        return sign * num_steps
 
 
 class ActionFromObs(TensorProbe):

@@ -1,6 +1,7 @@
 """Every algorithm solves every probe that asks for something it learns: values, and actions."""
 
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.probe.envs import ActionFromObs, Discounting, ProbeEnv
 
 GAMMA = 0.5
 SIGNS = torch.tensor([[-1.0], [1.0]])
+DISCOUNTING, WORTH = torch.tensor([[[-0.5], [-1.0]], [[0.5], [1.0]]]), [-GAMMA, -1.0, GAMMA, 1.0]
+"""The episodes of `Discounting`, and the values of what is observed in them."""
 Value = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
@@ -26,15 +29,11 @@ def quick(params: type[Any], **changes: Any) -> Any:
 
 
 def state_value(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
-    policy = algorithm.policy
-    return policy.value(policy.next_state(obs, policy.initial_state(len(obs))) if policy.is_recurrent else obs)
+    return algorithm.policy.value(obs)
 
 
 def best_q(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
-    policy = algorithm.policy
-    if policy.is_recurrent:
-        obs = policy.next_state(obs, policy.initial_state(len(obs)))
-    return policy.q_values(obs).amax(1)
+    return algorithm.policy.q_values(obs).amax(1)
 
 
 def q_of_policy(algorithm: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -141,7 +140,6 @@ CASES = [
 ]  # fmt: skip
 # What a state is worth does not depend on the kind of actions.
 WITH_VALUES = [case for case in CASES if ALGORITHMS[case.values[0]][1] and not case.values[0].endswith("_box")]
-ONE_OF_EACH_KIND = ("ppo", "recurrent_ppo", "dqn", "c51", "td3", "sac", "tqc", "flashsac")
 
 
 def make_envs(env: type[Any], continuous: bool) -> Any:
@@ -190,11 +188,16 @@ def train_offline(name: str, env: type[ProbeEnv]) -> Any:
     return algorithm
 
 
-def values(name: str, algorithm: Any, obs: Any) -> list[float]:
-    value = (ALGORITHMS | OFFLINE)[name][1]
+def values(name: str, algorithm: Any, episodes: torch.Tensor) -> list[float]:
+    """Return the values of the observations of episodes [N, T, 1], in this order."""
+    value, policy = (ALGORITHMS | OFFLINE)[name][1], algorithm.policy
     assert value is not None
+    seen = list(episodes.unbind(1))
     with torch.no_grad():
-        return [float(x) for x in value(algorithm, torch.as_tensor(obs, dtype=torch.float32))]
+        if policy.is_recurrent:  # which values what it remembers
+            first = policy.initial_state(len(episodes))
+            seen = list(accumulate(seen, lambda state, obs: policy.next_state(obs, state), initial=first))[1:]
+        return torch.stack([value(algorithm, x) for x in seen], 1).flatten().tolist()
 
 
 def greedy(algorithm: Any, obs: torch.Tensor) -> list[float]:
@@ -209,15 +212,9 @@ def assert_actions(algorithm: Any, obs: torch.Tensor, expected: list[float]) -> 
         assert action * wanted > 0.6, f"wanted {expected}, got {greedy(algorithm, obs)}"
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
-def test_value_from_obs(name: str) -> None:
-    """The values of observations, negative ones too. `test_discounting` has every algorithm learn two values."""
-    assert values(name, train(name, probes.ValueFromObs), SIGNS) == pytest.approx([-1.0, 1.0], abs=0.15)
-
-
 @pytest.mark.parametrize(("name", "envs"), WITH_VALUES)
 def test_discounting(name: str, envs: Any) -> None:
-    assert values(name, train(name, envs.Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
+    assert values(name, train(name, envs.Discounting), DISCOUNTING) == pytest.approx(WORTH, abs=0.12)
 
 
 @pytest.mark.parametrize(("name", "envs"), CASES)
@@ -242,7 +239,7 @@ def test_flags_from_obs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_offline_value(name: str) -> None:
-    assert values(name, train_offline(name, Discounting), [[0.0], [1.0]]) == pytest.approx([GAMMA, 1.0], abs=0.12)
+    assert values(name, train_offline(name, Discounting), DISCOUNTING) == pytest.approx(WORTH, abs=0.12)
 
 
 @pytest.mark.parametrize("name", OFFLINE)
