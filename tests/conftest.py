@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import multiprocessing
 import os
 import random
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
         if "site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(SITE))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often: a million objects live as long as the process, and tracing makes many more."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ SITE = "site"
 ONE_OF_EACH_KIND = r"[-\[](ppo|recurrent_ppo|sac|dqn_prioritized)[-\]]"
 KEPT = {
     # One of each kind (on policy, with memory, continuous off policy, drawn by priority) stands for all algorithms.
-    r"tests/compile/.*::test_a_hundred_compiled_gradient_steps_.*\[(ppo|sac|dqn)\]",
+    r"tests/compile/test_same_weights\.py::.*\[(ppo|sac|dqn), compiled\]",
     r"tests/probe/.*[-\[](ppo|recurrent_ppo|sac|dqn)[-\]]",
     rf"tests/resume/test_(resume|mid_episode|rows)\.py::.*{ONE_OF_EACH_KIND}",
     rf"tests/unit/(hooks/test_points|algorithms/test_copies)\.py::.*{ONE_OF_EACH_KIND}",

@@ -138,28 +138,6 @@ def assert_same_training(eager: Any, compiled: Any, num_updates: int, **toleranc
         torch.testing.assert_close(compiled.policy.state_dict()[key], value, **tolerance)
 
 
-# In the full tier, memory in C++ is compared with the recorded weights of `test_same_weights`.
-@pytest.mark.parametrize("name", ["ppo", pytest.param("recurrent_ppo", marks=pytest.mark.slow), "dqn", "sac"])
-def test_a_hundred_compiled_gradient_steps_are_the_eager_ones(name: str) -> None:
-    """`test_same_weights` shows the same of the other algorithms, of most as slow tests."""
-    eager, compiled = make(name), make(name)
-    progress = [0.0]
-    compiled.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=True)))
-    eager.attach(rl.UpdatePlan(lambda: progress[0], runtime=rl.RuntimeParams(compile=False)))
-    is_on_policy = isinstance(eager, rl.OnPolicyAlgorithm)
-    for i in range(25 if is_on_policy else 100):
-        progress[0] = i / 100  # schedules move on without another graph
-        one, other = update(eager, seed=i), update(compiled, seed=i)
-        assert other.num_gradient_steps == one.num_gradient_steps
-        assert other.floats() == pytest.approx(one.floats(), rel=1e-3, abs=1e-4)
-    assert compiled.is_compiled
-    assert not counters["graph_break"]
-    assert counters["stats"]["unique_graphs"] == 1
-    # Rounding differs in the last bits of each step; Adam's division may blow it up to a share of lr = 1e-3.
-    for key, value in parameters(eager).items():
-        torch.testing.assert_close(parameters(compiled)[key], value, rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize(("name", "net", "in_cpp"), [
     ("sac", {"activation": torch.nn.PReLU}, False),
     ("a2c", {"activation": torch.nn.BatchNorm1d}, False),

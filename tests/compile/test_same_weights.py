@@ -212,6 +212,7 @@ def record(rows: Sequence[str]) -> None:
 
 
 FAST = [f"{name}, uncompiled" for name in ("ppo", "a2c", "dqn", "sac", "td3", "iql", "bc")]
+FAST += [f"{name}, compiled" for name in ("ppo", "dqn", "sac")]
 FULL_COMPILED = [
     f"{name}, compiled" for name in ("ppo", "a2c", "recurrent_ppo", "trpo", "dqn", "c51", "td3", "sac", "bc")
 ]
