@@ -47,8 +47,8 @@ NOTES = [
     "12, which came to 3,270 and 3,304.",
     "",
     "Some runs of TRPO stay in a poor optimum, which makes these intervals wide: four of ten of `trpo/HalfCheetah-v5`",
-    "come to 1,788 to 1,995, near RL Zoo's one run, and three of ten of `trpo/Swimmer-v5` to 136 to 154. An earlier",
-    "version had no such run in three seeds of each.",
+    "come to 1,788 to 1,995, near RL Zoo's one run, and three of ten of `trpo/Swimmer-v5` to 136 to 154. Two of ten of",
+    "an earlier version do too (148.9, 152.2); on the same data its updates are the same but for roundings.",
 ]
 """What is known of scores far from the published ones."""
 
