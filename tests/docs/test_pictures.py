@@ -1,6 +1,5 @@
 """Pictures of the docs: films play at the speed of their envs, examples have one each, README's curve is measured."""
 
-import json
 import re
 import statistics
 from pathlib import Path
