@@ -73,10 +73,8 @@ def test_everything_compiles() -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_every_algorithm_is_traced_without_a_break(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a compiler that runs what it has traced operation by operation: quick to make."""
-    compile_ = torch.compile
-    monkeypatch.setattr("torch.compile", lambda step, options: compile_(step, backend="eager"))
+@pytest.mark.usefixtures("_traced_only")
+def test_every_algorithm_is_traced_without_a_break(name: str) -> None:
     params, changes = params_of(name)
     plain, compiled = both(name, params, hidden_sizes=(16,), **changes)
     assert_equal_updates(plain, compiled, num_updates=8)
