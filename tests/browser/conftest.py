@@ -11,7 +11,7 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 """What distributions call it; Debian's packages are `chromium-headless-shell` and `chromium`."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # at the end of a session it once did not close
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
