@@ -151,17 +151,19 @@ def num_tests_to_tell(found: Measured) -> int:
 def plan(names: Iterable[str], seconds: float) -> Report:
     """Return the recipes that fit into the processor's seconds, for as many test steps as tell; without a limit, all.
 
-    The quickest recipe of each algorithm goes first, and recipes with measured runs that failed go last. Three seeds of
-    each fit, and three more of the slowest.
+    The quickest recipe of each algorithm goes first, unless a quicker one trains a subclass, which tries its code too.
+    Recipes with measured runs that failed go last. Three seeds of each fit, and three more of the slowest.
     """
     tells = {name: num_tests_to_tell(measured()[name]) for name in names}
     whole = {name: len(measured()[name].env_step) for name in tells}
     found = [Verified(name, (tells[name] if seconds < np.inf else 0) or whole[name]) for name in tells]
-    turns, places, chosen = Counter[str](), dict[str, tuple[bool, int]](), Report()
+    turns, places, chosen = Counter[type](), dict[str, tuple[bool, int]](), Report()
     found.sort(key=lambda each: (tells[each.name] == 0, each.seconds))
     for each in found:
-        turns[algorithm := each.name.partition("/")[0]] += 1
-        places[each.name] = tells[each.name] == 0, turns[algorithm]
+        algorithm = get(each.name).algorithm_class
+        is_tried = any(other is not algorithm and issubclass(other, algorithm) for other in turns)
+        turns[algorithm] += 1
+        places[each.name] = tells[each.name] == 0, turns[algorithm] + is_tried
     for each in sorted(found, key=lambda each: places[each.name]):
         costs = [other.seconds for other in [*chosen.values(), each]]
         if 3 * sum(costs) + 3 * max(costs) <= seconds:

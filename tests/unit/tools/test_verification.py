@@ -99,6 +99,10 @@ def test_what_fits_is_planned_and_one_of_each_algorithm_first(measured_as: Calla
     )
     assert [each.num_tests for each in plan(names, np.inf).values()] == [3, 5, 3]
     assert plan(names, 47.0) == {}
+    # QR-DQN extends DQN, and runs most of its code.
+    names = ["qrdqn/CartPole-v1", "dqn/CartPole-v1", "ddpg/Pendulum-v1"]
+    measured_as(dict.fromkeys(names, LEARNS))
+    assert list(plan(names, np.inf)) == [names[0], names[2], names[1]]
 
 
 class InTurn:
