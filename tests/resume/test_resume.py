@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,15 +47,18 @@ def finished(name: str) -> Any:
     return trainer
 
 
-WITH_FIELDS = [
-    pytest.param(name, marks=pytest.mark.full) for name in ("ppo_adaptive", "recurrent_ppo_adaptive", "ppo_symmetric")
-]
+WITH_FIELDS = ("ppo_binary", "ppo_binary_midway", "ppo_adaptive", "recurrent_ppo_adaptive", "ppo_symmetric")
 
 
-@pytest.mark.parametrize("name", [*RUNS, "ppo_binary", "ppo_binary_midway", *WITH_FIELDS])
-@pytest.mark.parametrize("num_training_steps", [1, 2, 5])
-def test_resume_in_process(name: str, num_training_steps: int, tmp_path: Path) -> None:
-    """Cut in the middle of the first epoch, at its end, and in the middle of the last one."""
+@pytest.mark.parametrize(("num_training_steps", "name"), [
+    *itertools.product([1, 2], ["ppo", "recurrent_ppo", "sac", "dqn_prioritized"]),
+    *itertools.product([5], [*RUNS, *WITH_FIELDS]),
+])  # fmt: skip
+def test_resume_in_process(num_training_steps: int, name: str, tmp_path: Path) -> None:
+    """Cut in the middle of the last epoch; one of each kind also in the first one, and at its end.
+
+    `test_mid_episode` breaks off all runs in the first half, too.
+    """
     if name == "ppo_episodes" and num_training_steps == 5:
         num_training_steps = 6
     whole = finished(name)
